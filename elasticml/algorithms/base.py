@@ -1,0 +1,154 @@
+"""The two halves of an algorithm: a trainer that merges on the driver, a solver on each member.
+
+A trainer is a generator. It yields an :class:`Exchange` and is sent the :class:`Outcome`; at the
+end of each round it yields a :class:`RoundEnd` and is sent ``True`` to go on or ``False`` to stop;
+it returns a :class:`Model`. It never sees a member, a process or a clock: only sums, and which of
+the examples they contain.
+
+Source: Listing 1 of the uni-task paper, recast so that the merge is a pure generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.data.chunk import Chunk
+from elasticml.data.source import DataFacts
+from elasticml.terms import ExchangeId, GroupId
+
+Arrays = Mapping[str, NDArray[np.float64]]
+Scalar = float | int | str | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One broadcast, compute and reduce, as the trainer asks for it."""
+
+    #: What the solver shall compute.
+    operation: str
+    #: The arrays that go down, float64, C-contiguous.
+    model: Arrays
+    #: The arrays that come up: name -> shape; the partial of a member is their concatenation.
+    returns: Mapping[str, tuple[int, ...]]
+    #: Small settings that go down with the model.
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    #: How partials are merged.
+    reduce: Literal["sum", "max"] = "sum"
+    #: Members and tree nodes keep this exchange's partials as anchors until the next kept one.
+    keep: bool = False
+    #: "everybody": the exchange starts only when no example is absent, and is repeated until
+    #: nobody went missing in it.
+    require: Literal["any", "everybody"] = "any"
+    #: True closes the open group of absent chunks: what vanished so far stands in the queue as one
+    #: group, may be brought back from now on, and comes back whole.
+    seal: bool = False
+    #: What the exchange is for, in the story and for faults by phase: "compute" or "correct".
+    phase: Literal["compute", "correct"] = "compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """The absent examples' own share of an earlier kept exchange, known without asking anybody."""
+
+    exchange: ExchangeId
+    arrays: Arrays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came up: a sum, and which examples are in it."""
+
+    exchange: ExchangeId
+    arrays: Arrays
+    #: Examples in the sum; with ``absent_examples`` they make up the whole data set.
+    examples: int
+    absent_examples: int
+    #: Sealed groups whose examples are not in the sum, oldest first. A group that has left this
+    #: tuple is in the sum again: its stand-in must go at this very moment, and not before.
+    absent: tuple[GroupId, ...] = ()
+    #: The open group: chunks that vanished since the last seal; None when nothing did.
+    opened: GroupId | None = None
+    #: The open group's share of the last kept exchange, where the tree or a parting member had it.
+    anchor: Anchor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnd:
+    """One row of the history, as far as the algorithm knows it."""
+
+    #: Mean loss plus penalty at the model with which the round began.
+    objective: float | None
+    objective_kind: Literal["exact", "estimated", "bound"] = "exact"
+    gap: float | None = None
+    step: float | None = None
+    #: Number of stand-ins (groups of absent chunks) in this round's objective.
+    stand_ins: int = 0
+    #: Further columns of the history.
+    extra: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    #: The model at which ``objective`` was taken, for snapshots.
+    model: Arrays = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The result: named arrays, and whether the algorithm's own tolerance was reached."""
+
+    arrays: Arrays
+    converged: bool
+    #: Why the trainer stopped, in a few words.
+    reason: str
+    #: Objective at ``arrays`` over all examples; None when examples are absent at the end.
+    objective: float | None = None
+    gap: float | None = None
+
+
+Trainer = Generator[Exchange | RoundEnd, Any, Model]
+
+
+class Parallel(Protocol):
+    """Runs a function over items, possibly in threads; results come back in the items' order."""
+
+    n_threads: int
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """Apply ``function`` to every item; the first exception is raised."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One exchange as a solver sees it."""
+
+    exchange: ExchangeId
+    operation: str
+    model: Arrays
+    parameters: Mapping[str, Scalar]
+    returns: Mapping[str, tuple[int, ...]]
+
+
+class Solver(Protocol):
+    """Computes a member's partial over the chunks that it owns in this round."""
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Return the arrays named in ``work.returns``, over exactly these chunks.
+
+        Caches keyed by chunk id are allowed; entries of chunks that are no longer given must be
+        dropped.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """A registered algorithm: how to make its two halves from validated settings."""
+
+    name: str
+    #: (settings, facts, absent) -> generator
+    trainer: Callable[[Mapping[str, Any], DataFacts, str], Trainer]
+    #: (settings, facts) -> solver
+    solver: Callable[[Mapping[str, Any], DataFacts], Solver]

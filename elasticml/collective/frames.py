@@ -1,0 +1,119 @@
+"""The frame: a 32-byte header, a short prefix (JSON), and a payload of bytes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from elasticml.errors import RemoteProtocolError
+
+_HEADER: Final = struct.Struct("<4sBBHIIQQ")
+HEADER_BYTES: Final = 32
+MAGIC: Final = b"emlc"
+VERSION: Final = 1
+PREFIX_BYTES_MAX: Final = 2**32 - 1
+assert _HEADER.size == HEADER_BYTES
+
+
+class Kind(IntEnum):
+    """What a frame carries."""
+
+    CONTROL = 1  #: an event or a command, in the prefix
+    MODEL = 2  #: the model of an exchange, downwards
+    PARTIAL = 3  #: a partial of an exchange, upwards
+    CHUNK = 4  #: one chunk, body and state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The fixed part of a frame; all integers little-endian.
+
+    Bytes 0-3 magic, 4 version, 5 kind, 6-7 attempt, 8-11 piece, 12-15 prefix length,
+    16-23 exchange, 24-31 payload length. Job and incarnation are fixed when the link opens.
+    """
+
+    kind: Kind
+    exchange: int
+    attempt: int
+    piece: int
+    prefix_bytes: int
+    payload_bytes: int
+
+    def pack(self) -> bytes:
+        """Write the 32 bytes."""
+        return _HEADER.pack(
+            MAGIC,
+            VERSION,
+            self.kind,
+            self.attempt,
+            self.piece,
+            self.prefix_bytes,
+            self.exchange,
+            self.payload_bytes,
+        )
+
+
+def unpack(raw: bytes | bytearray | memoryview) -> Header:
+    """Read a header back; raises RemoteProtocolError on another magic, version or kind."""
+    magic, version, kind, attempt, piece, prefix_bytes, exchange, payload_bytes = _HEADER.unpack(
+        raw
+    )
+    if magic != MAGIC or version != VERSION:
+        raise RemoteProtocolError(
+            f"frame starts with {magic!r} version {version}, wanted {MAGIC!r} version {VERSION}: "
+            "the peer runs another version of elasticml; install the same one everywhere"
+        )
+    try:
+        known = Kind(kind)
+    except ValueError:
+        raise RemoteProtocolError(f"frame of unknown kind {kind}, wanted one of 1 to 4") from None
+    return Header(
+        kind=known,
+        exchange=exchange,
+        attempt=attempt,
+        piece=piece,
+        prefix_bytes=prefix_bytes,
+        payload_bytes=payload_bytes,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Frame:
+    """A frame in memory. The payload may be shared with its maker: nobody writes to it."""
+
+    kind: Kind
+    exchange: int = 0
+    attempt: int = 0
+    piece: int = 0
+    prefix: Mapping[str, Any]
+    payload: memoryview | None = None
+
+    def encode(self) -> tuple[bytes, memoryview | None]:
+        """Header and prefix as bytes, and the payload untouched, ready to be written in turn."""
+        prefix = json.dumps(self.prefix, separators=(",", ":")).encode()
+        payload = None if self.payload is None else self.payload.cast("B")
+        header = Header(
+            kind=self.kind,
+            exchange=self.exchange,
+            attempt=self.attempt,
+            piece=self.piece,
+            prefix_bytes=len(prefix),
+            payload_bytes=0 if payload is None else payload.nbytes,
+        )
+        return header.pack() + prefix, payload
+
+
+def decode(header: Header, prefix: bytes, payload: memoryview | None) -> Frame:
+    """Put a frame together from what was read."""
+    return Frame(
+        kind=header.kind,
+        exchange=header.exchange,
+        attempt=header.attempt,
+        piece=header.piece,
+        prefix=json.loads(prefix) if prefix else {},
+        payload=payload,
+    )

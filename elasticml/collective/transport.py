@@ -1,0 +1,72 @@
+"""What the collective asks of a network: open links, send frames in order, notice a dead peer.
+
+Implementations: ``memory.py`` (one process, with gates, kills and pauses, for tests),
+``dask_links.py`` (a Dask comm opens the link; ``stream`` reads and writes the bytes below it,
+``comm`` sends Dask messages where there is no byte stream).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from elasticml.collective.frames import Frame, Header
+
+#: Returns the buffer (exactly ``header.payload_bytes`` long) that a payload is read into.
+Allocate = Callable[[Header, Mapping[str, Any]], memoryview]
+
+
+class LinkClosedError(Exception):
+    """The peer is gone or the link was closed; the one way a link reports a fault."""
+
+
+class Link(Protocol):
+    """An ordered, reliable, two-way stream of frames to one peer."""
+
+    #: What the opener said of itself: ``{"job": ..., "member": "3.1" | "driver", ...}``.
+    hello: Mapping[str, Any]
+    #: Address of the other end, for messages.
+    peer: str
+    sent_bytes: int
+
+    async def send(self, frame: Frame) -> None:
+        """Write a frame whole; returns when its payload may be reused.
+
+        Only one task sends on a link. Raises LinkClosedError.
+        """
+        ...
+
+    async def receive(self, allocate: Allocate) -> Frame:
+        """Read the next frame; its payload lies in the buffer that ``allocate`` gave.
+
+        Only one task receives on a link, and is never cancelled: closing the link ends it.
+        Raises LinkClosedError, RemoteProtocolError.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close at once; both ends' pending calls raise LinkClosedError. Idempotent."""
+        ...
+
+
+#: Called for every link that a peer opens to us; owns the link from then on.
+OnLink = Callable[[Link], Awaitable[None]]
+
+
+class Transport(Protocol):
+    """Opens links from this process, and hands over those that others open to it."""
+
+    #: Address at which others reach this end.
+    address: str
+
+    async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
+        """Open a link; raises LinkClosedError when nobody answers within the time-out."""
+        ...
+
+    def listen(self, on_link: OnLink) -> None:
+        """Hand every link that is opened to us from now on to ``on_link``."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening and close all links."""
+        ...

@@ -1,0 +1,59 @@
+"""The exceptions of the package: one root, typed fields, every one of them picklable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ElasticmlError(Exception):
+    """Root of all errors that elasticml raises on purpose.
+
+    The message says what went wrong, what was found, what was wanted and what to do about it, in
+    one line. Fields are keyword arguments, kept as attributes and through pickling.
+    """
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.fields))
+
+
+def _rebuild(kind: type[ElasticmlError], message: str, fields: dict[str, Any]) -> ElasticmlError:
+    return kind(message, **fields)
+
+
+class ConfigError(ElasticmlError):
+    """The job, its settings or the environment are wrong; nothing was started."""
+
+
+class DataError(ElasticmlError):
+    """The data are wrong; the message names file, line and column where they are known."""
+
+
+class SubmissionError(ElasticmlError):
+    """A cluster refused the job or its containers."""
+
+
+class ProtocolError(ElasticmlError):
+    """Two processes disagree on the protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side broke the protocol: a bug of ours."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side broke the protocol: another version, or a foreign process."""
+
+
+class JobFailedError(ElasticmlError):
+    """The job failed at run time; fields: ``member``, ``exchange``, ``reason`` where known."""
+
+
+class NotEnoughMembersError(ElasticmlError):
+    """Fewer members than the job needs; fields: ``have``, ``need``, ``waited_s``."""
