@@ -1,0 +1,234 @@
+"""The bytes of a chunk's body: a 256-byte header, then sections on multiples of 64.
+
+The layout is documented in ``docs/chunk-format.md``; a change of it is a new ``VERSION``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elasticml.errors import DataError
+
+Kind = Literal["dense", "csr", "binary_csr", "sequence"]
+Dtype = Literal["float64", "float32"]
+Buffer = bytes | bytearray | memoryview
+
+KINDS: Final[tuple[Kind, ...]] = ("dense", "csr", "binary_csr", "sequence")
+DTYPES: Final[tuple[Dtype, ...]] = ("float64", "float32")
+MAGIC: Final = b"emlchunk"
+VERSION: Final = 1
+HEADER_BYTES: Final = 256
+ALPHABET_BYTES_MAX: Final = 96
+ALIGNMENT: Final = 64
+#: Row pointers are 32-bit, so that a chunk holds fewer stored values than this.
+STORED_VALUES_MAX: Final = 2**31 - 1
+
+_FIXED: Final = struct.Struct("<8sHBBBBHQQQQ8sQ")
+_TABLE: Final = struct.Struct("<12Q")
+_DIGEST_AT: Final = 48
+SECTIONS: Final = ("labels", "weights", "indptr", "indices", "values", "codes")
+assert _FIXED.size + _TABLE.size + ALPHABET_BYTES_MAX == HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the examples of a chunk are kept, and how many columns they span."""
+
+    kind: Kind
+    #: Type of stored values; labels, weights, models and sums are float64 whatever it is.
+    dtype: Dtype = "float64"
+    n_columns: int
+    #: Sequences only: the letters, the number of positions, and the shortest and longest n-gram.
+    alphabet: str = ""
+    length: int = 0
+    ngrams: tuple[int, int] = (0, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the layout as a JSON-able dict."""
+        return {**asdict(self), "ngrams": list(self.ngrams)}
+
+
+def layout_from_json(record: dict[str, Any]) -> Layout:
+    """Read a layout back from ``layout.to_json()``."""
+    low, high = record["ngrams"]
+    return Layout(**{**record, "ngrams": (int(low), int(high))})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What the first 256 bytes say; offsets and sizes are keyed by section."""
+
+    layout: Layout
+    n_rows: int
+    digest: bytes
+    offsets: dict[str, int]
+    sizes: dict[str, int]
+
+    def view(self, body: memoryview, name: str) -> NDArray[np.uint8]:
+        """Bytes of one section, without copying; empty where the kind has none."""
+        start, size = self.offsets[name], self.sizes[name]
+        return np.frombuffer(body, np.uint8)[start : start + size]
+
+
+def read_header(body: memoryview, name: str) -> Header:
+    """Read and check the header of ``body``, calling the chunk ``name`` in errors.
+
+    Raises
+    ------
+    DataError
+        When the buffer is no body of this version, or its sections do not fit it.
+    """
+    if body.nbytes < HEADER_BYTES or bytes(body[:8]) != MAGIC:
+        raise DataError(
+            f"chunk {name} of {body.nbytes} bytes starts with {bytes(body[:8])!r}, wanted a header "
+            f"of {HEADER_BYTES} bytes starting with {MAGIC!r}",
+            chunk=name,
+        )
+    fields = _FIXED.unpack_from(body)
+    _, version, kind, dtype, low, high, n_letters, rows, columns, stored, length, digest, total = (
+        fields
+    )
+    if version != VERSION or kind >= len(KINDS) or dtype >= len(DTYPES):
+        raise DataError(
+            f"chunk {name} has version {version}, kind {kind}, dtype {dtype}; wanted version "
+            f"{VERSION}: remove the cached copy, or install the same elasticml everywhere",
+            chunk=name,
+        )
+    table = _TABLE.unpack_from(body, _FIXED.size)
+    letters = bytes(body[_FIXED.size + _TABLE.size : HEADER_BYTES])[:n_letters]
+    layout = Layout(
+        kind=KINDS[kind],
+        dtype=DTYPES[dtype],
+        n_columns=columns,
+        alphabet=letters.decode(),
+        length=length,
+        ngrams=(low, high),
+    )
+    header = Header(
+        layout=layout,
+        n_rows=rows,
+        digest=digest,
+        offsets=dict(zip(SECTIONS, table[::2], strict=True)),
+        sizes=dict(zip(SECTIONS, table[1::2], strict=True)),
+    )
+    wanted = _section_sizes(layout, rows, stored, has_weights=header.offsets["weights"] != 0)
+    ends = [header.offsets[key] + header.sizes[key] for key in SECTIONS]
+    if total != body.nbytes or max(ends) > total or header.sizes != wanted:
+        raise DataError(
+            f"chunk {name} is cut short or damaged: {body.nbytes} bytes, its header says {total}; "
+            "remove the cached copy or send it again",
+            chunk=name,
+        )
+    return header
+
+
+def _section_sizes(
+    layout: Layout, n_rows: int, n_stored: int, *, has_weights: bool
+) -> dict[str, int]:
+    itemsize = 4 if layout.dtype == "float32" else 8
+    is_sparse = layout.kind in ("csr", "binary_csr")
+    n_values = {"dense": n_rows * layout.n_columns, "csr": n_stored}.get(layout.kind, 0)
+    return {
+        "labels": 8 * n_rows,
+        "weights": 8 * n_rows if has_weights else 0,
+        "indptr": 4 * (n_rows + 1) if is_sparse else 0,
+        "indices": 4 * n_stored if is_sparse else 0,
+        "values": itemsize * n_values,
+        "codes": n_rows * layout.length if layout.kind == "sequence" else 0,
+    }
+
+
+def aligned_buffer(nbytes: int) -> memoryview:
+    """Allocate a writable buffer whose first byte lies on a multiple of 64; not cleared."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes].data
+
+
+def content_id(body: Buffer) -> str:
+    """Digest a body: 16 hex digits of BLAKE2b over all bytes but the digest itself."""
+    view = memoryview(body).cast("B")
+    digest = hashlib.blake2b(view[:_DIGEST_AT], digest_size=8)
+    digest.update(view[_DIGEST_AT + 8 :])
+    return digest.hexdigest()
+
+
+def write_body(
+    layout: Layout,
+    labels: ArrayLike,
+    weights: ArrayLike | None,
+    arrays: dict[str, Any],
+    *,
+    n_rows: int,
+) -> memoryview:
+    """Copy the arrays into one read-only buffer, header first, and seal it with its content id.
+
+    Raises
+    ------
+    ValueError
+        When lengths differ, or a row pointer or an index is out of range.
+    """
+    given = {key: np.asarray(value) for key, value in {**arrays, "labels": labels}.items()}
+    if weights is not None:
+        given["weights"] = np.asarray(weights)
+    _check_lengths(layout, given, n_rows)
+    n_stored = len(given["indices"]) if "indices" in given else 0
+    sizes = _section_sizes(layout, n_rows, n_stored, has_weights=weights is not None)
+    offsets = dict.fromkeys(SECTIONS, 0)
+    end = HEADER_BYTES
+    for name in SECTIONS:
+        if name in given:
+            offsets[name] = end
+            end += -(-sizes[name] // ALIGNMENT) * ALIGNMENT
+    buffer = aligned_buffer(end)
+    raw = np.frombuffer(buffer, np.uint8)
+    types = {"indptr": "<i4", "indices": "<i4", "codes": "|u1", "values": _value_type(layout)}
+    for name, array in given.items():
+        start, stop = offsets[name], offsets[name] + sizes[name]
+        target = raw[start:stop].view(types.get(name, "<f8")).reshape(array.shape)
+        np.copyto(target, array, casting="unsafe")
+        raw[stop : start + -(-sizes[name] // ALIGNMENT) * ALIGNMENT] = 0
+    letters = layout.alphabet.encode()
+    if len(letters) > ALPHABET_BYTES_MAX:
+        raise ValueError(f"alphabet of {len(letters)} bytes, at most {ALPHABET_BYTES_MAX} fit")
+    table = [number for name in SECTIONS for number in (offsets[name], sizes[name])]
+    head = bytearray(HEADER_BYTES)
+    kind, dtype = KINDS.index(layout.kind), DTYPES.index(layout.dtype)
+    shape = (n_rows, layout.n_columns, n_stored, layout.length)
+    codes = (kind, dtype, *layout.ngrams, len(letters))
+    _FIXED.pack_into(head, 0, MAGIC, VERSION, *codes, *shape, bytes(8), end)
+    _TABLE.pack_into(head, _FIXED.size, *table)
+    head[_FIXED.size + _TABLE.size :] = letters.ljust(ALPHABET_BYTES_MAX, b"\0")
+    buffer[:HEADER_BYTES] = head
+    buffer[_DIGEST_AT : _DIGEST_AT + 8] = bytes.fromhex(content_id(buffer))
+    return buffer.toreadonly()
+
+
+def _value_type(layout: Layout) -> str:
+    return "<f4" if layout.dtype == "float32" else "<f8"
+
+
+def _check_lengths(layout: Layout, given: dict[str, NDArray[Any]], n_rows: int) -> None:
+    for name in ("labels", "weights"):
+        if name in given and given[name].shape != (n_rows,):
+            raise ValueError(f"{name} have shape {given[name].shape}, wanted ({n_rows},)")
+    if "indptr" not in given:
+        return
+    indptr, indices = given["indptr"], given["indices"]
+    n_stored = len(indices)
+    if n_rows < 0 or indptr[0] != 0 or indptr[-1] != n_stored or np.any(np.diff(indptr) < 0):
+        raise ValueError(f"row pointers must ascend from 0 to the {n_stored} stored indices")
+    if n_stored > STORED_VALUES_MAX:
+        raise ValueError(f"a chunk holds at most {STORED_VALUES_MAX} stored values, got {n_stored}")
+    if n_stored and (indices.min() < 0 or indices.max() >= layout.n_columns):
+        raise ValueError(
+            f"indices from {indices.min()} to {indices.max()}, wanted 0 to {layout.n_columns - 1}"
+        )
+    if "values" in given and given["values"].shape != (n_stored,):
+        raise ValueError(f"values have shape {given['values'].shape}, wanted ({n_stored},)")

@@ -1,0 +1,261 @@
+"""The chunk: consecutive examples in one immutable buffer, and their state beside it.
+
+The body (header, labels, weights, matrix or sequence codes) never changes and is addressed by its
+content; the state (per-example quantities of an algorithm) is versioned and belongs to the owner.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elasticml.data.body import (
+    SECTIONS,
+    Buffer,
+    aligned_buffer,
+    content_id,
+    read_header,
+    write_body,
+)
+from elasticml.data.body import Dtype as Dtype
+from elasticml.data.body import Kind as Kind
+from elasticml.data.body import Layout as Layout
+from elasticml.data.body import layout_from_json as layout_from_json
+from elasticml.data.state import decode_state, encode_state
+from elasticml.errors import DataError
+from elasticml.terms import ChunkId, ChunkInfo
+
+
+class Chunk:
+    """Consecutive examples: views into one read-only buffer, and the owner's state.
+
+    Attributes
+    ----------
+    labels : ndarray (n,), float64
+    weights : ndarray (n,), float64, or None when every example weighs one
+    values : ndarray
+        Dense: (n, n_columns); CSR: (stored,); of the layout's dtype. Empty for the other kinds.
+    indptr : ndarray (n + 1,), int32
+    indices : ndarray (stored,), int32, ascending within a row
+        CSR and binary CSR; empty for the other kinds. Binary CSR stores ones only, hence no values.
+    codes : ndarray (n, length), uint8
+        Sequences; (0, 0) for the other kinds.
+    state : dict of ndarray
+        Per-example state, written by the owner only; ``state_version`` grows with each change.
+    """
+
+    __slots__ = (
+        "body",
+        "codes",
+        "content_id",
+        "id",
+        "indices",
+        "indptr",
+        "labels",
+        "layout",
+        "n_rows",
+        "nbytes",
+        "state",
+        "state_version",
+        "values",
+        "weights",
+    )
+
+    def __init__(self, id: ChunkId, body: memoryview) -> None:
+        header = read_header(body, str(id))
+        self.id = id
+        self.body = body
+        self.layout: Layout = header.layout
+        self.n_rows: int = header.n_rows
+        self.nbytes: int = body.nbytes
+        self.content_id: str = header.digest.hex()
+        views = {name: header.view(body, name) for name in SECTIONS}
+        n, value_type = self.n_rows, header.layout.dtype
+        self.labels: NDArray[np.float64] = views["labels"].view("<f8")
+        has_weights = header.offsets["weights"] != 0
+        self.weights: NDArray[np.float64] | None = (
+            views["weights"].view("<f8") if has_weights else None
+        )
+        self.indptr: NDArray[np.int32] = views["indptr"].view("<i4")
+        self.indices: NDArray[np.int32] = views["indices"].view("<i4")
+        values = views["values"].view(np.dtype(value_type).newbyteorder("<"))
+        if header.layout.kind == "dense":
+            values = values.reshape(n, header.layout.n_columns)
+        self.values: NDArray[Any] = values
+        is_sequence = header.layout.kind == "sequence"
+        shape = (n, header.layout.length) if is_sequence else (0, 0)
+        self.codes: NDArray[np.uint8] = views["codes"].reshape(shape)
+        self.state: dict[str, NDArray[Any]] = {}
+        self.state_version: int = 0
+
+    @staticmethod
+    def from_body(id: ChunkId, buffer: Buffer, *, verify: bool = False) -> Chunk:
+        """Look at a received or mapped body as a chunk, without copying it where it is aligned.
+
+        Parameters
+        ----------
+        buffer : bytes-like, contiguous
+            The whole body. Nobody may write to it afterwards.
+        verify : bool
+            Recompute the content id (about 1 GB/s).
+
+        Raises
+        ------
+        DataError
+            When the buffer is no body of this version, is cut short, or (with ``verify``) damaged.
+        """
+        view = memoryview(buffer).cast("B").toreadonly()
+        if view.nbytes and np.frombuffer(view, np.uint8).ctypes.data % 8:
+            copy = aligned_buffer(view.nbytes)
+            copy[:] = view
+            view = copy.toreadonly()
+        chunk = Chunk(id, view)
+        if verify and content_id(view) != chunk.content_id:
+            raise DataError(
+                f"chunk {id} is damaged: content id {content_id(view)}, wanted {chunk.content_id}; "
+                "remove the cached copy or send it again",
+                chunk=str(id),
+            )
+        return chunk
+
+    def info(self) -> ChunkInfo:
+        """Say what the ledger needs to know."""
+        return ChunkInfo(id=self.id, rows=self.n_rows, nbytes=self.nbytes)
+
+    def encode_state(self) -> memoryview:
+        """Copy state and version into one contiguous read-only buffer."""
+        return encode_state(self.state, self.state_version)
+
+    def decode_state(self, buffer: Buffer) -> None:
+        """Take over the state in ``buffer``; its arrays are copies that the owner may write to.
+
+        Raises
+        ------
+        DataError
+            When the buffer is no state of this version.
+        """
+        decoded = decode_state(buffer)
+        self.state, self.state_version = decoded.arrays, decoded.version
+
+    def __repr__(self) -> str:
+        """Name the chunk, its kind and its sizes."""
+        kind, columns = self.layout.kind, self.layout.n_columns
+        return f"<Chunk {self.id} {kind} {self.n_rows}x{columns} {self.nbytes} B>"
+
+
+def dense_chunk(
+    id: ChunkId,
+    labels: ArrayLike,
+    values: NDArray[Any],
+    weights: ArrayLike | None = None,
+    *,
+    dtype: Dtype = "float64",
+) -> Chunk:
+    """Build a dense chunk.
+
+    Parameters
+    ----------
+    labels : array_like (n,)
+    values : ndarray (n, d)
+    weights : array_like (n,), optional
+
+    Raises
+    ------
+    ValueError
+        When lengths differ.
+    """
+    if values.ndim != 2:
+        raise ValueError(f"dense values must have 2 dimensions, got shape {values.shape}")
+    layout = Layout(kind="dense", dtype=dtype, n_columns=values.shape[1])
+    return Chunk(
+        id, write_body(layout, labels, weights, {"values": values}, n_rows=values.shape[0])
+    )
+
+
+def csr_chunk(
+    id: ChunkId,
+    labels: ArrayLike,
+    indptr: ArrayLike,
+    indices: ArrayLike,
+    values: ArrayLike,
+    n_columns: int,
+    weights: ArrayLike | None = None,
+    *,
+    dtype: Dtype = "float64",
+) -> Chunk:
+    """Build a sparse chunk; ``indptr`` starts at 0, ``indices`` ascend within a row.
+
+    Parameters
+    ----------
+    labels : array_like (n,)
+    indptr : array_like (n + 1,)
+    indices : array_like (stored,), zero-based, below ``n_columns``
+    values : array_like (stored,)
+    weights : array_like (n,), optional
+
+    Raises
+    ------
+    ValueError
+        When lengths differ, or a row pointer or an index is out of range.
+    """
+    layout = Layout(kind="csr", dtype=dtype, n_columns=n_columns)
+    arrays = {"indptr": indptr, "indices": indices, "values": values}
+    return Chunk(
+        id, write_body(layout, labels, weights, arrays, n_rows=len(np.asarray(indptr)) - 1)
+    )
+
+
+def binary_csr_chunk(
+    id: ChunkId,
+    labels: ArrayLike,
+    indptr: ArrayLike,
+    indices: ArrayLike,
+    n_columns: int,
+    weights: ArrayLike | None = None,
+    *,
+    dtype: Dtype = "float64",
+) -> Chunk:
+    """Build a sparse chunk in which every stored value is 1; parameters as :func:`csr_chunk`.
+
+    Raises
+    ------
+    ValueError
+        When lengths differ, or a row pointer or an index is out of range.
+    """
+    layout = Layout(kind="binary_csr", dtype=dtype, n_columns=n_columns)
+    arrays = {"indptr": indptr, "indices": indices}
+    return Chunk(
+        id, write_body(layout, labels, weights, arrays, n_rows=len(np.asarray(indptr)) - 1)
+    )
+
+
+def sequence_chunk(
+    id: ChunkId,
+    labels: ArrayLike,
+    codes: NDArray[np.uint8],
+    layout: Layout,
+    weights: ArrayLike | None = None,
+) -> Chunk:
+    """Build a chunk of equal-length sequences.
+
+    Parameters
+    ----------
+    labels : array_like (n,)
+    codes : ndarray (n, layout.length), uint8
+    layout : Layout
+        Of kind ``sequence``; says what the codes mean.
+    weights : array_like (n,), optional
+
+    Raises
+    ------
+    ValueError
+        When lengths differ.
+    """
+    if layout.kind != "sequence" or codes.ndim != 2 or codes.shape[1] != layout.length:
+        raise ValueError(
+            f"codes of shape {codes.shape} do not fit a {layout.kind} layout of length "
+            f"{layout.length}"
+        )
+    return Chunk(id, write_body(layout, labels, weights, {"codes": codes}, n_rows=codes.shape[0]))
