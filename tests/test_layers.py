@@ -1,0 +1,255 @@
+"""The rules of ``docs/architecture.md`` that a machine can check, checked on the syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "elasticml"
+
+#: Lowest first. A file imports from strictly lower layers, and from its own part.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("terms", "errors"),
+    ("data", "objectives"),
+    ("algorithms", "control"),
+    ("policies",),
+    ("collective", "sim"),
+    ("runtime",),
+    ("clusters",),
+    ("report",),
+    ("jobs",),
+    ("job",),
+    ("estimators",),
+    ("cli",),
+)
+RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
+
+#: Parts whose functions depend on their arguments alone.
+PURE = ("terms", "control", "policies", "objectives", "algorithms")
+IMPURE_LIBRARIES = {
+    "asyncio",
+    "dask",
+    "datetime",
+    "distributed",
+    "os",
+    "random",
+    "skein",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+}
+#: Parts in which no array occurs, not even through what they import.
+PLAIN = ("control", "policies")
+ARRAY_LIBRARIES = {"numba", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "torch"}
+#: Parts that may write to the log; the others return what they have to say.
+LOGGING = ("runtime", "collective", "clusters")
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+
+
+def module_of(path: Path) -> str:
+    """Dotted name of a file of the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module: str) -> str:
+    """The layered part a module belongs to; empty for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+MODULES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+#: The modules below the facade ``elasticml/__init__.py``, which may import them all.
+BELOW_FACADE = [name for name in MODULES if part_of(name)]
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(), str(MODULES[module]))
+
+
+@cache
+def imports_of(module: str) -> list[tuple[int, str]]:
+    """Line and name of every module that a module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.Import):
+            found |= {(node.lineno, alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} line {node.lineno}: relative import"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add((node.lineno, name if name in MODULES else str(node.module)))
+    return sorted(found)
+
+
+def own_imports(module: str) -> list[tuple[int, str]]:
+    """Those of them that are the package's own."""
+    return [entry for entry in imports_of(module) if entry[1].split(".")[0] == "elasticml"]
+
+
+def libraries_of(module: str) -> set[str]:
+    """Top-level names of the libraries that a module imports."""
+    return {name.split(".")[0] for _, name in imports_of(module)} - {"elasticml"}
+
+
+@cache
+def reached_from(module: str) -> frozenset[str]:
+    """The package's modules that are loaded with a module, itself included."""
+    reached: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in MODULES and name not in reached:
+            reached.add(name)
+            waiting += [other for _, other in own_imports(name)]
+    return frozenset(reached)
+
+
+def test_the_walk_finds_the_package():
+    assert {"elasticml", "elasticml.terms", "elasticml.algorithms.base"} <= MODULES.keys()
+
+
+def test_every_part_of_the_package_has_a_layer():
+    assert {part_of(name) for name in BELOW_FACADE} - RANK.keys() == set()
+
+
+def test_files_import_only_from_strictly_lower_layers():
+    wrong = []
+    for module in BELOW_FACADE:
+        part = part_of(module)
+        for line, other in own_imports(module):
+            theirs = part_of(other)
+            if theirs != part and RANK.get(theirs, len(LAYERS)) >= RANK.get(part, -1):
+                wrong.append(f"{module} line {line} imports {other}")
+    assert wrong == []
+
+
+def test_no_two_files_import_each_other():
+    wrong = [
+        f"{module} line {line}: {other} imports it in turn"
+        for module in BELOW_FACADE
+        for line, other in own_imports(module)
+        if module in reached_from(other)
+    ]
+    assert wrong == []
+
+
+def test_pure_parts_import_nothing_that_acts_on_the_world():
+    wrong = {
+        module: libraries_of(module) & IMPURE_LIBRARIES
+        for module in BELOW_FACADE
+        if part_of(module) in PURE and libraries_of(module) & IMPURE_LIBRARIES
+    }
+    assert wrong == {}
+
+
+def test_the_control_plane_has_no_arrays():
+    wrong = [
+        f"{module} reaches {other}, which imports {library}"
+        for module in BELOW_FACADE
+        if part_of(module) in PLAIN
+        for other in sorted(reached_from(module))
+        for library in sorted(libraries_of(other) & ARRAY_LIBRARIES)
+    ]
+    assert wrong == []
+
+
+def test_only_the_shells_write_to_the_log():
+    wrong = [
+        module
+        for module in BELOW_FACADE
+        if "logging" in libraries_of(module) and part_of(module) not in LOGGING
+    ]
+    assert wrong == []
+
+
+def test_only_the_command_line_prints():
+    wrong = [
+        f"{module} line {node.lineno}"
+        for module in MODULES
+        if part_of(module) != "cli"
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    ]
+    assert wrong == []
+
+
+def test_a_file_holds_one_mechanism():
+    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX} == {}
+
+
+def test_a_function_can_be_read_at_one_glance():
+    wrong = []
+    for module in MODULES:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                # The docstring does not count: its length is set by what there is to say.
+                body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body
+                lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+                if lines > FUNCTION_LINES_MAX:
+                    wrong.append(f"{module}.{node.name}: {lines} lines")
+    assert wrong == []
+
+
+def test_only_the_package_itself_lists_public_names():
+    wrong = [
+        module
+        for module in BELOW_FACADE
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Name) and node.id == "__all__"
+    ]
+    assert wrong == []
+
+
+def test_the_parts_of_the_package_have_no_facade_of_their_own():
+    wrong = [
+        module
+        for module in BELOW_FACADE
+        if MODULES[module].name == "__init__.py" and MODULES[module].read_text() != ""
+    ]
+    assert wrong == []
+
+
+def test_no_comment_puts_work_off():
+    marks = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+    wrong = []
+    for folder in ("elasticml", "tests", "examples"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+                if token.type in (tokenize.COMMENT, tokenize.STRING) and marks.search(token.string):
+                    wrong.append(f"{path.relative_to(ROOT)}:{token.start[0]}")
+    assert wrong == []
+
+
+def shown(block: str) -> str:
+    """The text of one fenced block of the architecture document."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    found = re.search(rf"```{block}\n(.*?)```", text, re.DOTALL)
+    assert found is not None, f"docs/architecture.md has no block ```{block}"
+    return found[1]
+
+
+def test_the_architecture_document_shows_the_same_layers():
+    assert tuple(tuple(layer.split()) for layer in shown("layers").split("<")) == LAYERS
+
+
+@pytest.mark.parametrize(
+    ("block", "parts", "libraries"),
+    [("pure", PURE, IMPURE_LIBRARIES), ("plain", PLAIN, ARRAY_LIBRARIES)],
+)
+def test_the_architecture_document_shows_the_same_bans(block, parts, libraries):
+    left, _, right = shown(block).partition(":")
+    assert (set(left.split()), set(right.split())) == (set(parts), libraries)
