@@ -1,0 +1,216 @@
+"""Serial compiled loops that multiply a chunk's rows by a vector and its transpose by another.
+
+Every loop is single-threaded, releases the GIL and sums in float64 in an order that depends only on
+the chunk: the same chunk gives the same bits whoever owns it and whatever runs beside it. Only
+:func:`dense_forward` lets the compiler regroup one row's sum (for SIMD); its bits are the same on
+one class of CPU, as the replay contract asks. A 1 MiB chunk takes well under 1 ms.
+
+Columns are looked up as unsigned integers, which spares the compiler a test for negative ones: that
+every index lies in ``[0, n_columns)`` is checked once, where the chunk is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+F64 = NDArray[np.float64]
+#: float64 or float32 values of a chunk.
+Values = NDArray[np.float64] | NDArray[np.float32]
+#: int64 or int32 row pointers.
+Pointers = NDArray[np.int64] | NDArray[np.int32]
+
+#: Sequence rows are walked in tiles of this many, so that a tile's codes stay in the second-level
+#: cache while its eight columns at a time pass through the first-level one.
+_TILE_ROWS = 4096
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile a loop for serial use outside the GIL, and keep the machine code on disk."""
+    return cast(_Function, njit(nogil=True, cache=True)(function))
+
+
+def regrouping_kernel(function: _Function) -> _Function:
+    """Compile as :func:`kernel` does, and let the compiler regroup sums and fuse multiply-adds."""
+    return cast(_Function, njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function))
+
+
+@regrouping_kernel
+def dense_forward(values: Values, w: F64, out: F64) -> None:
+    """Write ``values @ w[:k]`` into ``out``; values (n, k), w (d,) with d >= k, out (n,)."""
+    n, k = values.shape
+    for i in range(n):
+        total = 0.0
+        for j in range(k):
+            total += values[i, j] * w[j]
+        out[i] = total
+
+
+@kernel
+def dense_adjoint(values: Values, coefficients: F64, out: F64) -> None:
+    """Add ``values.T @ coefficients`` to ``out[:k]``; values (n, k), coefficients (n,)."""
+    n, k = values.shape
+    for i in range(n):
+        c = coefficients[i]
+        if c != 0.0:
+            for j in range(k):
+                out[j] += c * values[i, j]
+
+
+@kernel
+def csr_forward(
+    indptr: Pointers, indices: NDArray[np.int32], values: Values, w: F64, out: F64
+) -> None:
+    """Write ``X @ w`` into ``out``; four partial sums a row hide the latency of the additions."""
+    for i in range(out.size):
+        begin, end = indptr[i], indptr[i + 1]
+        body = begin + (end - begin) // 4 * 4
+        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+        for j in range(begin, body, 4):
+            s0 += values[j] * w[np.uint32(indices[j])]
+            s1 += values[j + 1] * w[np.uint32(indices[j + 1])]
+            s2 += values[j + 2] * w[np.uint32(indices[j + 2])]
+            s3 += values[j + 3] * w[np.uint32(indices[j + 3])]
+        for j in range(body, end):
+            s0 += values[j] * w[np.uint32(indices[j])]
+        out[i] = (s0 + s1) + (s2 + s3)
+
+
+@kernel
+def csr_adjoint(
+    indptr: Pointers,
+    indices: NDArray[np.int32],
+    values: Values,
+    coefficients: F64,
+    out: F64,
+) -> None:
+    """Add ``X.T @ coefficients`` to ``out``; a row with coefficient zero is skipped."""
+    for i in range(coefficients.size):
+        c = coefficients[i]
+        if c != 0.0:
+            for j in range(indptr[i], indptr[i + 1]):
+                out[np.uint32(indices[j])] += c * values[j]
+
+
+@kernel
+def binary_forward(indptr: Pointers, indices: NDArray[np.int32], w: F64, out: F64) -> None:
+    """Write ``X @ w`` into ``out`` where every stored value is one."""
+    for i in range(out.size):
+        begin, end = indptr[i], indptr[i + 1]
+        body = begin + (end - begin) // 4 * 4
+        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+        for j in range(begin, body, 4):
+            s0 += w[np.uint32(indices[j])]
+            s1 += w[np.uint32(indices[j + 1])]
+            s2 += w[np.uint32(indices[j + 2])]
+            s3 += w[np.uint32(indices[j + 3])]
+        for j in range(body, end):
+            s0 += w[np.uint32(indices[j])]
+        out[i] = (s0 + s1) + (s2 + s3)
+
+
+@kernel
+def binary_adjoint(
+    indptr: Pointers, indices: NDArray[np.int32], coefficients: F64, out: F64
+) -> None:
+    """Add ``X.T @ coefficients`` to ``out`` where every stored value is one."""
+    for i in range(coefficients.size):
+        c = coefficients[i]
+        if c != 0.0:
+            for j in range(indptr[i], indptr[i + 1]):
+                out[np.uint32(indices[j])] += c
+
+
+@kernel
+def sequence_forward(codes: NDArray[np.uint8], table: F64, out: F64) -> None:
+    """Write ``out[i] = sum_p table[p, codes[i, p]]``; codes (n, length), table (length, 256).
+
+    Eight positions at a time: their tables (16 KiB) and a tile's codes stay in cache, and the
+    eight look-ups of a row do not wait for one another.
+    """
+    n, length = codes.shape
+    whole = length // 8 * 8
+    for first in range(0, n, _TILE_ROWS):
+        last = min(first + _TILE_ROWS, n)
+        for i in range(first, last):
+            total = 0.0
+            for p in range(whole, length):
+                total += table[p, codes[i, p]]
+            out[i] = total
+        for p in range(0, whole, 8):
+            t = table[p : p + 8]
+            for i in range(first, last):
+                c = codes[i, p : p + 8]
+                left = (t[0, c[0]] + t[1, c[1]]) + (t[2, c[2]] + t[3, c[3]])
+                right = (t[4, c[4]] + t[5, c[5]]) + (t[6, c[6]] + t[7, c[7]])
+                out[i] += left + right
+
+
+@kernel
+def sequence_adjoint(codes: NDArray[np.uint8], coefficients: F64, table: F64) -> None:
+    """Add ``coefficients[i]`` to ``table[p, codes[i, p]]`` for every row and position."""
+    n, length = codes.shape
+    whole = length // 8 * 8
+    for first in range(0, n, _TILE_ROWS):
+        last = min(first + _TILE_ROWS, n)
+        for p in range(0, whole, 8):
+            t = table[p : p + 8]
+            for i in range(first, last):
+                v = coefficients[i]
+                if v != 0.0:
+                    c = codes[i, p : p + 8]
+                    t[0, c[0]] += v
+                    t[1, c[1]] += v
+                    t[2, c[2]] += v
+                    t[3, c[3]] += v
+                    t[4, c[4]] += v
+                    t[5, c[5]] += v
+                    t[6, c[6]] += v
+                    t[7, c[7]] += v
+        for i in range(first, last):
+            v = coefficients[i]
+            for p in range(whole, length):
+                table[p, codes[i, p]] += v
+
+
+@kernel
+def fold_weights(
+    w: F64, sigma: int, lo: int, hi: int, length: int, first: NDArray[np.int64], table: F64
+) -> None:
+    """Write the (length, 256) table with ``onehot(codes) * table == X @ w``.
+
+    ``table[p, code]`` is the sum of ``w`` over the n-grams of lengths lo..hi that begin at position
+    p and fit into the sequence. They are the leading letters of the hi-gram ``code``, so near the
+    end of the sequence the padding letters of a truncated code meet no weight at all.
+    ``first[n - lo]`` is the first column of the n-grams of length n.
+    """
+    n_codes = sigma**hi
+    table[:] = 0.0
+    for n in range(lo, hi + 1):
+        drop = sigma ** (hi - n)
+        n_grams = sigma**n
+        for p in range(length - n + 1):
+            begin = first[n - lo] + p * n_grams
+            for code in range(n_codes):
+                table[p, code] += w[begin + code // drop]
+
+
+@kernel
+def unfold_table(
+    table: F64, sigma: int, lo: int, hi: int, length: int, first: NDArray[np.int64], out: F64
+) -> None:
+    """Add to ``out`` (d,) the transpose of :func:`fold_weights` applied to ``table``."""
+    n_codes = sigma**hi
+    for n in range(lo, hi + 1):
+        drop = sigma ** (hi - n)
+        n_grams = sigma**n
+        for p in range(length - n + 1):
+            begin = first[n - lo] + p * n_grams
+            for code in range(n_codes):
+                out[begin + code // drop] += table[p, code]

@@ -1,0 +1,227 @@
+"""Products with a chunk's rows, one code path over all kinds of chunk.
+
+``forward``: ``X @ w`` for one chunk; ``adjoint``: ``X.T @ c`` summed over chunks. A sequence chunk
+is never expanded: ``X = onehot(codes) @ A``, so ``w`` is folded once into a table of (length, 256)
+look-ups for all chunks of a pass, and the transpose is collected in such a table and unfolded once.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.data import kernels
+from elasticml.data.chunk import Chunk, Layout
+from elasticml.data.ngrams import CODES_MAX, first_columns
+
+F64 = NDArray[np.float64]
+_Number = TypeVar("_Number", np.float64, np.int64)
+
+
+class Forward:
+    """Multiplies chunks by one fixed vector; made by :func:`make_forward`.
+
+    Keeps nothing between calls: threads may share it.
+    """
+
+    __slots__ = ("_d", "_layout", "_table", "_w")
+
+    def __init__(self, layout: Layout, w: F64) -> None:
+        self._layout = layout
+        self._d = w.size
+        self._w = _read_only(w)
+        self._table = _read_only(_fold(layout, w)) if layout.kind == "sequence" else None
+
+    def __call__(self, chunk: Chunk, out: F64) -> None:
+        """Write ``X @ w`` of the chunk into ``out``.
+
+        Parameters
+        ----------
+        chunk : Chunk
+        out : ndarray (chunk.n_rows,), float64, C-contiguous
+            Overwritten.
+
+        Raises
+        ------
+        ValueError
+            When ``out`` has another shape, the chunk more columns than the model, or the chunk
+            holds other sequences than the layout says.
+        """
+        _check(chunk, self._layout, self._d, out)
+        kind = chunk.layout.kind
+        if kind == "sequence":
+            assert self._table is not None
+            kernels.sequence_forward(chunk.codes, self._table, out)
+        elif kind == "csr":
+            kernels.csr_forward(chunk.indptr, chunk.indices, chunk.values, self._w, out)
+        elif kind == "binary_csr":
+            kernels.binary_forward(chunk.indptr, chunk.indices, self._w, out)
+        else:
+            kernels.dense_forward(chunk.values, self._w, out)
+
+
+class Adjoint:
+    """Sums ``X.T @ c`` over chunks; made by :func:`make_adjoint`.
+
+    The sum is taken in the order of the calls. One thread at a time may add to it; threads that
+    work side by side take one each and :meth:`merge` them in a fixed order.
+    """
+
+    __slots__ = ("_d", "_layout", "_sum", "_table")
+
+    def __init__(self, layout: Layout, d: int) -> None:
+        self._layout = layout
+        self._d = d
+        is_sequence = layout.kind == "sequence"
+        #: Sum over sequence chunks, by position and code; unfolded into columns by ``result``.
+        self._table = np.zeros((layout.length, CODES_MAX)) if is_sequence else None
+        #: Sum over the chunks of all other kinds.
+        self._sum = np.zeros(0 if is_sequence else d)
+
+    def add(self, chunk: Chunk, coefficients: F64) -> None:
+        """Add ``X.T @ coefficients`` of the chunk; rows with coefficient zero cost nothing.
+
+        Parameters
+        ----------
+        chunk : Chunk
+        coefficients : ndarray (chunk.n_rows,), float64, C-contiguous
+
+        Raises
+        ------
+        ValueError
+            As for :class:`Forward`.
+        """
+        _check(chunk, self._layout, self._d, coefficients)
+        c = _read_only(coefficients)
+        kind = chunk.layout.kind
+        if kind == "sequence":
+            assert self._table is not None
+            kernels.sequence_adjoint(chunk.codes, c, self._table)
+        elif kind == "csr":
+            kernels.csr_adjoint(chunk.indptr, chunk.indices, chunk.values, c, self._sum)
+        elif kind == "binary_csr":
+            kernels.binary_adjoint(chunk.indptr, chunk.indices, c, self._sum)
+        else:
+            kernels.dense_adjoint(chunk.values, c, self._sum)
+
+    def merge(self, other: Adjoint) -> None:
+        """Add the other's sum to this one; both have the same layout and width."""
+        if self._table is not None and other._table is not None:
+            self._table += other._table
+        self._sum += other._sum
+
+    def clear(self) -> None:
+        """Set the sum to zero, to use the buffers again."""
+        if self._table is not None:
+            self._table[:] = 0.0
+        self._sum[:] = 0.0
+
+    def result(self, out: F64) -> None:
+        """Add the sum to ``out``; the sum itself stays.
+
+        Parameters
+        ----------
+        out : ndarray (d,), float64, C-contiguous
+            A view of all but the last element of a model with an intercept is fine.
+
+        Raises
+        ------
+        ValueError
+            When ``out`` has another length.
+        """
+        if out.shape != (self._d,):
+            raise ValueError(f"out has shape {out.shape}, wanted ({self._d},)")
+        if self._table is None:
+            out += self._sum
+            return
+        sigma, lo, hi, first = _numbering(self._layout)
+        kernels.unfold_table(
+            _read_only(self._table), sigma, lo, hi, self._layout.length, first, out
+        )
+
+
+def make_forward(layout: Layout, w: F64) -> Forward:
+    """Prepare ``X @ w`` for the chunks of one pass.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the data set (``DataFacts.layout``). Kinds other than sequences may be mixed.
+    w : ndarray (d,), float64, C-contiguous
+        ``d`` is at least the chunks' ``n_columns``. Not copied: do not write to it during the pass
+        (for sequences it is folded here, once).
+
+    Returns
+    -------
+    Forward
+        ``forward(chunk, out)``.
+
+    Raises
+    ------
+    ValueError
+        When ``w`` is shorter than a sequence layout's columns.
+
+    Notes
+    -----
+    Error: rounding only, at most ``(k + 3) u sum|x_j w_j|`` for k stored values, u = 2**-53.
+    """
+    if w.ndim != 1 or (layout.kind == "sequence" and w.size < layout.n_columns):
+        raise ValueError(f"w has shape {w.shape}, wanted ({layout.n_columns},)")
+    return Forward(layout, np.ascontiguousarray(w, np.float64))
+
+
+def make_adjoint(layout: Layout, d: int) -> Adjoint:
+    """Prepare ``X.T @ c``, summed over chunks.
+
+    Parameters
+    ----------
+    layout : Layout
+        As for :func:`make_forward`.
+    d : int
+        Length of the result, at least the chunks' ``n_columns``.
+
+    Raises
+    ------
+    ValueError
+        When ``d`` is smaller than a sequence layout's columns.
+    """
+    if layout.kind == "sequence" and d < layout.n_columns:
+        raise ValueError(f"d is {d}, wanted at least {layout.n_columns}")
+    return Adjoint(layout, d)
+
+
+def _check(chunk: Chunk, layout: Layout, d: int, vector: F64) -> None:
+    if vector.shape != (chunk.n_rows,):
+        raise ValueError(
+            f"chunk {chunk.id}: vector has shape {vector.shape}, wanted ({chunk.n_rows},)"
+        )
+    own = chunk.layout
+    if own.kind == "sequence" or layout.kind == "sequence":
+        if own != layout:
+            raise ValueError(f"chunk {chunk.id} has layout {own}, wanted {layout}")
+    elif own.n_columns > d:
+        raise ValueError(
+            f"chunk {chunk.id} has {own.n_columns} columns, the model {d}; "
+            f"read the data with n_columns={d}"
+        )
+
+
+def _numbering(layout: Layout) -> tuple[int, int, int, NDArray[np.int64]]:
+    sigma, (lo, hi) = len(layout.alphabet), layout.ngrams
+    return sigma, lo, hi, _read_only(first_columns(sigma, layout.length, layout.ngrams))
+
+
+def _fold(layout: Layout, w: F64) -> F64:
+    sigma, lo, hi, first = _numbering(layout)
+    table = np.empty((layout.length, CODES_MAX))
+    kernels.fold_weights(_read_only(w), sigma, lo, hi, layout.length, first, table)
+    return table
+
+
+def _read_only(array: NDArray[_Number]) -> NDArray[_Number]:
+    """View the array as read-only: chunks are, and so each kernel is compiled only once."""
+    view = array[:]
+    view.flags.writeable = False
+    return view

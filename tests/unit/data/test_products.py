@@ -1,0 +1,238 @@
+"""Products with chunks against scipy, an expansion of n-grams, and the adjoint identity."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticml.data.chunk import (
+    Chunk,
+    binary_csr_chunk,
+    csr_chunk,
+    dense_chunk,
+    sequence_chunk,
+)
+from elasticml.data.ngrams import (
+    codes_of_letters,
+    column_name,
+    first_columns,
+    indices_of_letters,
+    letters_of_codes,
+    sequence_layout,
+)
+from elasticml.data.products import make_adjoint, make_forward
+from elasticml.terms import ChunkId
+
+ID = ChunkId("test", 0, 0)
+KINDS = ("dense", "csr", "binary_csr", "sequence")
+
+
+def expand(letters, sigma, lo, hi):
+    """Expand positional n-grams as they are defined: number all features, then set each row."""
+    length = letters.shape[1]
+    columns = {}
+    for n in range(lo, hi + 1):
+        for p in range(length - n + 1):
+            for gram in itertools.product(range(sigma), repeat=n):
+                columns[n, p, gram] = len(columns)
+    matrix = sp.lil_matrix((letters.shape[0], len(columns)))
+    for i, row in enumerate(letters.tolist()):
+        for n in range(lo, hi + 1):
+            for p in range(length - n + 1):
+                matrix[i, columns[n, p, tuple(row[p : p + n])]] = 1.0
+    return matrix.tocsr()
+
+
+def make_chunk(kind, rng, n, d, *, dtype="float64"):
+    """A chunk of the kind with random content, its matrix as scipy CSR, and its layout."""
+    labels = np.ones(n)
+    if kind == "sequence":
+        letters = rng.integers(0, 3, (n, d)).astype(np.uint8)
+        layout = sequence_layout("abc", d, (1, min(3, d)))
+        codes = codes_of_letters(letters, 3, layout.ngrams[1])
+        return sequence_chunk(ID, labels, codes, layout), expand(letters, 3, *layout.ngrams)
+    matrix = sp.random(n, d, density=0.4, format="csr", rng=rng, dtype=np.float64)
+    matrix.sort_indices()
+    matrix = matrix.astype(dtype)
+    if kind == "dense":
+        return dense_chunk(ID, labels, matrix.toarray(), dtype=dtype), matrix.astype(np.float64)
+    if kind == "binary_csr":
+        matrix.data[:] = 1.0
+        return binary_csr_chunk(ID, labels, matrix.indptr, matrix.indices, d), matrix
+    chunk = csr_chunk(ID, labels, matrix.indptr, matrix.indices, matrix.data, d, dtype=dtype)
+    return chunk, matrix.astype(np.float64)
+
+
+def forward_of(chunk: Chunk, w):
+    out = np.full(chunk.n_rows, np.nan)
+    make_forward(chunk.layout, w)(chunk, out)
+    return out
+
+
+def adjoint_of(chunk: Chunk, c, d):
+    adjoint = make_adjoint(chunk.layout, d)
+    adjoint.add(chunk, c)
+    out = np.zeros(d)
+    adjoint.result(out)
+    return out
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    kind=st.sampled_from(KINDS),
+    n=st.integers(0, 40),
+    d=st.integers(1, 21),
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from(["float64", "float32"]),
+)
+def test_products_agree_with_scipy_and_with_each_other(kind, n, d, seed, dtype):
+    rng = np.random.default_rng(seed)
+    chunk, matrix = make_chunk(kind, rng, n, d, dtype=dtype)
+    w = rng.standard_normal(matrix.shape[1])
+    c = rng.standard_normal(n) * (rng.random(n) < 0.8)
+    margins, gradient = forward_of(chunk, w), adjoint_of(chunk, c, w.size)
+    np.testing.assert_allclose(margins, matrix @ w, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(gradient, matrix.T @ c, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(margins @ c, gradient @ w, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("alphabet", "lo", "hi", "length"),
+    [
+        ("ACGT", 1, 4, 4),
+        ("ACGT", 1, 4, 9),
+        ("ACGT", 2, 3, 17),
+        ("ACGT", 4, 4, 8),
+        ("ACGT", 1, 1, 5),
+        ("01", 1, 4, 8),
+        ("ACGTN", 1, 3, 11),
+        ("ABCDEFGHIJKLMNOP", 1, 2, 10),
+    ],
+)
+def test_table_of_codes_equals_the_explicit_expansion_up_to_the_tail(alphabet, lo, hi, length):
+    rng = np.random.default_rng(length)
+    sigma = len(alphabet)
+    letters = rng.integers(0, sigma, (23, length)).astype(np.uint8)
+    layout = sequence_layout(alphabet, length, (lo, hi))
+    chunk = sequence_chunk(ID, np.ones(23), codes_of_letters(letters, sigma, hi), layout)
+    matrix = expand(letters, sigma, lo, hi)
+    # Powers of two sum without rounding: each feature must be met exactly once.
+    w = 2.0 ** rng.integers(-8, 8, matrix.shape[1])
+    assert layout.n_columns == matrix.shape[1]
+    np.testing.assert_array_equal(forward_of(chunk, w), matrix @ w)
+    for i in range(3):
+        unit = np.eye(23)[i]
+        row = adjoint_of(chunk, unit, w.size)
+        np.testing.assert_array_equal(row, matrix[[i]].toarray()[0])
+
+
+def test_codes_and_binary_csr_number_their_features_alike():
+    letters = np.random.default_rng(1).integers(0, 4, (12, 30)).astype(np.uint8)
+    first = first_columns(4, 30, (1, 4))
+    indices = indices_of_letters(letters, 4, 1, 4, first)
+    matrix = expand(letters, 4, 1, 4)
+    assert indices.ravel().tolist() == matrix.indices.tolist()
+    layout = sequence_layout("ACGT", 30, (1, 4))
+    assert letters_of_codes(codes_of_letters(letters, 4, 4), layout).tolist() == letters.tolist()
+
+
+@pytest.mark.parametrize(("length", "columns"), [(141, 47_028), (140, 46_688)])
+def test_papers_number_of_features(length, columns):
+    layout = sequence_layout("ACGT", length, (1, 4))
+    assert (layout.kind, layout.n_columns) == ("sequence", columns)
+
+
+def test_codes_beyond_a_byte_fall_back_to_binary_csr():
+    assert sequence_layout("ABCDEFGHIJKLMNOPQRST", 50, (1, 2)).kind == "binary_csr"
+
+
+def test_column_names_give_gram_and_position():
+    names = [column_name(j, "ACGT", 3, (1, 2)) for j in (0, 5, 11, 12, 12 + 16 + 11)]
+    assert names == ["A@0", "C@1", "T@2", "AA@0", "GT@1"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sum_over_chunks_is_the_product_of_the_stacked_matrix(kind):
+    rng = np.random.default_rng(7)
+    pairs = [make_chunk(kind, rng, n, 6) for n in (5, 0, 3)]
+    d = pairs[0][1].shape[1]
+    coefficients = [rng.standard_normal(chunk.n_rows) for chunk, _ in pairs]
+    adjoint, other = (make_adjoint(pairs[0][0].layout, d) for _ in range(2))
+    adjoint.add(pairs[0][0], coefficients[0])
+    for (chunk, _), c in zip(pairs[1:], coefficients[1:], strict=True):
+        other.add(chunk, c)
+    adjoint.merge(other)
+    out = np.ones(d)
+    adjoint.result(out)
+    stacked = sp.vstack([matrix for _, matrix in pairs])
+    np.testing.assert_allclose(out, 1.0 + stacked.T @ np.concatenate(coefficients), atol=1e-13)
+    adjoint.clear()
+    cleared = np.ones(d)
+    adjoint.result(cleared)
+    assert cleared.tolist() == [1.0] * d
+
+
+def test_chunk_narrower_than_the_model_leaves_the_other_columns_alone():
+    rng = np.random.default_rng(3)
+    for kind in ("dense", "csr", "binary_csr"):
+        chunk, matrix = make_chunk(kind, rng, 8, 5)
+        w, c = rng.standard_normal(9), rng.standard_normal(8)
+        np.testing.assert_allclose(forward_of(chunk, w), matrix @ w[:5], atol=1e-13)
+        np.testing.assert_allclose(
+            adjoint_of(chunk, c, 9), np.r_[matrix.T @ c, np.zeros(4)], atol=1e-13
+        )
+
+
+def test_sequences_over_many_row_tiles_agree_with_a_plain_gather():
+    rng = np.random.default_rng(5)
+    letters = rng.integers(0, 4, (10_000, 11)).astype(np.uint8)
+    layout = sequence_layout("ACGT", 11, (1, 2))
+    chunk = sequence_chunk(ID, np.ones(10_000), codes_of_letters(letters, 4, 2), layout)
+    indices = indices_of_letters(letters, 4, 1, 2, first_columns(4, 11, (1, 2)))
+    w, c = rng.standard_normal(layout.n_columns), rng.standard_normal(10_000)
+    np.testing.assert_allclose(forward_of(chunk, w), w[indices].sum(axis=1), atol=1e-12)
+    expected = np.zeros(w.size)
+    np.add.at(expected, indices, c[:, None])
+    np.testing.assert_allclose(adjoint_of(chunk, c, w.size), expected, atol=1e-9)
+
+
+def test_chunk_wider_than_the_model_is_refused():
+    chunk, _ = make_chunk("csr", np.random.default_rng(0), 4, 6)
+    with pytest.raises(ValueError, match="has 6 columns, the model 5; read the data with n_co"):
+        make_forward(chunk.layout, np.zeros(5))(chunk, np.zeros(4))
+    with pytest.raises(ValueError, match="has 6 columns, the model 5"):
+        make_adjoint(chunk.layout, 5).add(chunk, np.zeros(4))
+
+
+def test_other_sequences_and_other_lengths_are_refused():
+    rng = np.random.default_rng(0)
+    chunk, _ = make_chunk("sequence", rng, 4, 6)
+    other, _ = make_chunk("sequence", rng, 4, 7)
+    with pytest.raises(ValueError, match="has layout"):
+        make_forward(other.layout, np.zeros(other.layout.n_columns))(chunk, np.zeros(4))
+    with pytest.raises(ValueError, match=r"shape \(3,\), wanted \(4,\)"):
+        make_adjoint(chunk.layout, chunk.layout.n_columns).add(chunk, np.zeros(3))
+    with pytest.raises(ValueError, match="wanted"):
+        make_forward(chunk.layout, np.zeros(3))
+    with pytest.raises(ValueError, match="wanted at least"):
+        make_adjoint(chunk.layout, 3)
+
+
+@pytest.mark.parametrize(
+    ("alphabet", "length", "ngrams", "words"),
+    [
+        ("AACG", 9, (1, 2), "distinct"),
+        ("Aa", 9, (1, 2), "distinct"),
+        ("ACGT", 9, (0, 2), "1 <= shortest"),
+        ("ACGT", 9, (1, 5), "longest <= 4"),
+        ("ACGT", 3, (1, 4), "hold no 4-gram"),
+    ],
+)
+def test_impossible_ngrams_are_refused(alphabet, length, ngrams, words):
+    with pytest.raises(ValueError, match=words):
+        sequence_layout(alphabet, length, ngrams)
