@@ -1,0 +1,263 @@
+"""Sources of data: what a reader promises, how a source is named in a job, how chunks are cut."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from elasticml.data.cache import cached
+from elasticml.data.chunk import Chunk
+from elasticml.data.facts import BlockSummary as BlockSummary
+from elasticml.data.facts import DataFacts as DataFacts
+from elasticml.data.facts import merge_summaries as merge_summaries
+from elasticml.data.facts import summarise as summarise
+from elasticml.errors import ConfigError, DataError
+from elasticml.terms import ChunkId
+
+#: A reader's byte ranges of text, and the memory of a block of in-memory rows.
+BLOCK_BYTES: Final = 8 * 2**20
+CHUNK_BYTES_MAX: Final = 2**20
+CHUNK_BYTES_MIN: Final = 16 * 2**10
+CHUNKS_PER_MEMBER: Final = 64
+
+#: format -> "module:function"; the function makes a source from its spec. Imported when needed.
+FORMATS: Final[dict[str, str]] = {
+    "arrays": "elasticml.data.arrays:source_from_spec",
+    "csv": "elasticml.data.tabular:csv_from_spec",
+    "npz": "elasticml.data.arrays:npz_from_spec",
+    "parquet": "elasticml.data.tabular:parquet_from_spec",
+    "sequences": "elasticml.data.sequences:source_from_spec",
+    "svmlight": "elasticml.data.svmlight:source_from_spec",
+    "synthetic_splice": "elasticml.data.synthetic:source_from_spec",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockInfo:
+    """A part of a source that one member reads at once, as it is known before it is read."""
+
+    index: int
+    #: Estimated bytes in memory.
+    nbytes: int
+    rows: int | None = None
+
+
+class Source(Protocol):
+    """Data that can be listed in blocks without being read, and read block by block anywhere."""
+
+    @property
+    def needs_survey(self) -> bool:
+        """Whether every block must be surveyed, and the facts given back, before it is read."""
+        ...
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether a block is so slow to read again that its chunks are worth a cache."""
+        ...
+
+    def spec(self) -> dict[str, Any]:
+        """Name the source in a JSON-able dict with a ``format``, from which it can be remade."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that change with the data or with how they are read."""
+        ...
+
+    def blocks(self) -> list[BlockInfo]:
+        """List the blocks without reading them.
+
+        Raises
+        ------
+        ConfigError, DataError
+            When a file is missing or empty.
+        """
+        ...
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Read one block into chunks of at most ``chunk_bytes``, but at least one row.
+
+        The same arguments give the same chunks, byte for byte, on any member.
+        ``chunk_bytes`` None stands for :func:`chunk_size`'s rule.
+
+        Raises
+        ------
+        DataError
+            When the data are wrong; names file, line and column where they are known.
+        """
+        ...
+
+    def survey(self, block: int) -> BlockSummary:
+        """Say of one block what must be known of all before any is read: the vocabularies."""
+        ...
+
+    def with_facts(self, facts: DataFacts) -> Source:
+        """Read with these facts: after a survey, or test data as the training data were read."""
+        ...
+
+    def with_columns(self, n_columns: int) -> Source:
+        """Read with so many columns; values in wider ones are dropped, with a counted note."""
+        ...
+
+
+def source_from_spec(spec: Mapping[str, Any]) -> Source:
+    """Make the source that a spec names; nothing is read.
+
+    Raises
+    ------
+    ConfigError
+        When the format or a key is unknown, or a setting is out of range.
+    """
+    name = spec.get("format")
+    if not isinstance(name, str) or name not in FORMATS:
+        raise ConfigError(
+            f"data.format is {name!r}, wanted one of {', '.join(sorted(FORMATS))}"
+            f"{nearest(str(name), FORMATS)}",
+            key="data.format",
+        )
+    module, _, function = FORMATS[name].partition(":")
+    make: Callable[[Mapping[str, Any]], Source] = getattr(importlib.import_module(module), function)
+    return make(spec)
+
+
+def check_keys(
+    spec: Mapping[str, Any], allowed: Collection[str], required: Collection[str]
+) -> None:
+    """Check the keys of a spec; a ConfigError names the wrong one and the nearest right one."""
+    known = {"format", *allowed, *required}
+    for key in spec:
+        if key not in known:
+            raise ConfigError(
+                f"data.{key} is unknown for format {spec.get('format')}, wanted one of "
+                f"{', '.join(sorted(known))}{nearest(key, known)}",
+                key=f"data.{key}",
+            )
+    for key in required:
+        if spec.get(key) is None:
+            raise ConfigError(
+                f"data.{key} is missing; format {spec.get('format')} needs it", key=f"data.{key}"
+            )
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """Say "; did you mean ...?" where a known word is close to ``word``, else nothing."""
+    close = difflib.get_close_matches(word, sorted(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise a ConfigError unless ``dtype`` is one that chunks can hold."""
+    if dtype not in ("float64", "float32"):
+        raise ConfigError(
+            f"data.dtype is {dtype!r}, wanted 'float64' or 'float32'", key="data.dtype"
+        )
+
+
+def chunk_size(total_bytes: int, n_members: int) -> int:
+    """Bytes of a chunk: ``min(1 MiB, total / (64 * n_members))``, at least 16 KiB."""
+    share = total_bytes // (CHUNKS_PER_MEMBER * max(1, n_members))
+    return max(CHUNK_BYTES_MIN, min(CHUNK_BYTES_MAX, share))
+
+
+def resolve_chunk_bytes(source: Source, chunk_bytes: int | None, n_members: int) -> int:
+    """Return ``chunk_bytes``, or what the rule gives for this source and number of members."""
+    if chunk_bytes is not None:
+        return chunk_bytes
+    return chunk_size(sum(block.nbytes for block in source.blocks()), n_members)
+
+
+def survey_all(source: Source) -> Source:
+    """Survey every block where the source needs it, here, and return the source made ready."""
+    if not source.needs_survey:
+        return source
+    summaries = [source.survey(block.index) for block in source.blocks()]
+    return source.with_facts(merge_summaries(summaries))
+
+
+def load_all(source: Source, n_columns: int | None = None) -> list[Chunk]:
+    """Read a whole source here, for evaluators and tests.
+
+    Parameters
+    ----------
+    n_columns : int, optional
+        Number of columns of the training data; wider ones are dropped.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As the source's own methods.
+    """
+    ready = survey_all(source if n_columns is None else source.with_columns(n_columns))
+    chunk_bytes = resolve_chunk_bytes(ready, None, 1)
+    return [
+        chunk for block in ready.blocks() for chunk in ready.read(block.index, chunk_bytes, 1)[0]
+    ]
+
+
+def read_block(
+    source: Source,
+    block: int,
+    chunk_bytes: int | None,
+    n_members: int,
+    cache_dir: str | Path | None = None,
+) -> tuple[list[Chunk], BlockSummary]:
+    """Read a block as ``source.read`` does, through the cache where reading again is costly.
+
+    Parameters
+    ----------
+    cache_dir : path, optional
+        Default ``$ELASTICML_CACHE`` or ``~/.cache/elasticml``.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As ``source.read``; a cache that cannot be used is no error.
+    """
+    size = resolve_chunk_bytes(source, chunk_bytes, n_members)
+    if not source.is_costly:
+        return source.read(block, size, n_members)
+    key = f"{source.fingerprint()}-{block}-{size}"
+    return cached(key, lambda: source.read(block, size, n_members), cache_dir)
+
+
+def read_chunks(
+    source: Source,
+    ids: Sequence[ChunkId],
+    chunk_bytes: int | None,
+    n_members: int,
+    cache_dir: str | Path | None = None,
+) -> list[Chunk]:
+    """Read single chunks again, in the order of ``ids``.
+
+    Parameters
+    ----------
+    chunk_bytes, n_members
+        As when the chunks were first read: they fix where chunks begin and end.
+    cache_dir : path, optional
+        As in :func:`read_block`.
+
+    Raises
+    ------
+    DataError
+        When the source has changed since, or holds no such chunk.
+    """
+    wanted, found = source.fingerprint(), {}
+    for id in ids:
+        if id.source != wanted:
+            raise DataError(
+                f"the data have changed since chunk {id} was read: fingerprint is now {wanted}; "
+                "start a new job, or put the old file back",
+                chunk=str(id),
+            )
+    for block in sorted({id.block for id in ids}):
+        chunks, _ = read_block(source, block, chunk_bytes, n_members, cache_dir)
+        found.update({chunk.id: chunk for chunk in chunks})
+    for id in ids:
+        if id not in found:
+            raise DataError(f"the source has no chunk {id} at this chunk size", chunk=str(id))
+    return [found[id] for id in ids]
