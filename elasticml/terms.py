@@ -17,7 +17,7 @@ Mask = NewType("Mask", int)
 
 @dataclass(frozen=True, slots=True, order=True)
 class MemberId:
-    """One life of a member: a slot that may be refilled, and an incarnation that is never reused."""
+    """One life of a member: a slot that may be refilled and an incarnation that is never reused."""
 
     slot: int
     incarnation: int

@@ -1,0 +1,124 @@
+"""What README and docs name exists: commands, files, names, tests; their code blocks are code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: First parts of the paths that documents name; elsewhere (``runs/…``) nothing is promised.
+FOLDERS = ("elasticml", "tests", "docs", "examples", "yarn", ".ci")
+
+every_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+
+
+@cache
+def blocks(document: Path) -> list[tuple[str, str]]:
+    """Language and text of every fenced block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@cache
+def code_in(document: Path) -> list[str]:
+    """Every ``code`` in a line, and every line of a shell block."""
+    prose = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [
+        line.partition("#")[0].strip()
+        for language, text in blocks(document)
+        if language in ("sh", "bash", "console")
+        for line in text.splitlines()
+    ]
+    return re.findall(r"`([^`\n]+)`", prose) + lines
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """Functions, classes, their methods and attributes, and constants that a file defines."""
+    found: set[str] = set()
+
+    def collect(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                collect(node.body, f"{prefix}{node.name}.")
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if isinstance(node, ast.AnnAssign):
+                targets = [node.target]
+            found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+
+    collect(ast.parse(path.read_text()).body, "")
+    return frozenset(found)
+
+
+@every_document
+def test_every_file_and_name_that_a_document_names_exists(document):
+    missing = []
+    for code in code_in(document):
+        for word in code.split():
+            place, _, name = word.partition("::")
+            if not re.fullmatch(r"[\w.\-/]+", place) or "/" not in place:
+                continue
+            if place.split("/")[0] not in FOLDERS:
+                continue
+            path = ROOT / place
+            # A test may be named with its parameters in brackets.
+            wanted = name.partition("[")[0].replace("::", ".")
+            if not path.exists():
+                missing.append(place)
+            elif wanted and wanted not in names_in(path):
+                missing.append(word)
+    assert missing == []
+
+
+@every_document
+def test_every_link_to_a_file_leads_somewhere(document):
+    links = re.findall(r"\]\(([^)\s]+)\)", document.read_text())
+    local = [link.partition("#")[0] for link in links if "://" not in link]
+    assert [link for link in local if link and not (document.parent / link).exists()] == []
+
+
+@every_document
+def test_every_make_target_that_a_document_names_exists(document):
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = {
+        word
+        for code in code_in(document)
+        if code.startswith("make ")
+        for word in code.split()[1:]
+        if re.fullmatch(r"[a-z]+", word)
+    }
+    assert named - set(targets) == set()
+
+
+@every_document
+def test_every_block_of_python_compiles(document):
+    for language, text in blocks(document):
+        if language == "python":
+            compile(text, str(document), "exec")
+
+
+@every_document
+def test_every_block_of_yaml_can_be_read(document):
+    for language, text in blocks(document):
+        if language == "yaml":
+            assert yaml.safe_load(text) is not None
+
+
+@every_document
+def test_no_document_puts_work_off(document):
+    marks = re.compile(r"to be measured|\bTB" r"D\b|\bTO" r"DO\b|\bFIX" r"ME\b")
+    assert marks.findall(document.read_text()) == []
+
+
+def test_the_walk_finds_the_documents_and_what_they_name():
+    readme = ROOT / "README.md"
+    assert {"make demo", "make test"} <= set(code_in(readme))
