@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from elasticml.collective.frames import Frame, Header
+from elasticml.errors import LocalProtocolError
 
 #: Returns the buffer (exactly ``header.payload_bytes`` long) that a payload is read into.
 Allocate = Callable[[Header, Mapping[str, Any]], memoryview]
@@ -70,3 +71,24 @@ class Transport(Protocol):
     def close(self) -> None:
         """Stop listening and close all links."""
         ...
+
+
+def payload_buffer(
+    allocate: Allocate, header: Header, prefix: Mapping[str, Any]
+) -> memoryview | None:
+    """Ask for the buffer of a payload, as flat bytes; None where the frame has no payload.
+
+    Raises
+    ------
+    LocalProtocolError
+        When ``allocate`` gave a buffer of another size, or one that cannot be written.
+    """
+    if header.payload_bytes == 0:
+        return None
+    buffer = allocate(header, prefix).cast("B")
+    if buffer.nbytes != header.payload_bytes or buffer.readonly:
+        raise LocalProtocolError(
+            f"allocate gave {buffer.nbytes} bytes (readonly={buffer.readonly}) for a payload of "
+            f"{header.payload_bytes} bytes, wanted a writable buffer of exactly that size"
+        )
+    return buffer

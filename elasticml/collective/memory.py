@@ -1,0 +1,351 @@
+"""A network inside one process, for tests: ordered links, gates, kills, pauses, one seed.
+
+Nothing here reads a clock or sleeps. A frame travels when a task waits for it; which link's frame
+travels next is drawn from the seed, so the same seed gives the same interleaving, and another seed
+another one. Time exists only where a test hands in ``call_later`` (see ``VirtualClock``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import heapq
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from elasticml.collective.frames import Kind
+from elasticml.collective.memory_links import Channel, Gate, MemoryLink, Parcel, Where, matching
+from elasticml.collective.transport import Link, LinkClosedError, OnLink
+
+logger = logging.getLogger(__name__)
+
+#: Virtual seconds that a frame takes where ``call_later`` is given and ``transit_s`` is not.
+TRANSIT_S: Final = 1e-3
+#: Virtual seconds after which a link that nobody answered is given up.
+CONNECT_S_MAX: Final = 5.0
+
+#: Runs the callback after so many (virtual) seconds.
+CallLater = Callable[[float, Callable[[], None]], object]
+#: Virtual seconds from source to target for so many bytes.
+Transit = Callable[[str, str, int], float]
+
+
+class VirtualClock:
+    """Time that moves only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+        self._n_calls = 0
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Run ``callback`` when the clock has been moved on by ``delay_s`` seconds."""
+        self._n_calls += 1
+        heapq.heappush(self._calls, (self.now_s + delay_s, self._n_calls, callback))
+
+    def advance(self, seconds: float) -> None:
+        """Move on by ``seconds`` and run what falls due on the way, earliest first."""
+        until_s = self.now_s + seconds
+        while self._calls and self._calls[0][0] <= until_s:
+            self.now_s, _, callback = heapq.heappop(self._calls)
+            callback()
+        self.now_s = until_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One frame that arrived, as tests compare them."""
+
+    source: str
+    target: str
+    kind: Kind
+    exchange: int
+    piece: int
+
+
+@dataclass(slots=True, eq=False)
+class _Opening:
+    """A link that was asked for and is not yet answered."""
+
+    source: str
+    target: str
+    hello: dict[str, Any]
+    opened: asyncio.Future[MemoryLink]
+
+
+class MemoryTransport:
+    """One endpoint of the network; see ``transport.Transport``."""
+
+    def __init__(self, network: FaultyNetwork, address: str) -> None:
+        self.address = address
+        self.on_link: OnLink | None = None
+        self._network = network
+
+    async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
+        """Open a link to ``address``.
+
+        Raises
+        ------
+        LinkClosedError
+            When one of both is gone, or nobody listens there, or (with ``call_later``) the peer
+            has not answered within ``CONNECT_S_MAX`` virtual seconds.
+        """
+        return await self._network.open(self, address, hello)
+
+    def listen(self, on_link: OnLink) -> None:
+        """Hand every link that is opened to us from now on to ``on_link``."""
+        self.on_link = on_link
+
+    def close(self) -> None:
+        """Stop listening and close all links; the address is free again."""
+        self._network.leave(self)
+
+
+class FaultyNetwork:
+    """Links between named endpoints of one process, with faults on demand.
+
+    Parameters
+    ----------
+    seed : int
+        Draws which link's frame arrives next, and how much of what a peer had sent before it was
+        killed still arrives.
+    call_later : callable, optional
+        ``VirtualClock.call_later`` or the like; without it frames take no time.
+    transit_s : callable, optional
+        Virtual seconds of a frame, ``(source, target, nbytes) -> float``; ``TRANSIT_S`` if not
+        given. Frames of one link never overtake each other.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        call_later: CallLater | None = None,
+        transit_s: Transit | None = None,
+    ) -> None:
+        #: Every frame that arrived, in order.
+        self.deliveries: list[Delivery] = []
+        #: Frames that were sent and lost through a kill or a close.
+        self.n_dropped = 0
+        self._rng = np.random.default_rng(seed)
+        self._call_later = call_later
+        self._transit_s: Transit = transit_s or (lambda source, target, nbytes: TRANSIT_S)
+        self._endpoints: dict[str, MemoryTransport] = {}
+        #: Both ends of each link, until both are closed.
+        self._ends: list[MemoryLink] = []
+        self._openings: list[_Opening] = []
+        self._gates: list[Gate] = []
+        self._paused: set[str] = set()
+        self._factors: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_poked = False
+
+    def endpoint(self, address: str) -> MemoryTransport:
+        """Give out the endpoint at ``address``; after a kill, a new one."""
+        if address not in self._endpoints:
+            self._endpoints[address] = MemoryTransport(self, address)
+        return self._endpoints[address]
+
+    def gate(
+        self,
+        *,
+        kind: Kind | None = None,
+        exchange: int | None = None,
+        source: str | None = None,
+        target: str | None = None,
+        where: Where | None = None,
+    ) -> Gate:
+        """Stop the frames that match all that is given, and those behind them on their link."""
+        gate = Gate(matching(kind, exchange, source, target, where), self.poke)
+        self._gates.append(gate)
+        return gate
+
+    def kill(self, address: str) -> None:
+        """Let an endpoint vanish, as after ``kill -9``.
+
+        Its links close at both ends at once. Of the frames that it had sent, a seeded number still
+        arrives, in order, before the peer's ``receive`` raises; none that a gate stops.
+        """
+        self._paused.discard(address)
+        if address in self._endpoints:
+            self.leave(self._endpoints[address])
+
+    def pause(self, address: str) -> None:
+        """Stop an endpoint, as SIGSTOP does: nothing moves from or to it, nothing closes."""
+        self._paused.add(address)
+
+    def resume(self, address: str) -> None:
+        """Let a paused endpoint go on."""
+        self._paused.discard(address)
+        self.poke()
+
+    def slow(self, address: str, factor: float) -> None:
+        """Let frames from and to an endpoint take ``factor`` times as long, from now on.
+
+        Raises
+        ------
+        ValueError
+            When the network has no time, that is, no ``call_later``.
+        """
+        if self._call_later is None:
+            raise ValueError("slow() needs a network with call_later, got one without time")
+        self._factors[address] = factor
+
+    # What follows is called by links and transports, not by tests.
+
+    def leave(self, transport: MemoryTransport) -> None:
+        """Forget an endpoint and close its links."""
+        address = transport.address
+        if self._endpoints.get(address) is not transport:
+            return
+        del self._endpoints[address]
+        for link in [end for end in self._ends if end.outward.source == address]:
+            link.close()
+        for opening in [o for o in self._openings if address in (o.source, o.target)]:
+            self._refuse(opening, f"{address} is gone")
+
+    def cut(self, link: MemoryLink) -> None:
+        """Close a link from one end; what the other end had sent is lost."""
+        link.is_closed = True
+        self.n_dropped += link.inward.cut(n_kept=0)
+        link.inward.fail_receiver()
+        if not link.outward.is_cut:
+            n_free = 0
+            for parcel in link.outward.parcels:
+                if not parcel.is_due or self._stopping(link.outward, parcel):
+                    break
+                n_free += 1
+            self.n_dropped += link.outward.cut(n_kept=int(self._rng.integers(n_free + 1)))
+        self.poke()
+
+    def post(self, channel: Channel, parcel: Parcel) -> None:
+        """Take a frame over from its sender."""
+        channel.parcels.append(parcel)
+        if self._call_later is not None:
+            delay_s = self._transit_s(channel.source, channel.target, parcel.nbytes)
+            for address in (channel.source, channel.target):
+                delay_s *= self._factors.get(address, 1.0)
+            parcel.is_due = False
+            self._call_later(delay_s, functools.partial(self._arrive, parcel))
+        self.poke()
+
+    async def open(self, source: MemoryTransport, address: str, hello: Mapping[str, Any]) -> Link:
+        """Ask for a link and wait for the answer; raises as ``MemoryTransport.connect``."""
+        if self._endpoints.get(source.address) is not source:
+            raise LinkClosedError(f"{source.address} is gone")
+        if address not in self._endpoints:
+            raise LinkClosedError(f"nobody answers at {address}")
+        opened: asyncio.Future[MemoryLink] = asyncio.get_running_loop().create_future()
+        # Only what JSON can carry reaches the peer, as on a real link.
+        copied: dict[str, Any] = json.loads(json.dumps(dict(hello)))
+        opening = _Opening(source.address, address, copied, opened)
+        self._openings.append(opening)
+        if self._call_later is not None:
+            late = functools.partial(self._refuse, opening, f"{address} did not answer in time")
+            self._call_later(CONNECT_S_MAX, late)
+        self.poke()
+        return await opened
+
+    def poke(self) -> None:
+        """See to it that whatever can move does so."""
+        if not self._is_poked:
+            self._is_poked = True
+            asyncio.get_running_loop().call_soon(self._move_one)
+
+    def _move_one(self) -> None:
+        """Let one frame, new link or loss be noticed; drawn from all that could."""
+        self._is_poked = False
+        self._ends = [end for end in self._ends if not (end.is_closed and end.far.is_closed)]
+        ready: list[Channel | _Opening] = [
+            end.outward for end in self._ends if self._is_ready(end.outward)
+        ]
+        ready += [o for o in self._openings if not self._paused & {o.source, o.target}]
+        if not ready:
+            return
+        chosen = ready[int(self._rng.integers(len(ready)))]
+        if isinstance(chosen, _Opening):
+            self._establish(chosen)
+        else:
+            self._deliver(chosen)
+        self.poke()
+
+    def _is_ready(self, channel: Channel) -> bool:
+        if self._paused & {channel.source, channel.target}:
+            return False
+        is_awaited = channel.receiver is not None and not channel.receiver.done()
+        if not channel.parcels:
+            return channel.is_cut and is_awaited
+        parcel = channel.parcels[0]
+        if not parcel.is_due:
+            return False
+        stopping = self._stopping(channel, parcel)
+        for gate in stopping:
+            gate.reached.set()
+        return is_awaited and not stopping
+
+    def _stopping(self, channel: Channel, parcel: Parcel) -> list[Gate]:
+        return [gate for gate in self._gates if gate.stops(channel, parcel)]
+
+    def _deliver(self, channel: Channel) -> None:
+        """Hand the next frame to the receiver, or the news that there is none."""
+        if not channel.parcels:
+            channel.fail_receiver()
+            return
+        parcel = channel.parcels.popleft()
+        assert channel.receiver is not None
+        channel.receiver.set_result(parcel)
+        channel.wake_sender()
+        self.deliveries.append(
+            Delivery(
+                source=channel.source,
+                target=channel.target,
+                kind=parcel.header.kind,
+                exchange=parcel.header.exchange,
+                piece=parcel.header.piece,
+            )
+        )
+
+    def _arrive(self, parcel: Parcel) -> None:
+        parcel.is_due = True
+        self.poke()
+
+    def _establish(self, opening: _Opening) -> None:
+        listener = self._endpoints[opening.target].on_link
+        if listener is None:
+            self._refuse(opening, f"nobody listens at {opening.target}")
+            return
+        self._openings.remove(opening)
+        there = Channel(opening.source, opening.target)
+        back = Channel(opening.target, opening.source)
+        near = MemoryLink(self, there, back, opening.hello)
+        far = MemoryLink(self, back, there, opening.hello)
+        near.far, far.far = far, near
+        self._ends += [near, far]
+        task = asyncio.get_running_loop().create_task(_serve(listener, far))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if opening.opened.done():
+            # Whoever asked has given up; the listener sees a link that closes at once.
+            near.close()
+        else:
+            opening.opened.set_result(near)
+
+    def _refuse(self, opening: _Opening, reason: str) -> None:
+        if opening in self._openings:
+            self._openings.remove(opening)
+            if not opening.opened.done():
+                opening.opened.set_exception(LinkClosedError(reason))
+
+
+async def _serve(on_link: OnLink, link: MemoryLink) -> None:
+    """Hand a link over; a listener that raises loses it."""
+    try:
+        await on_link(link)
+    except Exception:
+        logger.exception("the listener for the link from %s failed", link.peer)
+        link.close()
