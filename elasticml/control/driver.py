@@ -1,0 +1,516 @@
+"""The driver: one job's decisions, as a pure machine.
+
+``handle(event, now_s)`` returns the commands that the shell performs in order; what comes of them
+returns as events. There is no clock, no chance and no array in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from elasticml.control import events as ev
+from elasticml.control.commands import (
+    Command,
+    Configure,
+    Continue,
+    Deliver,
+    Dismiss,
+    EndJob,
+    Gathered,
+    StartTrainer,
+    Welcome,
+)
+from elasticml.control.exchanging import Exchanging
+from elasticml.control.invariants import check
+from elasticml.control.loading import Loading
+from elasticml.control.mobility import Mobility
+from elasticml.control.placement import contiguous, fitting, round_robin, to_newcomers
+from elasticml.control.policy import Policy
+from elasticml.control.rounds import Rounds
+from elasticml.control.settings import Settings
+from elasticml.control.state import JobState
+from elasticml.control.tree import children, without
+from elasticml.terms import ChunkId, MemberId
+
+#: Invariants are re-derived at every event up to this many members, above at round boundaries.
+FULL_CHECK_MEMBERS_MAX = 64
+
+
+class Driver:
+    """The job's machine.
+
+    Parameters
+    ----------
+    settings : Settings
+    policies : iterable of Policy
+        Asked in this order at every round boundary.
+    """
+
+    def __init__(self, settings: Settings, policies: Iterable[Policy]) -> None:
+        self.state = JobState(settings=settings)
+        self.loading = Loading(self.state)
+        self.mobility = Mobility(self.state, policies)
+        self.exchanging = Exchanging(self.state)
+        self.rounds = Rounds(self.state)
+        #: The trainer's request that has not been started yet.
+        self.request: ev.ExchangeRequested | None = None
+        self.at_round_start = True
+        self._hold_since_s: float | None = None
+        self._idle_since_s: float | None = None
+        self._link_downs: dict[MemberId, float] = {}
+        self._handlers: dict[type[ev.Event], Callable[[Any, float], list[Command]]] = {
+            ev.Ticked: self._ticked,
+            ev.Arrived: self._arrived,
+            ev.Noticed: self._noticed,
+            ev.NoticeWithdrawn: self._withdrawn,
+            ev.Lost: lambda e, now: self._lost(e.member, e.reason, now),
+            ev.BlockRead: lambda e, now: self.loading.read(e),
+            ev.FactsFixed: self._facts_fixed,
+            ev.ChunksLoaded: self._chunks_loaded,
+            ev.MoveFailed: lambda e, now: self.mobility.failed(e) + self._dealt(),
+            ev.Attached: lambda e, now: self.state.root.attached(e.child, e.has_model),
+            ev.PartialArrived: self._partial,
+            ev.LinkDown: self._link_down,
+            ev.StatusTold: self._quiet(self.exchanging.told),
+            ev.AnchorArrived: self._quiet(self.exchanging.anchor_arrived),
+            ev.ExchangeRequested: self._requested,
+            ev.RoundFinished: self._round_finished,
+            ev.TrainerFinished: self._trainer_finished,
+            ev.Failed: lambda e, now: self._end("failed", e.reason),
+            ev.CancelRequested: lambda e, now: self._end("cancelled", "cancelled"),
+            ev.FaultPerformed: self._quiet(self.rounds.performed),
+        }
+
+    def handle(self, event: ev.Event, now_s: float) -> list[Command]:
+        """Take an event in; return what to do, in order."""
+        if self.state.stage == "ended":
+            return self._after_end(event)
+        self.state.cause = event.cause or type(event).__name__
+        commands = self._handlers[type(event)](event, now_s)
+        commands = self._settle(commands, now_s)
+        if len(self.state.membership.members) <= FULL_CHECK_MEMBERS_MAX or isinstance(
+            event, ev.RoundFinished
+        ):
+            check(self)
+        return commands
+
+    @staticmethod
+    def _quiet(note: Callable[[Any], None]) -> Callable[[Any, float], list[Command]]:
+        """Wrap a handler that only takes note."""
+
+        def handler(event: ev.Event, now_s: float) -> list[Command]:
+            note(event)
+            return []
+
+        return handler
+
+    def _settle(self, commands: list[Command], now_s: float) -> list[Command]:
+        """Carry on as far as the new state allows, without waiting for another event."""
+        settled: list[Command] = []
+        queue = list(commands)
+        while True:
+            for command in queue:
+                if isinstance(command, Gathered):
+                    settled += self.exchanging.gathered(command, now_s)
+                else:
+                    settled.append(command)
+            queue = []
+            if self.state.stage == "ended":
+                return settled
+            if self.exchanging.deliverable(now_s):
+                queue = self._deliver(now_s)
+            elif self.state.stage == "training" and self.exchanging.running is None:
+                queue = self._try_start(now_s)
+            if not queue:
+                return settled
+
+    # --- membership -----------------------------------------------------------------------------
+
+    def _arrived(self, event: ev.Arrived, now_s: float) -> list[Command]:
+        state = self.state
+        commands: list[Command] = []
+        former = state.membership.at(event.address)
+        if former is not None:
+            commands += self._lost(former.id, "joined again", now_s)
+        record = state.membership.admit(
+            address=event.address,
+            host=event.host,
+            pid=event.pid,
+            threads=event.threads,
+            slot=event.slot,
+            now_s=now_s,
+        )
+        state.ledger.hold(record.id, event.holdings)
+        self.rounds.arrived()
+        commands += [
+            Welcome(cause=state.cause, member=record.id, arrival=event.arrival),
+            state.record("MemberJoined", member=record.id, host=record.host, pid=record.pid),
+        ]
+        if state.stage in ("dealing", "training"):
+            commands += self._configure(record.id)
+        elif state.stage in ("surveying", "reading"):
+            commands += self.loading.assign()
+        elif len(state.membership.members) >= state.settings.start_members:
+            state.stage = "surveying" if state.settings.needs_survey else "reading"
+            commands += self.loading.start(survey=state.settings.needs_survey)
+        return commands
+
+    def _configure(self, member: MemberId) -> list[Command]:
+        self.state.membership.members[member].configured = True
+        return [Configure(cause=self.state.cause, member=member)]
+
+    def _noticed(self, event: ev.Noticed, now_s: float) -> list[Command]:
+        record = self.state.membership.members.get(event.member)
+        if record is None:
+            return []
+        told = self.state.record(
+            "MemberNoticed", member=event.member, grace_s=event.grace_s, reason=event.reason
+        )
+        record.deadline_s = now_s + event.grace_s
+        if record.stage == "spare":
+            return [told, *self._release(event.member, now_s)]
+        record.stage = "leaving"
+        return [told]
+
+    def _withdrawn(self, event: ev.NoticeWithdrawn, now_s: float) -> list[Command]:
+        record = self.state.membership.members.get(event.member)
+        if record is None or record.stage != "leaving":
+            return []
+        record.stage, record.deadline_s = "active", None
+        return [self.state.record("NoticeWithdrawn", member=event.member)]
+
+    def _release(self, member: MemberId, now_s: float) -> list[Command]:
+        """Let a member go that owns nothing."""
+        dismiss = Dismiss(cause=self.state.cause, member=member, reason="released")
+        return [dismiss, *self._lost(member, "noticed", now_s)]
+
+    def _lost(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
+        state = self.state
+        record = state.membership.remove(member)
+        if record is None:
+            return []  # a second word of the same loss
+        state.told.pop(member, None)
+        state.root.peer_lost(member)
+        self._link_downs.pop(member, None)
+        chunks = state.ledger.lose(member)
+        self.mobility.lost(member)
+        self.exchanging.lost(member)
+        lost = state.record(
+            "MemberLost", member=member, reason=reason, chunks=len(chunks), pid=record.pid
+        )
+        commands: list[Command] = [lost]
+        if state.stage in ("surveying", "reading"):
+            commands += self.loading.lost(member)
+        if state.stage in ("reading", "dealing"):
+            commands += self.mobility.reread() + self._dealt()
+        if member in state.parents:
+            state.stale_layout = True
+            commands += self._heal(member)
+        return commands
+
+    def _heal(self, member: MemberId) -> list[Command]:
+        """Give a vanished node's children to its parent, at once: an exchange may be under way."""
+        state = self.state
+        heir = state.parents[member]
+        orphans = [m for m, parent in state.parents.items() if parent == member]
+        state.parents = without(state.parents, member)
+        state.generation = type(state.generation)(state.generation + 1)
+        below = children(state.parents)
+        commands: list[Command] = []
+        for touched in sorted({*orphans, *([] if heir is None else [heir])}):
+            if touched in state.membership.members:
+                commands.append(state.rewire(touched, below.get(touched, [])))
+        return commands + state.rewire_root(below[None])
+
+    def _link_down(self, event: ev.LinkDown, now_s: float) -> list[Command]:
+        """Believe a member that cannot reach a living one only after a while (see _ticked)."""
+        if event.member in self.state.membership.members:
+            if event.peer in self.state.membership.members:
+                self._link_downs[event.member] = now_s
+        return []
+
+    def _fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
+        dismiss = Dismiss(cause=reason, member=member, reason=reason)
+        return [dismiss, *self._lost(member, reason, now_s)]
+
+    # --- data -----------------------------------------------------------------------------------
+
+    def _facts_fixed(self, event: ev.FactsFixed, now_s: float) -> list[Command]:
+        state = self.state
+        if event.survey:
+            state.stage = "reading"
+            return self.loading.start(survey=False)
+        state.stage = "dealing"
+        commands: list[Command] = []
+        for member in state.living():
+            commands += self._configure(member)
+        chunks = list(state.ledger.info.values())
+        members = [m.id for m in state.membership.stage("spare", "active")]
+        commands += self.rounds.due_loss("load")
+        if members:
+            commands += self.mobility.move(contiguous(chunks, sorted(members)))
+        return commands + self.mobility.reread() + self._dealt()
+
+    def _chunks_loaded(self, event: ev.ChunksLoaded, now_s: float) -> list[Command]:
+        return self.mobility.loaded(event) + self._dealt()
+
+    def _dealt(self) -> list[Command]:
+        """When every chunk is where it shall be for the first round: start the trainer."""
+        state, mobility = self.state, self.mobility
+        if state.stage != "dealing" or mobility.moves or mobility.rereading or state.ledger.open:
+            return mobility.reread() if state.stage == "dealing" else []
+        if not state.ledger.info or not state.membership.members:
+            return []
+        state.stage = "training"
+        commands = self._activate()
+        info = state.ledger.info.values()
+        return [
+            state.record(
+                "DataDealt",
+                chunks=len(info),
+                bytes=sum(i.nbytes for i in info),
+                rows=state.ledger.total_rows,
+                members=len(state.membership.working()),
+            ),
+            *commands,
+            StartTrainer(cause=state.cause),
+        ]
+
+    def _activate(self) -> list[Command]:
+        """Members that own chunks take part from now on; those that own none do not."""
+        state = self.state
+        commands: list[Command] = []
+        for record in state.membership.stage("spare"):
+            if state.ledger.owned.get(record.id):
+                record.stage = "active"
+                state.stale_layout = True
+                commands.append(
+                    state.record(
+                        "MemberActive",
+                        member=record.id,
+                        chunks=len(state.ledger.owned[record.id]),
+                        examples=state.ledger.rows_of(record.id),
+                    )
+                )
+        return commands
+
+    # --- the trainer ------------------------------------------------------------------------------
+
+    def _requested(self, event: ev.ExchangeRequested, now_s: float) -> list[Command]:
+        self.request = event
+        return self._seal(now_s) if event.seal else []
+
+    def _seal(self, now_s: float) -> list[Command]:
+        group = self.state.ledger.seal()
+        if group is None:
+            return []
+        self.mobility.absent_since_s[group.id] = now_s
+        return [
+            self.state.record(
+                "ChunksAbsent",
+                group=group.id,
+                chunks=len(group.chunks()),
+                examples=group.rows,
+                members=sorted(group.shares),
+            )
+        ]
+
+    def _round_finished(self, event: ev.RoundFinished, now_s: float) -> list[Command]:
+        commands = self.rounds.finish(event.row, now_s)
+        commands += self.rounds.due_loss("apply")
+        self.at_round_start = True
+        reason = self.rounds.stop_reason(now_s)
+        return [*commands, Continue(go_on=reason is None, reason=reason or "")]
+
+    def _trainer_finished(self, event: ev.TrainerFinished, now_s: float) -> list[Command]:
+        commands: list[Command] = []
+        if event.row:
+            row = self.rounds.row(event.row)
+            commands.append(self.state.record("FinalModel", **row))
+        return commands + self._end("done", event.reason)
+
+    # --- exchanges --------------------------------------------------------------------------------
+
+    def _try_start(self, now_s: float) -> list[Command]:
+        """Start the requested exchange unless something must happen first."""
+        request, state = self.request, self.state
+        if request is None or self.rounds.injecting:
+            return []
+        stalled = request.require_everybody and bool(state.ledger.groups or state.ledger.open)
+        if self.at_round_start or stalled:
+            commands = self._round_boundary(now_s)
+            if commands:
+                return commands  # they may change what is decided next
+            if self._held(now_s):
+                return []
+        if request.require_everybody and (state.ledger.groups or state.ledger.open):
+            return self._stall(now_s)
+        if not state.membership.working():
+            return []
+        self._idle_since_s = None
+        phases = ("broadcast", "correct") if request.phase == "correct" else ("broadcast",)
+        commands = self.rounds.due_loss(*phases)
+        if commands:
+            return commands
+        if self.at_round_start:
+            self.at_round_start = False
+            commands.append(state.record("RoundStarted"))
+        self.request = None
+        commands += self.exchanging.start(request, now_s)
+        self._current = request
+        return commands + self.rounds.due_loss("compute")
+
+    def _round_boundary(self, now_s: float) -> list[Command]:
+        """Apply what waits for the end of a round: returns, moves, planned faults."""
+        state, mobility = self.state, self.mobility
+        commands = self.rounds.due_return()
+        commands += mobility.commit_returns(now_s)
+        for record in state.membership.stage("leaving"):
+            if not state.ledger.owned.get(record.id) and not self._moving_to(record.id):
+                commands += self._release(record.id, now_s)
+        commands += self._activate()
+        if not mobility.moves:
+            moving = self._move_from_leavers(now_s) or self._move_to_newcomers()
+            if moving:
+                commands += [*moving, *self.rounds.due_loss("move")]
+        commands += mobility.readmit(now_s)
+        return commands
+
+    def _moving_to(self, member: MemberId) -> bool:
+        return any(target == member for _, target in self.mobility.moves.values())
+
+    def _move_from_leavers(self, now_s: float) -> list[Command]:
+        """Save the chunks of members with a notice: as many as fit, round-robin to the others."""
+        state = self.state
+        stayers = {m.id: state.ledger.rows_of(m.id) for m in state.membership.stage("active")}
+        targets: dict[ChunkId, MemberId] = {}
+        for record in state.membership.stage("leaving"):
+            if not stayers or record.deadline_s is None:
+                continue
+            owned = [state.ledger.info[c] for c in state.ledger.chunks_of(record.id)]
+            fits = fitting(
+                owned, 0.5 * (record.deadline_s - now_s), state.settings.move_bytes_per_s
+            )
+            targets.update(round_robin(fits, stayers))
+        return self.mobility.move(targets)
+
+    def _move_to_newcomers(self) -> list[Command]:
+        """Give newcomers a fair share when nothing is absent that they could bring back."""
+        state, mobility = self.state, self.mobility
+        if state.ledger.groups or state.ledger.open or mobility.returning:
+            return []
+        spares = [m.id for m in state.membership.stage("spare") if m.configured]
+        if not spares or self.rounds.expected:
+            return []
+        owned = {
+            m.id: [state.ledger.info[c] for c in state.ledger.chunks_of(m.id)]
+            for m in state.membership.stage("active")
+        }
+        return mobility.move(to_newcomers(owned, spares))
+
+    def _held(self, now_s: float) -> bool:
+        """Whether the round must wait: chunks on the move, or a planned return under way."""
+        mobility, rounds = self.mobility, self.rounds
+        returning = rounds.expected is not None and (rounds.expected > 0 or mobility.loading)
+        if rounds.expected == 0 and not mobility.loading:
+            rounds.expected = None
+        if not mobility.moves and not returning:
+            self._hold_since_s = None
+            return False
+        if self._hold_since_s is None:
+            self._hold_since_s = now_s
+        if now_s - self._hold_since_s < self.state.settings.hold_s_max:
+            return True
+        mobility.abandon_moves()
+        rounds.expected = None
+        self._hold_since_s = None
+        return False
+
+    def _stall(self, now_s: float) -> list[Command]:
+        """Wait for everybody, counting idle rounds at the pace of undisturbed ones."""
+        if self.state.ledger.open:
+            self.state.ledger.report(frozenset())
+            return self._seal(now_s)
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+        if not self.rounds.last_row or now_s < self._idle_since_s + self.rounds.pace_s():
+            return []
+        self._idle_since_s = now_s
+        commands = self.rounds.finish(self.rounds.last_row, now_s, idle=True)
+        self.at_round_start = True
+        reason = self.rounds.stop_reason(now_s)
+        return commands if reason is None else commands + self._end("done", reason)
+
+    def _partial(self, event: ev.PartialArrived, now_s: float) -> list[Command]:
+        return self.state.root.partial(event) + self.rounds.due_loss("reduce")
+
+    def _deliver(self, now_s: float) -> list[Command]:
+        run = self.exchanging.running
+        assert run is not None
+        request, started_s = run.request, run.started_s
+        deliver = self.exchanging.deliver()
+        told = self.state.record(
+            "ExchangeEnded",
+            exchange=deliver.exchange,
+            operation=request.operation,
+            phase=request.phase,
+            start_t=started_s,
+            contributors=hex(deliver.contributors),
+            missing=hex(sum(1 << m.slot for m in run.participants) & ~deliver.contributors),
+            order=deliver.order,
+            examples=deliver.examples,
+            absent_examples=deliver.absent_examples,
+            opened=deliver.opened,
+            anchor=deliver.anchor_exchange,
+        )
+        if request.require_everybody and deliver.absent_examples:
+            # Not an outcome for a trainer that wants everybody: done again when all are back.
+            self.request = request
+            return [told]
+        return [told, deliver]
+
+    # --- time, the end ------------------------------------------------------------------------------
+
+    def _ticked(self, event: ev.Ticked, now_s: float) -> list[Command]:
+        commands, stuck = self.exchanging.ticked(now_s)
+        for member in stuck:
+            commands += self._fence(member, "deadline", now_s)
+        for member, since_s in sorted(self._link_downs.items()):
+            if now_s - since_s > self.state.settings.status_s_max:
+                commands += self._fence(member, "unreachable", now_s)
+        for record in self.state.membership.stage("leaving"):
+            if record.deadline_s is not None and now_s > record.deadline_s + 60.0:
+                # The notice has lapsed: whoever gave it has changed their mind.
+                record.stage, record.deadline_s = "active", None
+        seconds = self.state.settings.seconds_max
+        if seconds is not None and now_s > seconds and self._waits_for_members():
+            commands += self._end("done", f"{seconds:g} seconds")
+        return commands
+
+    def _waits_for_members(self) -> bool:
+        return self.state.stage == "training" and not self.state.membership.working()
+
+    def _end(self, how: str, reason: str) -> list[Command]:
+        state = self.state
+        state.stage = "ended"
+        self.request = None
+        ended: list[Command] = [
+            EndJob(
+                cause=state.cause,
+                state="failed"
+                if how == "failed"
+                else "cancelled"
+                if how == "cancelled"
+                else "done",
+                reason=reason,
+            )
+        ]
+        members = state.living()
+        for member in members:
+            state.membership.remove(member)
+        return ended + [Dismiss(cause="job ended", member=m, reason="job ended") for m in members]
+
+    def _after_end(self, event: ev.Event) -> list[Command]:
+        """Nothing counts after the end; a late arrival is sent home."""
+        return []

@@ -1,0 +1,241 @@
+"""What happened, as values: the only way anything enters a control machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from elasticml.terms import (
+    ChunkId,
+    ChunkInfo,
+    ExchangeId,
+    Generation,
+    Mask,
+    MemberId,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Root of all events; ``cause`` says where it comes from, in a few words."""
+
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked(Event):
+    """Time has passed."""
+
+
+# --- membership ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived(Event):
+    """A worker offers itself; ``holdings`` are chunks that it still has from an earlier life."""
+
+    arrival: int
+    address: str
+    host: str
+    pid: int
+    threads: int = 1
+    slot: int | None = None
+    holdings: tuple[ChunkId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed(Event):
+    """A member will go within ``grace_s`` seconds."""
+
+    member: MemberId
+    grace_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeWithdrawn(Event):
+    """A member will not go after all."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(Event):
+    """A member is gone: its link closed, its worker was removed, or the driver fenced it."""
+
+    member: MemberId
+    reason: str
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRead(Event):
+    """A member has read a block and holds its chunks (none after a survey)."""
+
+    member: MemberId
+    block: int
+    chunks: tuple[ChunkInfo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactsFixed(Event):
+    """The driver knows the whole data set's size, columns and classes."""
+
+    survey: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksLoaded(Event):
+    """A member holds these chunks now: read from the source, or received from ``source``."""
+
+    member: MemberId
+    chunks: tuple[ChunkId, ...]
+    source: MemberId | None = None
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveFailed(Event):
+    """A member could not send these chunks to ``target``; it still holds them."""
+
+    member: MemberId
+    target: MemberId
+    chunks: tuple[ChunkId, ...]
+    reason: str
+
+
+# --- the exchange --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached(Event):
+    """A child reports for duty at its parent."""
+
+    child: MemberId
+    generation: Generation
+    has_model: ExchangeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialArrived(Event):
+    """A partial came up a link."""
+
+    exchange: ExchangeId
+    sender: MemberId
+    contributors: Mask
+    order: str
+    handle: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed(Event):
+    """The own share of an exchange is ready (at a member)."""
+
+    exchange: ExchangeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelArrived(Event):
+    """The model of an exchange came down a link (at a member)."""
+
+    exchange: ExchangeId
+    generation: Generation
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLinked(Event):
+    """The link to the parent is open and the parent has been told (at a member)."""
+
+    peer: MemberId | None
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost(Event):
+    """The link to another member closed (at a member)."""
+
+    peer: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkDown(Event):
+    """A member cannot reach another one (at the driver)."""
+
+    member: MemberId
+    peer: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusTold(Event):
+    """A member's answer to AskStatus."""
+
+    member: MemberId
+    exchange: ExchangeId
+    stage: Literal["waiting-for-model", "computing", "waiting-for-children", "sent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorArrived(Event):
+    """A member's answer to SendAnchor; ``handle`` None when it no longer has it."""
+
+    member: MemberId
+    exchange: ExchangeId
+    sender: MemberId | None
+    handle: int | None
+
+
+# --- the trainer, the job ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeRequested(Event):
+    """The trainer wants an exchange."""
+
+    operation: str
+    phase: Literal["compute", "correct"]
+    keep: bool
+    require_everybody: bool
+    seal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFinished(Event):
+    """The trainer ended a round; ``row`` are the history's columns that it knows."""
+
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerFinished(Event):
+    """The trainer returned its model."""
+
+    converged: bool
+    reason: str
+    objective: float | None
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(Event):
+    """Something that is no fault of the cluster: wrong data, a bug in a solver or a trainer."""
+
+    reason: str
+    member: MemberId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested(Event):
+    """Somebody wants the job to end now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPerformed(Event):
+    """A planned fault was carried out, or could not be."""
+
+    kind: Literal["lose", "return", "prepare"]
+    error: str | None = None

@@ -1,0 +1,259 @@
+"""One exchange at the driver: who takes part, until when it may last, what is delivered."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+
+from elasticml.control.anchors import Term, plan
+from elasticml.control.commands import (
+    AnchorPart,
+    AskStatus,
+    Command,
+    Deliver,
+    Gathered,
+    SendAnchor,
+)
+from elasticml.control.events import AnchorArrived, ExchangeRequested, StatusTold
+from elasticml.control.state import JobState
+from elasticml.control.tree import Parents
+from elasticml.terms import ExchangeId, Mask, MemberId
+
+#: Rounds whose duration counts for an operation's running median.
+DURATIONS_KEPT = 50
+#: A member that says it is computing is not called stuck before its operation has a median.
+MEDIAN_FACTOR = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """The exchange under way."""
+
+    id: ExchangeId
+    request: ExchangeRequested
+    started_s: float
+    #: Members that took part at the start, and the chunk-set version of each.
+    participants: dict[MemberId, int]
+    absent_at_start: tuple[int, ...]
+    deadline_s: float
+    rows: dict[MemberId, int]
+    #: Somebody vanished while it ran.
+    disturbed: bool = False
+    asked_s: float | None = None
+    answers: dict[MemberId, str] = field(default_factory=dict)
+    gathered: Gathered | None = None
+    #: Anchor terms not answered yet, and the parts that are here.
+    anchor_terms: list[Term] = field(default_factory=list)
+    anchor_parts: list[AnchorPart] = field(default_factory=list)
+    anchor_of: ExchangeId | None = None
+    anchor_deadline_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptExchange:
+    """A kept exchange that ended undisturbed: its tree can be asked for anchors."""
+
+    id: ExchangeId
+    parents: Parents
+    versions: dict[MemberId, int]
+
+
+class Exchanging:
+    """Starts exchanges, watches their deadlines, and makes outcomes."""
+
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+        self.running: Running | None = None
+        self.kept: deque[KeptExchange] = deque(maxlen=2)
+        self._durations: dict[str, deque[float]] = {}
+
+    def median_s(self, operation: str) -> float | None:
+        """Running median of an operation's duration; None before its first."""
+        durations = self._durations.get(operation)
+        return statistics.median(durations) if durations else None
+
+    def start(self, request: ExchangeRequested, now_s: float) -> list[Command]:
+        """Begin an exchange with everybody who works."""
+        state = self.state
+        commands = state.relayout()
+        state.last_exchange = ExchangeId(state.last_exchange + 1)
+        median = self.median_s(request.operation)
+        wait = max(state.settings.deadline_s_min, MEDIAN_FACTOR * (median or 0.0))
+        self.running = Running(
+            id=state.last_exchange,
+            request=request,
+            started_s=now_s,
+            participants={m: state.ledger.versions.get(m, 0) for m in state.parents},
+            absent_at_start=tuple(state.ledger.groups),
+            deadline_s=now_s + wait,
+            rows={m: state.ledger.rows_of(m) for m in state.parents},
+        )
+        return commands + state.root.begin(state.last_exchange, request.keep)
+
+    # --- bounded waiting ----------------------------------------------------------------------
+
+    def ticked(self, now_s: float) -> tuple[list[Command], list[MemberId]]:
+        """Watch the deadline: ask first, then name the members that are stuck.
+
+        Returns
+        -------
+        commands : list of Command
+        stuck : list of MemberId
+            To be fenced: they did not answer, or have been computing far beyond the median.
+        """
+        run, state = self.running, self.state
+        if run is None or run.gathered is not None or now_s < run.deadline_s:
+            return [], []
+        covered = state.root.gather.covered if state.root.gather is not None else Mask(0)
+        late = [m for m in sorted(run.participants) if m in state.parents and not m.bit & covered]
+        if run.asked_s is None:
+            run.asked_s = now_s
+            return [AskStatus(cause="deadline", member=m, exchange=run.id) for m in late], []
+        if now_s < run.asked_s + state.settings.status_s_max:
+            return [], []
+        known = self.median_s(run.request.operation) is not None
+        stuck = []
+        for member in late:
+            answer = run.answers.get(member)
+            if answer is None or (answer == "computing" and known):
+                stuck.append(member)
+        # Those that wait for others are not to blame; they get another term.
+        run.asked_s = None
+        run.answers.clear()
+        run.deadline_s = now_s + state.settings.deadline_s_min
+        return [], stuck
+
+    def told(self, event: StatusTold) -> None:
+        """Note how far a member is."""
+        if self.running is not None and event.exchange == self.running.id:
+            self.running.answers[event.member] = event.stage
+
+    # --- the end of an exchange -----------------------------------------------------------------
+
+    def gathered(self, gathered: Gathered, now_s: float) -> list[Command]:
+        """Close the exchange at the root; then deliver it, or fetch the anchor first."""
+        run, state = self.running, self.state
+        assert run is not None and run.id == gathered.exchange
+        run.gathered = gathered
+        state.closed_exchange = run.id
+        durations = self._durations.setdefault(run.request.operation, deque(maxlen=DURATIONS_KEPT))
+        if not run.disturbed:
+            durations.append(now_s - run.started_s)
+        missing = self.missing()
+        if missing and state.settings.cached_anchors and run.request.phase != "correct":
+            fetch = self._fetch_anchor(missing, now_s)
+            if self._waits_for_anchor():
+                return fetch
+        return []
+
+    def in_sum(self) -> frozenset[MemberId]:
+        """Participants whose share the gathered sum contains."""
+        run = self.running
+        assert run is not None and run.gathered is not None
+        mask = run.gathered.contributors
+        return frozenset(m for m in run.participants if m.bit & mask)
+
+    def missing(self) -> list[MemberId]:
+        """Members whose open (unsealed) chunks the gathered sum lacks."""
+        in_sum = self.in_sum()
+        return [m for m in sorted(self.state.ledger.open) if m not in in_sum]
+
+    def _fetch_anchor(self, missing: list[MemberId], now_s: float) -> list[Command]:
+        run, state = self.running, self.state
+        assert run is not None
+        kept = next((k for k in reversed(self.kept) if k.id < run.id), None)
+        if kept is None:
+            return []
+        if any(kept.versions.get(m) != state.ledger.last_versions.get(m, -1) for m in missing):
+            return []  # new since, or it gave or took chunks: its old share is not these chunks'
+        terms = plan(kept.parents, missing, state.membership.members.keys())
+        if terms is None:
+            return []
+        run.anchor_of = kept.id
+        run.anchor_deadline_s = now_s + state.settings.status_s_max
+        commands: list[Command] = []
+        for term in terms:
+            if term.at is None:
+                handle = state.root.kept_handle(kept.id, term.of)
+                if handle is None:
+                    self._drop_anchor()
+                    return []
+                run.anchor_parts.append(AnchorPart(handle=handle, sign=term.sign))
+                continue
+            run.anchor_terms.append(term)
+            sender = None if term.at == term.of else term.of
+            commands.append(
+                SendAnchor(cause="members missing", member=term.at, exchange=kept.id, sender=sender)
+            )
+        return commands
+
+    def _drop_anchor(self) -> None:
+        assert self.running is not None
+        self.running.anchor_of = None
+        self.running.anchor_terms.clear()
+        self.running.anchor_parts.clear()
+
+    def _waits_for_anchor(self) -> bool:
+        return self.running is not None and bool(self.running.anchor_terms)
+
+    def anchor_arrived(self, event: AnchorArrived) -> None:
+        """Take one term of the anchor; without it there is none, and a correction follows."""
+        run = self.running
+        if run is None or run.anchor_of != event.exchange:
+            return
+        for term in run.anchor_terms:
+            whose = event.sender if event.sender is not None else event.member
+            if term.at == event.member and term.of == whose:
+                if event.handle is None:
+                    self._drop_anchor()
+                    return
+                run.anchor_terms.remove(term)
+                run.anchor_parts.append(AnchorPart(handle=event.handle, sign=term.sign))
+                return
+
+    def lost(self, member: MemberId) -> None:
+        """Note a loss: the exchange is disturbed, an anchor term may have no holder any more."""
+        run = self.running
+        if run is None:
+            return
+        run.disturbed = True
+        if any(term.at == member for term in run.anchor_terms):
+            self._drop_anchor()
+
+    def deliverable(self, now_s: float) -> bool:
+        """Whether the outcome can be handed over: gathered, and no anchor term is waited for."""
+        run = self.running
+        if run is None or run.gathered is None:
+            return False
+        if run.anchor_terms and now_s >= run.anchor_deadline_s:
+            self._drop_anchor()
+        return not run.anchor_terms
+
+    def deliver(self) -> Deliver:
+        """Make the outcome and end the exchange."""
+        run, state = self.running, self.state
+        assert run is not None and run.gathered is not None
+        in_sum = self.in_sum()
+        opened, _ = state.ledger.report(in_sum)
+        examples = sum(run.rows[m] for m in in_sum)
+        if run.request.keep and not run.disturbed:
+            self.kept.append(
+                KeptExchange(
+                    id=run.id, parents=dict(state.parents), versions=dict(run.participants)
+                )
+            )
+        self.running = None
+        return Deliver(
+            cause=state.cause,
+            exchange=run.id,
+            inputs=run.gathered.inputs,
+            order=run.gathered.order,
+            contributors=run.gathered.contributors,
+            examples=examples,
+            absent_examples=state.ledger.total_rows - examples,
+            absent=tuple(g for g in state.ledger.groups if g in run.absent_at_start),
+            opened=opened,
+            anchor_exchange=run.anchor_of if run.anchor_parts else None,
+            anchor=tuple(run.anchor_parts) if run.anchor_of is not None else (),
+        )

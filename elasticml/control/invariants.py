@@ -1,0 +1,76 @@
+"""What must hold after every event, derived anew from the whole state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from elasticml.control.tree import depth
+from elasticml.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from elasticml.control.driver import Driver
+
+
+def check(driver: Driver) -> None:
+    """Re-derive the driver's invariants.
+
+    Raises
+    ------
+    LocalProtocolError
+        Naming the invariant that is broken and the cause of the event that broke it.
+    """
+    state = driver.state
+    try:
+        if state.stage == "ended":
+            return
+        state.ledger.check(state.membership.members)
+        _tree(driver)
+        _transfers(driver)
+        _sum(driver)
+    except LocalProtocolError as error:
+        raise LocalProtocolError(f"{error} (after {state.cause})", cause=state.cause) from error
+
+
+def _tree(driver: Driver) -> None:
+    """The tree has one root, no cycle, and only living members."""
+    parents, living = driver.state.parents, driver.state.membership.members
+    for member, parent in parents.items():
+        if member not in living:
+            raise LocalProtocolError(f"{member} is in the tree and is not alive")
+        if parent is not None and parent not in parents:
+            raise LocalProtocolError(f"parent {parent} of {member} is not in the tree")
+        if depth(parents, member) > len(parents):
+            raise LocalProtocolError(f"{member} is its own ancestor")
+    children = {m for m, parent in parents.items() if parent is None}
+    if driver.state.root.children != children:
+        raise LocalProtocolError("the root's children are not those of the tree")
+
+
+def _transfers(driver: Driver) -> None:
+    """A moving chunk is still its sender's; a returning one is absent until it is committed."""
+    ledger = driver.state.ledger
+    for chunk, (source, target) in driver.mobility.moves.items():
+        if ledger.owner(chunk) != source:
+            raise LocalProtocolError(f"chunk {chunk} moves from {source}, which does not own it")
+        if target not in driver.state.membership.members:
+            raise LocalProtocolError(f"chunk {chunk} moves to {target}, which is gone")
+    for group, owners in driver.mobility.returning.items():
+        if group not in ledger.groups:
+            raise LocalProtocolError(f"group {group} returns and is not absent")
+        for target in owners.values():
+            if target not in driver.state.membership.members:
+                raise LocalProtocolError(f"group {group} returns to {target}, which is gone")
+
+
+def _sum(driver: Driver) -> None:
+    """Nobody is in a sum twice: the root's inputs are disjoint and from participants."""
+    run, gather = driver.exchanging.running, driver.state.root.gather
+    if run is None or gather is None or gather.exchange != run.id:
+        return
+    covered = 0
+    for item in gather.inputs.values():
+        if covered & item.contributors:
+            raise LocalProtocolError(f"exchange {run.id} counts a member twice")
+        covered |= item.contributors
+    if covered & ~sum(1 << m.slot for m in run.participants):
+        raise LocalProtocolError(f"exchange {run.id} counts somebody who takes no part")

@@ -1,0 +1,225 @@
+"""The ledger: who owns each chunk, who holds a copy of its body, and which chunks are absent.
+
+Every chunk has exactly one owner, or is absent in exactly one place: the open set (vanished since
+the last seal) or one sealed group. Nothing else in the job says where an example is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from elasticml.errors import LocalProtocolError
+from elasticml.terms import ChunkId, ChunkInfo, GroupId, MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Chunks that vanished together, and come back together.
+
+    Source: an entry of FNQueue in Algorithm 2 of the resource-elastic paper, without its gradient,
+    which the trainer keeps under the same id.
+    """
+
+    id: GroupId
+    #: What each vanished member owned.
+    shares: Mapping[MemberId, tuple[ChunkId, ...]]
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """|Q|: how many members' worth of chunks is absent."""
+        return len(self.shares)
+
+    def chunks(self) -> list[ChunkId]:
+        """All chunks of the group, ascending."""
+        return sorted(c for share in self.shares.values() for c in share)
+
+
+class Ledger:
+    """Owners, holders and absences of all chunks."""
+
+    def __init__(self) -> None:
+        self.info: dict[ChunkId, ChunkInfo] = {}
+        self.owned: dict[MemberId, set[ChunkId]] = {}
+        self.holders: dict[ChunkId, set[MemberId]] = {}
+        #: Chunks vanished since the last seal, by their last owner.
+        self.open: dict[MemberId, set[ChunkId]] = {}
+        #: Sealed groups, oldest first.
+        self.groups: dict[GroupId, Group] = {}
+        #: Bumped for a member whenever the set that it owns changes.
+        self.versions: dict[MemberId, int] = {}
+        #: Version that a vanished member's set had, while its chunks are in the open set.
+        self.last_versions: dict[MemberId, int] = {}
+        self.total_rows = 0
+        self._owner: dict[ChunkId, MemberId] = {}
+        self._next_group = 1
+        self._reported: tuple[GroupId, frozenset[ChunkId]] | None = None
+
+    # --- chunks that are here ---------------------------------------------------------------
+
+    def add(self, member: MemberId, chunks: Iterable[ChunkInfo]) -> None:
+        """Enter new chunks, owned and held by the member that built them."""
+        for chunk in chunks:
+            if chunk.id in self.info:
+                raise LocalProtocolError(f"chunk {chunk.id} entered twice, now from {member}")
+            self.info[chunk.id] = chunk
+            self.holders[chunk.id] = {member}
+            self._own(chunk.id, member)
+            self.total_rows += chunk.rows
+
+    def hold(self, member: MemberId, chunks: Iterable[ChunkId]) -> None:
+        """Enter copies that a member has; unknown chunks are of another job and are skipped."""
+        for chunk in chunks:
+            if chunk in self.info:
+                self.holders[chunk].add(member)
+
+    def release(self, member: MemberId, chunks: Iterable[ChunkId]) -> None:
+        """Strike copies that a member has dropped; it must not own them."""
+        for chunk in chunks:
+            if self._owner.get(chunk) == member:
+                raise LocalProtocolError(f"{member} dropped chunk {chunk}, which it owns")
+            self.holders[chunk].discard(member)
+
+    def owner(self, chunk: ChunkId) -> MemberId | None:
+        """Owner of a chunk, or None while it is absent."""
+        return self._owner.get(chunk)
+
+    def move(self, chunk: ChunkId, target: MemberId) -> None:
+        """Give a chunk that is here to another holder of it."""
+        former = self._owner[chunk]
+        if target not in self.holders[chunk]:
+            raise LocalProtocolError(f"chunk {chunk} cannot go to {target}, which has no copy")
+        self.owned[former].discard(chunk)
+        self.versions[former] += 1
+        self._own(chunk, target)
+
+    def chunks_of(self, member: MemberId) -> tuple[ChunkId, ...]:
+        """Chunks that a member owns, ascending."""
+        return tuple(sorted(self.owned.get(member, ())))
+
+    def rows_of(self, member: MemberId) -> int:
+        """Examples that a member owns."""
+        return sum(self.info[c].rows for c in self.owned.get(member, ()))
+
+    def rows(self, chunks: Iterable[ChunkId]) -> int:
+        """Examples in these chunks."""
+        return sum(self.info[c].rows for c in chunks)
+
+    def _own(self, chunk: ChunkId, member: MemberId) -> None:
+        self._owner[chunk] = member
+        self.owned.setdefault(member, set()).add(chunk)
+        self.versions[member] = self.versions.get(member, 0) + 1
+
+    def adopt(self, chunk: ChunkId, member: MemberId) -> None:
+        """Give a chunk that was taken out of the open set to a holder of it."""
+        if chunk in self._owner or member not in self.holders[chunk]:
+            raise LocalProtocolError(f"chunk {chunk} cannot be adopted by {member}")
+        self._own(chunk, member)
+
+    # --- chunks that vanish and return ------------------------------------------------------
+
+    def lose(self, member: MemberId) -> tuple[ChunkId, ...]:
+        """Take a vanished member out; what it owned is absent from now on, in the open set."""
+        chunks = self.owned.pop(member, set())
+        version = self.versions.pop(member, 0)
+        for chunk in chunks:
+            del self._owner[chunk]
+        for holders in self.holders.values():
+            holders.discard(member)
+        if chunks:
+            self.open[member] = set(chunks)
+            self.last_versions[member] = version
+        return tuple(sorted(chunks))
+
+    def absent_rows(self) -> int:
+        """Examples that nobody owns."""
+        return sum(g.rows for g in self.groups.values()) + sum(
+            self.rows(chunks) for chunks in self.open.values()
+        )
+
+    def report(self, in_sum: frozenset[MemberId]) -> tuple[GroupId | None, frozenset[ChunkId]]:
+        """Name the open chunks that a sum lacks.
+
+        Parameters
+        ----------
+        in_sum : frozenset of MemberId
+            Members whose chunks the sum contains, though they may have vanished since.
+
+        Returns
+        -------
+        (GroupId or None, frozenset of ChunkId)
+            The same id for the same chunks; a new id as soon as they are others.
+        """
+        missing = frozenset(
+            c for member, chunks in self.open.items() if member not in in_sum for c in chunks
+        )
+        if not missing:
+            return None, missing
+        if self._reported is None or self._reported[1] != missing:
+            self._reported = (GroupId(self._next_group), missing)
+            self._next_group += 1
+        return self._reported[0], missing
+
+    def seal(self) -> Group | None:
+        """Close what was last reported into a group; later losses stay open."""
+        if self._reported is None:
+            return None
+        group_id, chunks = self._reported
+        self._reported = None
+        shares = {
+            member: tuple(sorted(c)) for member, c in sorted(self.open.items()) if c and c <= chunks
+        }
+        self.open = {m: c for m, c in self.open.items() if m not in shares}
+        for member in shares:
+            self.last_versions.pop(member, None)
+        group = Group(id=group_id, shares=shares, rows=self.rows(chunks))
+        self.groups[group_id] = group
+        return group
+
+    def readmit(self, group_id: GroupId, owners: Mapping[ChunkId, MemberId]) -> Group:
+        """End a group's absence: every chunk of it gets an owner that holds it."""
+        group = self.groups[group_id]
+        chunks = group.chunks()
+        if sorted(owners) != chunks:
+            raise LocalProtocolError(f"group {group_id} must come back whole")
+        for chunk in chunks:
+            if owners[chunk] not in self.holders[chunk]:
+                raise LocalProtocolError(f"chunk {chunk} is not held by {owners[chunk]}")
+        del self.groups[group_id]
+        for chunk in chunks:
+            self._own(chunk, owners[chunk])
+        return group
+
+    # --- invariants -------------------------------------------------------------------------
+
+    def check(self, living: Iterable[MemberId]) -> None:
+        """Derive everything anew: each example has one owner among the living, or is absent once.
+
+        Raises
+        ------
+        LocalProtocolError
+            When it is not so.
+        """
+        alive = set(living)
+        places: dict[ChunkId, list[str]] = {chunk: [] for chunk in self.info}
+        for member, chunks in self.owned.items():
+            if chunks and member not in alive:
+                raise LocalProtocolError(f"{member} owns {len(chunks)} chunks and is not alive")
+            for chunk in chunks:
+                places[chunk].append(f"owner {member}")
+                if member not in self.holders[chunk] or self._owner.get(chunk) != member:
+                    raise LocalProtocolError(f"owner {member} of {chunk} is not in the books")
+        for member, chunks in self.open.items():
+            for chunk in chunks:
+                places[chunk].append(f"open, of {member}")
+        for group in self.groups.values():
+            for chunk in group.chunks():
+                places[chunk].append(f"group {group.id}")
+        for chunk, where in places.items():
+            if len(where) != 1:
+                raise LocalProtocolError(f"chunk {chunk} is in {len(where)} places: {where}")
+            if not self.holders[chunk] <= alive:
+                raise LocalProtocolError(f"chunk {chunk} is held by somebody who is gone")
+        if sum(i.rows for i in self.info.values()) != self.total_rows:
+            raise LocalProtocolError("rows do not add up")

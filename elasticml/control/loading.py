@@ -1,0 +1,63 @@
+"""From blocks of a source to chunks on members: survey, read, deal; before the first round."""
+
+from __future__ import annotations
+
+from elasticml.control.commands import Command, MergeFacts, ReadBlocks
+from elasticml.control.events import BlockRead
+from elasticml.control.state import JobState
+from elasticml.terms import MemberId
+
+
+class Loading:
+    """Hands the source's blocks to members and notices when all of them have been read."""
+
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+        #: Who reads each block that has not been reported yet; None while nobody does.
+        self.pending: dict[int, MemberId | None] = {}
+        self.survey = False
+
+    def start(self, survey: bool) -> list[Command]:
+        """Begin to survey or to read all blocks."""
+        self.survey = survey
+        self.pending = dict.fromkeys(range(self.state.settings.n_blocks))
+        return self.assign()
+
+    def assign(self) -> list[Command]:
+        """Give every block that nobody reads to the member with the fewest blocks to read."""
+        members = [m.id for m in self.state.membership.stage("spare", "active")]
+        waiting = [b for b, reader in self.pending.items() if reader is None]
+        if not members or not waiting:
+            return []
+        load = dict.fromkeys(members, 0)
+        for reader in self.pending.values():
+            if reader in load:
+                load[reader] += 1
+        given: dict[MemberId, list[int]] = {}
+        for block in waiting:
+            reader = min(members, key=lambda m: (load[m], m))
+            load[reader] += 1
+            self.pending[block] = reader
+            given.setdefault(reader, []).append(block)
+        return [
+            ReadBlocks(cause=self.state.cause, member=m, blocks=tuple(blocks), survey=self.survey)
+            for m, blocks in given.items()
+        ]
+
+    def read(self, event: BlockRead) -> list[Command]:
+        """Enter a block's chunks; a second report, of a member given up too early, is dropped."""
+        if self.pending.get(event.block) != event.member:
+            return []
+        del self.pending[event.block]
+        if not self.survey:
+            self.state.ledger.add(event.member, event.chunks)
+        if self.pending:
+            return []
+        return [MergeFacts(cause=self.state.cause, survey=self.survey)]
+
+    def lost(self, member: MemberId) -> list[Command]:
+        """Give the blocks that a vanished member was reading to others."""
+        for block, reader in self.pending.items():
+            if reader == member:
+                self.pending[block] = None
+        return self.assign()

@@ -1,0 +1,69 @@
+"""Where chunks go: pure arithmetic on rows and members, without a ledger and without chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from elasticml.terms import ChunkId, ChunkInfo, MemberId
+
+
+def contiguous(chunks: Sequence[ChunkInfo], members: Sequence[MemberId]) -> dict[ChunkId, MemberId]:
+    """Deal chunks in file order so that every member gets an equal stretch of examples.
+
+    A chunk goes to the member in whose stretch its middle example lies.
+    """
+    total = sum(c.rows for c in chunks)
+    target: dict[ChunkId, MemberId] = {}
+    before = 0
+    for chunk in sorted(chunks, key=lambda c: c.id):
+        middle = before + chunk.rows / 2
+        place = min(int(middle * len(members) / total), len(members) - 1) if total else 0
+        target[chunk.id] = members[place]
+        before += chunk.rows
+    return target
+
+
+def round_robin(
+    chunks: Sequence[ChunkInfo], rows: Mapping[MemberId, int]
+) -> dict[ChunkId, MemberId]:
+    """Hand chunks out in turn, those with the fewest examples first in each turn."""
+    order = sorted(rows, key=lambda m: (rows[m], m))
+    return {c.id: order[k % len(order)] for k, c in enumerate(sorted(chunks, key=lambda c: c.id))}
+
+
+def to_newcomers(
+    owned: Mapping[MemberId, Sequence[ChunkInfo]], newcomers: Sequence[MemberId]
+) -> dict[ChunkId, MemberId]:
+    """Take chunks from the fullest members until the newcomers have an equal share.
+
+    A move is made only where it narrows the difference between the two members.
+    """
+    rows = {m: sum(c.rows for c in chunks) for m, chunks in owned.items()}
+    rows.update(dict.fromkeys(newcomers, 0))
+    left = {m: sorted(chunks, key=lambda c: c.id) for m, chunks in owned.items()}
+    moves: dict[ChunkId, MemberId] = {}
+    while True:
+        giver = max(left, key=lambda m: (rows[m], m), default=None)
+        taker = min(newcomers, key=lambda m: (rows[m], m), default=None)
+        if giver is None or taker is None or not left[giver]:
+            return moves
+        chunk = left[giver][-1]
+        if rows[giver] - chunk.rows < rows[taker] + chunk.rows:
+            return moves
+        left[giver].pop()
+        moves[chunk.id] = taker
+        rows[giver] -= chunk.rows
+        rows[taker] += chunk.rows
+
+
+def fitting(
+    chunks: Sequence[ChunkInfo], seconds: float, bytes_per_second: float
+) -> list[ChunkInfo]:
+    """Choose the chunks that can be moved in the time left: the most examples per byte first."""
+    budget = max(0.0, seconds) * bytes_per_second
+    chosen: list[ChunkInfo] = []
+    for chunk in sorted(chunks, key=lambda c: (-c.rows / max(c.nbytes, 1), c.id)):
+        if chunk.nbytes <= budget:
+            chosen.append(chunk)
+            budget -= chunk.nbytes
+    return chosen

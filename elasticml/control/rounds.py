@@ -1,0 +1,159 @@
+"""Rounds at the driver: the history, the stop rules, planned faults, and the idle rounds of stall."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from elasticml.control.commands import AddRow, Command, Inject
+from elasticml.control.events import FaultPerformed
+from elasticml.control.settings import PlannedFault
+from elasticml.control.state import JobState
+from elasticml.terms import MemberId
+
+ROUNDS_TIMED = 20
+
+
+class Rounds:
+    """Counts rounds and applies what was planned for them."""
+
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+        self.planned: list[PlannedFault] = list(state.settings.faults)
+        #: A fault is being carried out; the round is held until FaultPerformed.
+        self.injecting = False
+        #: Newcomers that a planned return still waits for; None when none is under way.
+        self.expected: int | None = None
+        self.prepared = False
+        self.round_started_s = 0.0
+        self._durations: deque[float] = deque(maxlen=ROUNDS_TIMED)
+        self.last_row: dict[str, Any] = {}
+
+    # --- history ------------------------------------------------------------------------------
+
+    def finish(self, row: Mapping[str, Any], now_s: float, idle: bool = False) -> list[Command]:
+        """Write a round's row and begin the next round."""
+        state = self.state
+        if not idle and not state.ledger.groups and not state.ledger.open:
+            self._durations.append(now_s - self.round_started_s)
+        self.round_started_s = now_s
+        self.last_row = dict(row)
+        fields = self.row(row)
+        if idle:
+            fields["step"] = None
+        commands: list[Command] = [
+            AddRow(cause=state.cause, fields=fields),
+            state.record("RoundEnded", idle=idle, **fields),
+        ]
+        state.round += 1
+        return commands
+
+    def row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Fill in the columns that only the driver knows."""
+        return {
+            **row,
+            "round": self.state.round,
+            "members": len(self.state.membership.working()),
+            "absent_examples": self.state.ledger.absent_rows(),
+        }
+
+    def pace_s(self) -> float:
+        """Duration of an undisturbed round: the pace of idle ones."""
+        return statistics.median(self._durations) if self._durations else 1.0
+
+    def stop_reason(self, now_s: float) -> str | None:
+        """Say why the job should stop after the round just finished, or None."""
+        settings, row = self.state.settings, self.last_row
+        if settings.rounds_max is not None and self.state.round >= settings.rounds_max:
+            return f"{settings.rounds_max} rounds"
+        if settings.seconds_max is not None and now_s >= settings.seconds_max:
+            return f"{settings.seconds_max:g} seconds"
+        objective, gap = row.get("objective"), row.get("gap")
+        if (
+            settings.objective_target is not None
+            and objective is not None
+            and row.get("objective_kind") == "exact"
+            and objective <= settings.objective_target
+        ):
+            return f"objective <= {settings.objective_target:g}"
+        if settings.gap_target is not None and gap is not None and gap <= settings.gap_target:
+            return f"gap <= {settings.gap_target:g}"
+        return None
+
+    # --- planned faults -----------------------------------------------------------------------
+
+    def prepare(self) -> list[Command]:
+        """Have replacements for planned returns made ready while the job runs."""
+        count = max((f.count for f in self.planned if f.kind == "return"), default=0)
+        if self.prepared or not count:
+            return []
+        self.prepared = True
+        return [Inject(cause="planned", kind="prepare", count=count)]
+
+    def due_return(self) -> list[Command]:
+        """Start the planned return of this round, if there is one."""
+        if self.expected is not None or self.injecting:
+            return []
+        fault = self._take("return", None)
+        if fault is None:
+            return []
+        self.expected = fault.count
+        self.injecting = True
+        self.prepared = False
+        return [
+            self.state.record("FaultInjected", kind="return", count=fault.count),
+            Inject(cause="planned", kind="return", count=fault.count),
+        ]
+
+    def due_loss(self, *phases: str) -> list[Command]:
+        """Start a planned loss of this round (or an earlier one) for one of these phases."""
+        if self.injecting:
+            return []
+        fault = self._take("lose", phases)
+        if fault is None:
+            return []
+        members = self._victims(fault)
+        self.injecting = True
+        return [
+            self.state.record(
+                "FaultInjected", kind="lose", how=fault.how, phase=fault.phase, members=members
+            ),
+            Inject(
+                cause="planned",
+                kind="lose",
+                members=tuple(members),
+                how=fault.how,
+                grace_s=fault.grace_s,
+            ),
+            *self.prepare(),
+        ]
+
+    def _take(self, kind: str, phases: tuple[str, ...] | None) -> PlannedFault | None:
+        for fault in self.planned:
+            if fault.kind != kind or fault.round > self.state.round:
+                continue
+            if phases is None or fault.phase in phases:
+                self.planned.remove(fault)
+                return fault
+        return None
+
+    def _victims(self, fault: PlannedFault) -> list[MemberId]:
+        working = [m.id for m in self.state.membership.working()]
+        if fault.slots:
+            return [m for m in working if m.slot in fault.slots]
+        return sorted(working)[len(working) - min(fault.count, len(working)) :]
+
+    def performed(self, event: FaultPerformed) -> None:
+        """Go on after a fault was carried out; a return that failed is no longer waited for."""
+        if event.kind == "prepare":
+            return
+        self.injecting = False
+        if event.kind == "return" and event.error is not None:
+            self.expected = None
+
+    def arrived(self) -> None:
+        """Count a newcomer against a planned return."""
+        if self.expected:
+            self.expected -= 1

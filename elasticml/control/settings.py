@@ -1,0 +1,96 @@
+"""What the driver machine must know of a job: plain numbers, fixed before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+FaultPhase = Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFault:
+    """One entry of a job's ``faults``."""
+
+    round: int
+    kind: Literal["lose", "return"]
+    count: int = 0
+    #: Slots that go; empty: the last ``count`` members of the tree's order.
+    slots: tuple[int, ...] = ()
+    how: str = "kill"
+    phase: FaultPhase = "broadcast"
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The driver's share of a job record."""
+
+    start_members: int = 1
+    n_blocks: int = 1
+    needs_survey: bool = False
+    absent: str = "taylor"
+    topology: str = "auto"
+    fan_out: int = 2
+    #: Ask the tree for the vanished members' last share before a correction exchange is needed.
+    cached_anchors: bool = True
+    rounds_max: int | None = None
+    seconds_max: float | None = None
+    objective_target: float | None = None
+    gap_target: float | None = None
+    faults: tuple[PlannedFault, ...] = ()
+    #: A round's deadline: max(this, 5 x the running median of its operation).
+    deadline_s_min: float = 10.0
+    #: How long a member may take to say how far it is before it counts as stopped.
+    status_s_max: float = 2.0
+    #: How long a round may be held for chunks on the move, or for a planned return.
+    hold_s_max: float = 120.0
+    #: Assumed rate of chunk moves when deciding what fits a notice.
+    move_bytes_per_s: float = 200e6
+
+
+def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey: bool) -> Settings:
+    """Read the driver's settings out of a job record."""
+    stop = record.get("stop") or {}
+    collective = record.get("collective") or {}
+    algorithm = record.get("algorithm") or {}
+    return Settings(
+        start_members=(record.get("members") or {}).get("start", 1),
+        n_blocks=n_blocks,
+        needs_survey=needs_survey,
+        absent=record.get("absent", "taylor"),
+        topology=collective.get("topology", "auto"),
+        fan_out=collective.get("fan_out", 2),
+        cached_anchors=algorithm.get("anchor", "cached") == "cached",
+        rounds_max=stop.get("rounds"),
+        seconds_max=stop.get("seconds"),
+        objective_target=stop.get("objective"),
+        gap_target=stop.get("gap"),
+        faults=_faults(record.get("faults") or ()),
+        deadline_s_min=float(collective.get("deadline", 10.0)),
+    )
+
+
+def _faults(entries: Sequence[Mapping[str, Any]]) -> tuple[PlannedFault, ...]:
+    faults = []
+    for entry in entries:
+        if entry.get("return") is not None:
+            faults.append(
+                PlannedFault(round=entry["round"], kind="return", count=int(entry["return"]))
+            )
+            continue
+        lose = entry["lose"] if entry.get("lose") is not None else entry["lose_partitions"]
+        slots = tuple(lose) if not isinstance(lose, int) else ()
+        faults.append(
+            PlannedFault(
+                round=entry["round"],
+                kind="lose",
+                count=len(slots) or int(lose),
+                slots=slots,
+                how=entry.get("how") or "kill",
+                phase=entry.get("phase") or "broadcast",
+                grace_s=float(entry.get("grace") or 0.0),
+            )
+        )
+    return tuple(sorted(faults, key=lambda f: f.round))

@@ -1,0 +1,109 @@
+"""The driver's whole state, shared by the parts of the machine that change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from elasticml.control.commands import Command, Order, Own, Record, Rewire
+from elasticml.control.ledger import Ledger
+from elasticml.control.membership import Membership
+from elasticml.control.node import Node
+from elasticml.control.settings import Settings
+from elasticml.control.tree import children, layout
+from elasticml.terms import ExchangeId, Generation, MemberId
+
+Stage = Literal["gathering", "surveying", "reading", "dealing", "training", "ended"]
+
+
+@dataclass(slots=True)
+class JobState:
+    """Everything that the driver knows; arrays are elsewhere."""
+
+    settings: Settings
+    stage: Stage = "gathering"
+    membership: Membership = field(default_factory=Membership)
+    ledger: Ledger = field(default_factory=Ledger)
+    root: Node = field(default_factory=lambda: Node(None))
+    #: The tree of the present generation.
+    parents: dict[MemberId, MemberId | None] = field(default_factory=dict)
+    generation: Generation = Generation(0)
+    #: Membership or ownership has changed since the tree was laid out.
+    stale_layout: bool = True
+    #: Version of each member's chunk set that it has been told.
+    told: dict[MemberId, int] = field(default_factory=dict)
+    round: int = 0
+    last_exchange: ExchangeId = ExchangeId(0)
+    #: The last exchange that the root has closed.
+    closed_exchange: ExchangeId = ExchangeId(0)
+    cause: str = ""
+
+    def record(self, event: str, **fields: object) -> Record:
+        """Make a story record with the present round and cause."""
+        return Record(cause=self.cause, event=event, fields={"round": self.round, **_plain(fields)})
+
+    def relayout(self) -> list[Command]:
+        """Lay the tree out anew, between exchanges, and tell every working member its place."""
+        if not self.stale_layout:
+            return []
+        self.stale_layout = False
+        working = self.membership.working()
+        # Leaving members stand last, where nobody depends on them; then the old before the young.
+        order = sorted(working, key=lambda m: (m.stage == "leaving", m.id.incarnation, m.id.slot))
+        self.generation = Generation(self.generation + 1)
+        self.parents = layout(
+            [m.id for m in order],
+            self.settings.topology,
+            self.settings.fan_out,
+            len({m.host for m in order}),
+        )
+        commands: list[Command] = []
+        below = children(self.parents)
+        for member in sorted(self.parents):
+            version = self.ledger.versions.get(member, 0)
+            if self.told.get(member) != version:
+                self.told[member] = version
+                commands.append(
+                    Own(
+                        cause=self.cause,
+                        member=member,
+                        generation=self.generation,
+                        chunks=self.ledger.chunks_of(member),
+                    )
+                )
+            commands.append(self.rewire(member, below.get(member, [])))
+        return commands + self.rewire_root(below[None])
+
+    def rewire(self, member: MemberId, below: list[MemberId]) -> Order:
+        """Make the order that tells a member its place in the present tree."""
+        parent = self.parents[member]
+        return Rewire(
+            cause=self.cause,
+            member=member,
+            generation=self.generation,
+            parent=parent,
+            parent_address="" if parent is None else self.membership.members[parent].address,
+            children=tuple(below),
+            done=self.closed_exchange,
+        )
+
+    def rewire_root(self, below: list[MemberId]) -> list[Command]:
+        """Give the root its children of the present tree."""
+        return self.root.rewire(self.generation, None, "", below, self.closed_exchange)
+
+    def living(self) -> list[MemberId]:
+        """List all members that are alive, whatever their stage."""
+        return sorted(self.membership.members)
+
+
+def _plain(fields: dict[str, object]) -> dict[str, object]:
+    """Make member and chunk ids text, for JSON."""
+    plain: dict[str, object] = {}
+    for name, value in fields.items():
+        if isinstance(value, MemberId):
+            plain[name] = str(value)
+        elif isinstance(value, (list, tuple)):
+            plain[name] = [str(v) if isinstance(v, MemberId) else v for v in value]
+        else:
+            plain[name] = value
+    return plain

@@ -1,0 +1,71 @@
+"""The shape of the collective: who is whose parent, and who adopts the orphans.
+
+Two rules keep contributor sets laminar (nested or disjoint) whatever vanishes, so that no example
+is ever counted twice: between exchanges the tree may be laid out anew; within an exchange an orphan
+goes to its nearest living ancestor and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from elasticml.terms import MemberId
+
+#: Parent of each member; None is the root, on the driver.
+Parents = Mapping[MemberId, MemberId | None]
+
+STAR_MEMBERS_MAX = 8
+
+
+def layout(
+    order: Sequence[MemberId], topology: str, fan_out: int, n_hosts: int = 1
+) -> dict[MemberId, MemberId | None]:
+    """Parents for a star, or for a tree of the given fan-out filled level by level.
+
+    Parameters
+    ----------
+    order : sequence of MemberId
+        Oldest first: what comes first stands nearer to the root.
+    topology : {"auto", "star", "tree"}
+        "auto" is a star up to 8 members on one host, else a tree.
+    fan_out : int
+        Children per node (the root included), >= 1.
+    n_hosts : int
+        Hosts that the members live on.
+    """
+    if topology == "auto":
+        topology = "star" if n_hosts == 1 and len(order) <= STAR_MEMBERS_MAX else "tree"
+    if topology == "star":
+        return dict.fromkeys(order)
+    # Position k + 1 in a complete tree whose position 0 is the root.
+    return {
+        member: None if k < fan_out else order[k // fan_out - 1] for k, member in enumerate(order)
+    }
+
+
+def without(parents: Parents, lost: MemberId) -> dict[MemberId, MemberId | None]:
+    """Take a member out; its children go to its parent."""
+    heir = parents[lost]
+    return {
+        member: heir if parent == lost else parent
+        for member, parent in parents.items()
+        if member != lost
+    }
+
+
+def children(parents: Parents) -> dict[MemberId | None, list[MemberId]]:
+    """Children of every node that has any, and of the root, in ascending order."""
+    below: dict[MemberId | None, list[MemberId]] = {None: []}
+    for member in sorted(parents):
+        below.setdefault(parents[member], []).append(member)
+    return below
+
+
+def depth(parents: Parents, member: MemberId) -> int:
+    """Count the links between a member and the root; more than there are members in a cycle."""
+    steps = 1
+    parent = parents[member]
+    while parent is not None and steps <= len(parents):
+        steps += 1
+        parent = parents[parent]
+    return steps
