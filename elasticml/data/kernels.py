@@ -28,7 +28,7 @@ Pointers = NDArray[np.int64] | NDArray[np.int32]
 
 #: Sequence rows are walked in tiles of this many, so that a tile's codes stay in the second-level
 #: cache while its eight columns at a time pass through the first-level one.
-_TILE_ROWS = 4096
+_TILE_ROWS = 2048
 
 
 def kernel(function: _Function) -> _Function:
@@ -137,19 +137,20 @@ def sequence_forward(codes: NDArray[np.uint8], table: F64, out: F64) -> None:
     n, length = codes.shape
     whole = length // 8 * 8
     for first in range(0, n, _TILE_ROWS):
-        last = min(first + _TILE_ROWS, n)
-        for i in range(first, last):
+        # Slices that start at zero spare the compiler a test for negative row numbers.
+        rows, sums = codes[first : first + _TILE_ROWS], out[first : first + _TILE_ROWS]
+        for i in range(sums.size):
             total = 0.0
             for p in range(whole, length):
-                total += table[p, codes[i, p]]
-            out[i] = total
+                total += table[p, rows[i, p]]
+            sums[i] = total
         for p in range(0, whole, 8):
             t = table[p : p + 8]
-            for i in range(first, last):
-                c = codes[i, p : p + 8]
-                left = (t[0, c[0]] + t[1, c[1]]) + (t[2, c[2]] + t[3, c[3]])
-                right = (t[4, c[4]] + t[5, c[5]]) + (t[6, c[6]] + t[7, c[7]])
-                out[i] += left + right
+            for i in range(sums.size):
+                c = rows[i]
+                left = (t[0, c[p]] + t[1, c[p + 1]]) + (t[2, c[p + 2]] + t[3, c[p + 3]])
+                right = (t[4, c[p + 4]] + t[5, c[p + 5]]) + (t[6, c[p + 6]] + t[7, c[p + 7]])
+                sums[i] += left + right
 
 
 @kernel
@@ -158,25 +159,26 @@ def sequence_adjoint(codes: NDArray[np.uint8], coefficients: F64, table: F64) ->
     n, length = codes.shape
     whole = length // 8 * 8
     for first in range(0, n, _TILE_ROWS):
-        last = min(first + _TILE_ROWS, n)
+        rows = codes[first : first + _TILE_ROWS]
+        coefficient = coefficients[first : first + _TILE_ROWS]
         for p in range(0, whole, 8):
             t = table[p : p + 8]
-            for i in range(first, last):
-                v = coefficients[i]
+            for i in range(coefficient.size):
+                v = coefficient[i]
                 if v != 0.0:
-                    c = codes[i, p : p + 8]
-                    t[0, c[0]] += v
-                    t[1, c[1]] += v
-                    t[2, c[2]] += v
-                    t[3, c[3]] += v
-                    t[4, c[4]] += v
-                    t[5, c[5]] += v
-                    t[6, c[6]] += v
-                    t[7, c[7]] += v
-        for i in range(first, last):
-            v = coefficients[i]
+                    c = rows[i]
+                    t[0, c[p]] += v
+                    t[1, c[p + 1]] += v
+                    t[2, c[p + 2]] += v
+                    t[3, c[p + 3]] += v
+                    t[4, c[p + 4]] += v
+                    t[5, c[p + 5]] += v
+                    t[6, c[p + 6]] += v
+                    t[7, c[p + 7]] += v
+        for i in range(coefficient.size):
+            v = coefficient[i]
             for p in range(whole, length):
-                table[p, codes[i, p]] += v
+                table[p, rows[i, p]] += v
 
 
 @kernel
@@ -190,15 +192,16 @@ def fold_weights(
     end of the sequence the padding letters of a truncated code meet no weight at all.
     ``first[n - lo]`` is the first column of the n-grams of length n.
     """
-    n_codes = sigma**hi
     table[:] = 0.0
     for n in range(lo, hi + 1):
         drop = sigma ** (hi - n)
         n_grams = sigma**n
         for p in range(length - n + 1):
             begin = first[n - lo] + p * n_grams
-            for code in range(n_codes):
-                table[p, code] += w[begin + code // drop]
+            for gram in range(n_grams):
+                weight = w[begin + gram]
+                for code in range(gram * drop, (gram + 1) * drop):
+                    table[p, code] += weight
 
 
 @kernel
@@ -206,11 +209,13 @@ def unfold_table(
     table: F64, sigma: int, lo: int, hi: int, length: int, first: NDArray[np.int64], out: F64
 ) -> None:
     """Add to ``out`` (d,) the transpose of :func:`fold_weights` applied to ``table``."""
-    n_codes = sigma**hi
     for n in range(lo, hi + 1):
         drop = sigma ** (hi - n)
         n_grams = sigma**n
         for p in range(length - n + 1):
             begin = first[n - lo] + p * n_grams
-            for code in range(n_codes):
-                out[begin + code // drop] += table[p, code]
+            for gram in range(n_grams):
+                total = 0.0
+                for code in range(gram * drop, (gram + 1) * drop):
+                    total += table[p, code]
+                out[begin + gram] += total
