@@ -1,0 +1,308 @@
+"""Own the worker processes of a local cluster: start, lose, bring back, keep standbys, end.
+
+The keeper lives in the scheduler process, on its loop. It learns of registrations from the
+scheduler and of ends from the processes themselves, so a worker that dies by itself is simply
+gone; nothing is restarted unless it was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from elasticml.clusters.launch import Launcher, Process
+from elasticml.clusters.options import ClusterOptions, WorkerOptions, last_line
+from elasticml.errors import ConfigError, SubmissionError
+from elasticml.runtime.faults import KEEPER_EXTENSION, How
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+State = Literal["standby", "starting", "running", "leaving", "gone"]
+
+#: Seconds between a worker's deadline and its SIGKILL: it has announced its end by then and only
+#: has to close its connections.
+CLOSE_S_MAX = 2.0
+
+#: Seconds that the workers have to end by themselves when the cluster is over.
+END_S_MAX = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class WorkerRecord:
+    """What the keeper knows of one worker process; names are never used twice."""
+
+    name: str
+    log_file: str
+    state: State
+    #: Write end of the pipe that is the worker's standard input; None once it is closed.
+    lifeline: int | None
+    process: Process | None = None
+    #: Set at registration, kept afterwards.
+    address: str | None = None
+    #: Set at registration or at the end, whichever is first.
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Keeper(SchedulerPlugin):
+    """Starts and ends the cluster's workers; a :class:`~elasticml.runtime.faults.FaultInjector`.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The running scheduler that the workers register with.
+    launcher : Launcher
+        How processes are started.
+    options : ClusterOptions
+        The cluster's options.
+    memory_limit : int
+        Bytes per worker.
+    """
+
+    name = KEEPER_EXTENSION
+
+    def __init__(
+        self, scheduler: Scheduler, launcher: Launcher, options: ClusterOptions, memory_limit: int
+    ) -> None:
+        self._scheduler = scheduler
+        self._launcher = launcher
+        self._options = options
+        self._memory_limit = memory_limit
+        self._records: dict[str, WorkerRecord] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    # What the scheduler tells.
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Note that a worker has registered."""
+        record = self._records.get(str(scheduler.workers[worker].name))
+        if record is not None and record.state == "starting":
+            record.address = worker
+            record.state = "running"
+            record.settled.set()
+
+    # What is asked of the keeper.
+
+    def status(self) -> list[WorkerRecord]:
+        """List the workers and standbys that are there, oldest first."""
+        return [record for record in self._records.values() if record.state != "gone"]
+
+    async def scale(self, n: int) -> None:
+        """Start or end workers until ``n`` are there; return when they are registered or gone.
+
+        The youngest leave first, with a notice.
+
+        Raises
+        ------
+        ConfigError
+            When ``n`` is below 1.
+        SubmissionError
+            When a worker does not register.
+        """
+        if n < 1:
+            raise ConfigError(
+                f"a cluster needs workers: got {n}, wanted at least 1; close the cluster to end it"
+            )
+        there = self._in_state("starting", "running")
+        if n >= len(there):
+            await self.bring_back(n - len(there))
+        else:
+            await self._end_all(there[n:], "notice", self._options.grace_s)
+
+    async def prepare(self, n: int) -> None:
+        """Have ``n`` standbys at least; see :class:`~elasticml.runtime.faults.FaultInjector`."""
+        missing = n - len(self._in_state("standby"))
+        records = [self._new_record("standby") for _ in range(missing)]
+        await asyncio.gather(*(self._launch(record) for record in records))
+
+    async def bring_back(self, n: int) -> None:
+        """Start ``n`` workers, standbys first; return when all are registered.
+
+        Raises
+        ------
+        SubmissionError
+            When a worker ends or takes too long before it registers; it is ended.
+        """
+        released = self._in_state("standby")[: max(n, 0)]
+        for record in released:
+            record.state = "starting"
+            assert record.lifeline is not None
+            with suppress(BrokenPipeError):
+                os.write(record.lifeline, b"register\n")
+        started = [self._new_record("starting") for _ in range(n - len(released))]
+        await asyncio.gather(*(self._launch(record) for record in started))
+        await self._registered([*released, *started])
+
+    async def lose(self, addresses: Sequence[str], how: How, grace_s: float) -> None:
+        """End workers; see :class:`~elasticml.runtime.faults.FaultInjector`.
+
+        Parameters
+        ----------
+        addresses : sequence of str
+            Addresses or names of workers; those that are gone already are passed over.
+        how, grace_s
+            As in the protocol.
+
+        Raises
+        ------
+        ConfigError
+            When an address was never one of this cluster's, or ``how`` is unknown.
+        """
+        if how not in ("kill", "terminate", "notice"):
+            raise ConfigError(
+                f"cannot lose workers by {how!r}; wanted 'kill', 'terminate' or 'notice'"
+            )
+        records = [self._find(address) for address in addresses]
+        await self._end_all([r for r in records if r.state != "gone"], how, grace_s)
+
+    async def close(self) -> None:
+        """End every worker and standby, by force after ``END_S_MAX`` seconds."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        records = self.status()
+        for record in records:
+            record.state = "leaving"
+            self._close_lifeline(record)
+        await asyncio.gather(*(self._ended(record, END_S_MAX) for record in records))
+        await self._launcher.close()
+
+    # Starting.
+
+    def _new_record(self, state: State) -> WorkerRecord:
+        name = f"worker-{len(self._records)}"
+        log_file = str(Path(self._options.log_dir) / f"{name}.log")
+        record = WorkerRecord(name=name, log_file=log_file, state=state, lifeline=None)
+        self._records[name] = record
+        return record
+
+    async def _launch(self, record: WorkerRecord) -> None:
+        """Start the process of a record and watch it."""
+        options = WorkerOptions(
+            name=record.name,
+            scheduler=self._scheduler.address,
+            threads=self._options.threads,
+            memory_limit=self._memory_limit,
+            grace_s=self._options.grace_s,
+            standby=record.state == "standby",
+            log_file=record.log_file,
+            scratch_dir=self._options.scratch_dir,
+        )
+        read_end, record.lifeline = os.pipe()
+        try:
+            record.process = await self._launcher.start(options, read_end)
+        except SubmissionError:
+            self._note_end(record)
+            raise
+        finally:
+            os.close(read_end)
+        if record.state in ("leaving", "gone"):
+            # It was asked to end before it was there.
+            record.process.send_signal(signal.SIGKILL)
+        task = asyncio.create_task(self._follow(record, record.process))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _follow(self, record: WorkerRecord, process: Process) -> None:
+        await process.ended.wait()
+        logger.info("%s (pid %d) ended while %s", record.name, process.pid, record.state)
+        self._note_end(record)
+
+    def _note_end(self, record: WorkerRecord) -> None:
+        record.state = "gone"
+        record.settled.set()
+        self._close_lifeline(record)
+
+    def _close_lifeline(self, record: WorkerRecord) -> None:
+        if record.lifeline is not None:
+            os.close(record.lifeline)
+            record.lifeline = None
+
+    async def _registered(self, records: list[WorkerRecord]) -> None:
+        """Wait until all records are settled; raise for those that did not register."""
+        waits = (record.settled.wait() for record in records)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*waits), self._options.start_timeout_s)
+        failed = [record for record in records if record.address is None]
+        if not failed or self._is_closing:
+            return
+        first = failed[0]
+        what = "ended before it registered" if first.state == "gone" else "did not register"
+        await self._end_all([record for record in failed if record.state != "gone"], "kill", 0)
+        raise SubmissionError(
+            f"{first.name} {what}: got {last_line(first.log_file)!r}, wanted {len(records)} "
+            f"registered workers within {self._options.start_timeout_s:g} s; see {first.log_file}",
+            log_file=first.log_file,
+        )
+
+    # Ending.
+
+    def _in_state(self, *states: State) -> list[WorkerRecord]:
+        return [record for record in self._records.values() if record.state in states]
+
+    def _find(self, address: str) -> WorkerRecord:
+        for record in self._records.values():
+            if address in (record.address, record.name):
+                return record
+        known = ", ".join(sorted(r.address or r.name for r in self.status()))
+        raise ConfigError(f"no worker {address!r} in this cluster; its workers are {known}")
+
+    async def _end_all(self, records: list[WorkerRecord], how: How, grace_s: float) -> None:
+        if how == "kill":
+            # All signals first: what is lost together is lost at one moment.
+            for record in records:
+                self._signal(record, signal.SIGKILL)
+        await asyncio.gather(*(self._end(record, how, grace_s) for record in records))
+
+    async def _end(self, record: WorkerRecord, how: How, grace_s: float) -> None:
+        record.state = "leaving"
+        left_s = CLOSE_S_MAX
+        if how == "notice":
+            await self._announce(record, grace_s)
+        if how == "terminate":
+            left_s = grace_s
+        if how != "kill":
+            self._signal(record, signal.SIGTERM)
+        await self._ended(record, left_s)
+
+    async def _announce(self, record: WorkerRecord, grace_s: float) -> None:
+        """Tell a worker that it goes; return when it agrees, at the latest after the grace."""
+        if record.address is None:
+            return
+        try:
+            await asyncio.wait_for(self._send_notice(record.address, grace_s), grace_s)
+        except TimeoutError:
+            logger.info("%s: the notice's grace of %g s is over", record.name, grace_s)
+        except OSError as error:
+            logger.info("%s: went before it answered the notice: %s", record.name, error)
+
+    async def _send_notice(self, address: str, grace_s: float) -> None:
+        await self._scheduler.rpc(address).em_notice(grace_s=grace_s, reason="noticed")
+
+    async def _ended(self, record: WorkerRecord, left_s: float) -> None:
+        """Wait for the end of a process; kill it when the time is over."""
+        if record.process is None:
+            return
+        try:
+            await asyncio.wait_for(record.process.ended.wait(), left_s)
+        except TimeoutError:
+            logger.info("%s is still there after %g s and is killed", record.name, left_s)
+            self._signal(record, signal.SIGKILL)
+            await record.process.ended.wait()
+        self._note_end(record)
+
+    def _signal(self, record: WorkerRecord, number: int) -> None:
+        if record.process is not None:
+            record.process.send_signal(number)

@@ -1,0 +1,379 @@
+"""A cluster on this machine: a scheduler process and worker processes of its own.
+
+Unlike Dask's cluster of the same name it has no nannies, so a lost worker stays lost until somebody
+asks for another, and every process is in a session of its own, so that Ctrl-C reaches the client
+only. All of it ends with the client, unless ``keep`` is set.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from elasticml import errors
+from elasticml.clusters.options import (
+    ClusterOptions,
+    StartMethod,
+    encode,
+    last_line,
+    python_command,
+    python_environment,
+)
+from elasticml.errors import ConfigError, SubmissionError
+from elasticml.runtime.faults import How
+from elasticml.terms import parse_size
+
+if TYPE_CHECKING:
+    from distributed.core import Status
+
+#: Seconds from the wish to close to the SIGKILL of a scheduler process that is still there.
+CLOSE_S_MAX = 15.0
+
+#: Seconds for an answer, on top of what the command itself may take.
+ANSWER_S_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalWorker:
+    """One worker process; ``state`` is standby, starting, running or leaving."""
+
+    name: str
+    address: str | None
+    pid: int | None
+    state: str
+
+
+class _Done:
+    """An awaitable that is done: ``close()`` may be awaited, as Dask's client does."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+class LocalCluster:
+    """Worker processes on this machine, with a scheduler process and faults on demand.
+
+    Nothing is started before ``start()`` or ``with``. ``distributed.Client(cluster)`` connects.
+
+    Parameters
+    ----------
+    workers : int, at least 1
+        Worker processes to begin with.
+    threads : int, at least 1
+        Compute threads per worker, for Dask, OpenMP, BLAS and numba alike.
+    memory_limit : "auto" or size
+        Memory per worker, such as ``"2 GiB"`` or bytes; ``"auto"`` shares the machine's out.
+    keep : bool
+        Whether the cluster outlives its client; end it with ``shutdown()``, or by its address.
+    name : str
+        A name for people; it begins the name of the folder of the logs.
+    grace_s : float, seconds
+        Longest time that a worker takes from SIGTERM to its end.
+    dashboard_address : str or None
+        Such as ``"127.0.0.1:8787"``; None for no dashboard.
+    start_method : "fork", "spawn" or None
+        Whether workers are forked from a process that has imported everything (fast) or start
+        as fresh interpreters; None is ``"fork"`` on Linux.
+    start_timeout_s : float, seconds
+        Longest time for workers to register; the first start compiles kernels.
+    log_dir : path or None
+        Folder for the logs of all processes; None is a temporary one, which goes with the cluster
+        unless something failed.
+
+    Raises
+    ------
+    ConfigError
+        When an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        workers: int = 4,
+        threads: int = 1,
+        memory_limit: str | int = "auto",
+        keep: bool = False,
+        name: str = "elasticml",
+        *,
+        grace_s: float = 5.0,
+        dashboard_address: str | None = None,
+        start_method: StartMethod | None = None,
+        start_timeout_s: float = 120.0,
+        log_dir: str | Path | None = None,
+    ) -> None:
+        _check_count("workers", workers)
+        _check_count("threads", threads)
+        _check_seconds("grace_s", grace_s)
+        _check_seconds("start_timeout_s", start_timeout_s)
+        self.name = name
+        self._workers = workers
+        self._threads = threads
+        self._memory_limit = _memory_bytes(memory_limit)
+        self._keep = keep
+        self._grace_s = grace_s
+        self._dashboard_address = dashboard_address
+        self._start_method: StartMethod = start_method or _default_start_method()
+        self._start_timeout_s = start_timeout_s
+        self._given_log_dir = None if log_dir is None else Path(log_dir).absolute()
+        self._own_dir: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._address: str | None = None
+        self._has_closed = False
+        #: One command at a time is on the line to the scheduler process.
+        self._line = threading.Lock()
+        self._unread = b""
+
+    # Life.
+
+    def launch(self) -> Self:
+        """Begin to start the cluster and return at once; ``start()`` waits for it."""
+        if self._has_closed:
+            raise ConfigError("the cluster is closed; make a new LocalCluster")
+        if self._process is None:
+            options = self._options()
+            self._process = subprocess.Popen(
+                python_command("elasticml.clusters.scheduler_process"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=python_environment(),
+                start_new_session=True,
+                bufsize=0,
+            )
+            self._write(encode(options))
+        return self
+
+    def start(self) -> Self:
+        """Start the cluster; return when all workers have registered.
+
+        Raises
+        ------
+        SubmissionError
+            When the scheduler or a worker does not start; the message holds its last log line.
+        """
+        self.launch()
+        if self._address is None:
+            with self._line:
+                try:
+                    self._address = self._read(self._start_timeout_s)["address"]
+                except BaseException:
+                    self._end(keep_logs=True)
+                    raise
+        return self
+
+    def close(self) -> _Done:
+        """End all processes and wait until they are gone; with ``keep``, only let go of them."""
+        if self._keep and self._address is not None and self._process is not None:
+            self._hang_up()
+            self._process = None
+            self._has_closed = True
+        else:
+            self.shutdown()
+        return _Done()
+
+    def shutdown(self) -> None:
+        """End all processes, ``keep`` or not, and wait until they are gone."""
+        self._end(keep_logs=False)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __await__(self) -> Generator[None, None, Self]:
+        yield from ()
+        return self
+
+    # What one may ask.
+
+    @property
+    def scheduler_address(self) -> str:
+        """Address of the scheduler, for ``distributed.Client``.
+
+        Raises
+        ------
+        ConfigError
+            When the cluster has not been started.
+        """
+        if self._address is None:
+            raise ConfigError("the cluster is not running; use it in `with` or call start() first")
+        return self._address
+
+    @property
+    def status(self) -> Status:
+        """Dask's word for the state of the cluster, which its client asks for."""
+        from distributed.core import Status
+
+        if self._has_closed:
+            return Status.closed
+        return Status.created if self._address is None else Status.running
+
+    @property
+    def log_dir(self) -> Path:
+        """Folder of ``scheduler.log``, ``worker-N.log`` and ``zygote.log``."""
+        if self._given_log_dir is not None:
+            return self._given_log_dir
+        if self._own_dir is None:
+            raise ConfigError("the cluster has no logs yet; call start() first")
+        return self._own_dir
+
+    def workers(self) -> list[LocalWorker]:
+        """List the workers and standbys that are there, oldest first."""
+        return [LocalWorker(**row) for row in self._ask(op="workers")["workers"]]
+
+    def scale(self, n: int) -> None:
+        """Start or end workers until ``n`` are there; the youngest leave, with a notice."""
+        _check_count("workers", n)
+        self._ask(self._start_timeout_s + self._grace_s, op="scale", n=n)
+
+    def prepare(self, n: int) -> None:
+        """Have ``n`` standby processes at least, which ``bring_back`` uses first."""
+        self._ask(op="prepare", n=n)
+
+    def bring_back(self, n: int) -> None:
+        """Start ``n`` workers, standbys first; return when they are registered."""
+        self._ask(self._start_timeout_s, op="bring_back", n=n)
+
+    def lose(self, workers: Sequence[str], how: How = "kill", grace_s: float = 5.0) -> None:
+        """End workers, named by name or address, as a planned fault does.
+
+        Parameters
+        ----------
+        workers : sequence of str
+            Names or addresses.
+        how : {"kill", "terminate", "notice"}
+            SIGKILL; SIGTERM, then SIGKILL after the grace; a notice first.
+        grace_s : float, seconds
+            The grace, not used by ``"kill"``.
+        """
+        self._ask(grace_s, op="lose", workers=list(workers), how=how, grace_s=grace_s)
+
+    # The line to the scheduler process.
+
+    def _options(self) -> ClusterOptions:
+        own_dir = self._own_dir = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        scratch_dir = own_dir / "scratch"
+        scratch_dir.mkdir()
+        return ClusterOptions(
+            name=self.name,
+            workers=self._workers,
+            threads=self._threads,
+            memory_limit=self._memory_limit,
+            keep=self._keep,
+            grace_s=self._grace_s,
+            dashboard_address=self._dashboard_address,
+            start_method=self._start_method,
+            start_timeout_s=self._start_timeout_s,
+            log_dir=str(self.log_dir),
+            scratch_dir=str(scratch_dir),
+        )
+
+    def _ask(self, takes_s: float = 0.0, **command: Any) -> dict[str, Any]:
+        if self._address is None or self._process is None:
+            raise ConfigError("the cluster is not running; use it in `with` or call start() first")
+        with self._line:
+            self._write(json.dumps(command))
+            return self._read(takes_s)
+
+    def _write(self, line: str) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+        except BrokenPipeError:
+            raise self._lost() from None
+
+    def _read(self, takes_s: float) -> dict[str, Any]:
+        """Read one answer; raise the error that it holds."""
+        assert self._process is not None and self._process.stdout is not None
+        deadline_s = time.monotonic() + takes_s + ANSWER_S_MAX
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._unread:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if not select.select([descriptor], [], [], left_s)[0]:
+                raise SubmissionError(
+                    f"the scheduler process gave no answer within {takes_s + ANSWER_S_MAX:g} s: "
+                    f"last log line {self._last_line()!r}; see {self.log_dir}"
+                )
+            piece = os.read(descriptor, 65536)
+            if not piece:
+                raise self._lost()
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise getattr(errors, answer["error"]["kind"])(answer["error"]["message"])
+        return answer
+
+    def _last_line(self) -> str:
+        return last_line(self.log_dir / "scheduler.log")
+
+    def _lost(self) -> SubmissionError:
+        return SubmissionError(
+            f"the scheduler process has ended: last log line {self._last_line()!r}, wanted it "
+            f"running; see {self.log_dir} and start a new cluster",
+            log_dir=str(self.log_dir),
+        )
+
+    def _hang_up(self) -> None:
+        assert self._process is not None
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _end(self, *, keep_logs: bool) -> None:
+        process, self._process, self._has_closed = self._process, None, True
+        if process is not None:
+            assert process.stdin is not None and process.stdout is not None
+            with suppress(OSError):
+                process.stdin.write(b'{"op": "close"}\n')
+            process.stdin.close()
+            try:
+                process.wait(CLOSE_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        if self._own_dir is not None and not keep_logs:
+            shutil.rmtree(self._own_dir, ignore_errors=True)
+
+
+def _default_start_method() -> StartMethod:
+    return "fork" if os.uname().sysname == "Linux" else "spawn"
+
+
+def _check_count(what: str, n: int) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ConfigError(f"{what}: got {n!r}, wanted a whole number of at least 1; set {what}=1")
+
+
+def _check_seconds(what: str, seconds: float) -> None:
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise ConfigError(f"{what}: got {seconds!r}, wanted seconds above 0")
+
+
+def _memory_bytes(limit: str | int) -> int | None:
+    """Bytes of a memory limit, None for ``"auto"``."""
+    if limit == "auto":
+        return None
+    try:
+        size = parse_size(limit)
+    except ValueError as error:
+        raise ConfigError(
+            f"memory_limit: got {limit!r}, wanted 'auto', bytes or a size such as '2 GiB'"
+        ) from error
+    if size < 1:
+        raise ConfigError(f"memory_limit: got {limit!r}, wanted more than 0 bytes")
+    return size

@@ -1,0 +1,212 @@
+"""The scheduler process of a local cluster: Dask's scheduler, the keeper, and a line to the client.
+
+The first line on standard input holds the options; each further line is a command, answered by one
+line of JSON on standard output. The end of standard input means that the client is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from elasticml.clusters.launch import Launcher, SpawnLauncher, ZygoteLauncher
+from elasticml.clusters.linux import set_process_name
+from elasticml.clusters.options import ClusterOptions, cluster_options
+from elasticml.clusters.settings import (
+    SCHEDULER_MODULES,
+    configure_dask,
+    configure_logging,
+    load,
+    redirect_output,
+)
+from elasticml.errors import ElasticmlError
+from elasticml.runtime.faults import KEEPER_EXTENSION
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+    from elasticml.clusters.keeper import Keeper
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that the scheduler has to close its connections when the cluster is over.
+CLOSE_S_MAX = 5.0
+
+
+class SchedulerProcess:
+    """Serves one local cluster until its client closes it, goes away, or Dask closes it.
+
+    Parameters
+    ----------
+    options : ClusterOptions
+        What the client asked for.
+    answers : int
+        Descriptor for the lines to the client.
+    launcher : Launcher
+        How workers are started.
+    """
+
+    def __init__(self, options: ClusterOptions, answers: int, launcher: Launcher) -> None:
+        self._options = options
+        self._answers = answers
+        self._launcher = launcher
+        self._commands: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        #: Set when the cluster must end.
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start scheduler and workers, serve commands, end everything."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._over.set)
+        scheduler, keeper = await self._start()
+        reading = asyncio.create_task(self._read())
+        serving = asyncio.create_task(self._serve(scheduler.address, keeper))
+        serving.add_done_callback(self._on_served)
+        closed = asyncio.create_task(scheduler.finished())
+        over = asyncio.create_task(self._over.wait())
+        await asyncio.wait([closed, over], return_when=asyncio.FIRST_COMPLETED)
+        for task in (reading, serving, closed, over):
+            task.cancel()
+        # The scheduler first: closed in this order, no job takes the end for lost members.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(scheduler.close(reason="elasticml-cluster-over"), CLOSE_S_MAX)
+        await keeper.close()
+        shutil.rmtree(self._options.scratch_dir, ignore_errors=True)
+
+    async def _start(self) -> tuple[Scheduler, Keeper]:
+        from distributed.scheduler import Scheduler
+
+        from elasticml.clusters.keeper import Keeper
+
+        shown = self._options.dashboard_address
+        scheduler = await Scheduler(
+            host="127.0.0.1",
+            port=0,
+            protocol="tcp",
+            dashboard=shown is not None,
+            dashboard_address=shown or "127.0.0.1:0",
+        )
+        keeper = Keeper(scheduler, self._launcher, self._options, _memory_limit(self._options))
+        scheduler.add_plugin(keeper)
+        scheduler.extensions[KEEPER_EXTENSION] = keeper
+        return scheduler, keeper
+
+    async def _read(self) -> None:
+        """Queue the client's commands; its end, or its wish to end, counts at once."""
+        reader = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(0, "rb", buffering=0)
+        )
+        while line := await reader.readline():
+            command = json.loads(line)
+            if command["op"] == "close":
+                self._over.set()
+            self._commands.put_nowait(command)
+        if not self._options.keep:
+            self._over.set()
+
+    async def _serve(self, address: str, keeper: Keeper) -> None:
+        """Start the workers, then answer the client's commands in order."""
+        await self._answer(keeper.scale(self._options.workers), lambda: {"address": address})
+        while True:
+            command = await self._commands.get()
+            match command["op"]:
+                case "scale" | "prepare" | "bring_back" as op:
+                    await self._answer(getattr(keeper, op)(command["n"]))
+                case "lose":
+                    how, grace_s = command["how"], command["grace_s"]
+                    await self._answer(keeper.lose(command["workers"], how, grace_s))
+                case "workers":
+                    await self._answer(_nothing(), lambda: {"workers": _rows(keeper)})
+
+    def _on_served(self, serving: asyncio.Task[None]) -> None:
+        if not serving.cancelled():
+            logger.error("the cluster ends by an internal error", exc_info=serving.exception())
+            self._over.set()
+
+    async def _answer(
+        self, work: Awaitable[None], result: Callable[[], dict[str, Any]] = dict
+    ) -> None:
+        try:
+            await work
+            answer = result()
+        except ElasticmlError as error:
+            answer = {"error": {"kind": type(error).__name__, "message": error.message}}
+        try:
+            os.write(self._answers, (json.dumps(answer) + "\n").encode())
+        except BrokenPipeError:
+            logger.info("the client has gone before it was answered")
+
+
+async def _nothing() -> None:
+    """Do nothing, for commands that only ask."""
+
+
+def _rows(keeper: Keeper) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": record.name,
+            "address": record.address,
+            "pid": None if record.process is None else record.process.pid,
+            "state": record.state,
+        }
+        for record in keeper.status()
+    ]
+
+
+def _memory_limit(options: ClusterOptions) -> int:
+    """Bytes per worker: as asked, or the machine's memory shared out among the first workers."""
+    if options.memory_limit is not None:
+        return options.memory_limit
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT) // options.workers
+
+
+def _new_launcher(options: ClusterOptions) -> Launcher:
+    if options.start_method == "spawn":
+        return SpawnLauncher(options.threads)
+    launcher = ZygoteLauncher(options.threads, f"{options.log_dir}/zygote.log")
+    launcher.launch()
+    return launcher
+
+
+async def _run(options: ClusterOptions, answers: int, launcher: Launcher) -> None:
+    await SchedulerProcess(options, answers, launcher).run()
+
+
+def _read_line(descriptor: int) -> str:
+    """Read up to the end of the line and no further: what follows is for the event loop."""
+    line = bytearray()
+    while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
+
+
+def main() -> None:
+    """Run the scheduler process; the options come as the first line of standard input."""
+    options = cluster_options(_read_line(0))
+    # The client's line must not be mixed with what libraries print.
+    answers = os.dup(1)
+    redirect_output(f"{options.log_dir}/scheduler.log")
+    set_process_name("em-scheduler")
+    # The zygote imports on the other core while this process imports the scheduler.
+    launcher = _new_launcher(options)
+    configure_dask(dashboard=options.dashboard_address is not None)
+    load(SCHEDULER_MODULES)
+    configure_logging()
+    asyncio.run(_run(options, answers, launcher))
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

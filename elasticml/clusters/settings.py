@@ -1,0 +1,100 @@
+"""Dask's settings and the logging of the scheduler and worker processes that we start."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+from typing import Any
+
+#: Modules that a member or driver uses; loaded before a worker registers, so that no exchange
+#: waits for an import. Those that are not installed are left out.
+WORKER_MODULES = (
+    "numpy",
+    "numba",
+    "distributed.worker",
+    "elasticml.algorithms.registry",
+    "elasticml.data.source",
+    "elasticml.data.products",
+    "elasticml.objectives.losses",
+    "elasticml.collective.dask_links",
+    "elasticml.runtime.member_plugin",
+)
+SCHEDULER_MODULES = ("distributed.scheduler", "elasticml.runtime.scheduler_plugin")
+
+_DASK_SETTINGS: dict[str, Any] = {
+    # Memory is the member's own business: Dask must neither spill, pause nor end our workers.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.scheduler.worker-ttl": None,
+    # Timers that serve dashboards only; fourteen workers on two cores feel each of them.
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.use-file-locking": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.tick.limit": "60s",
+    "distributed.admin.system-monitor.interval": "2s",
+    "distributed.admin.system-monitor.disk": False,
+    "distributed.diagnostics.nvml": False,
+    "logging": {
+        "distributed": "warning",
+        "distributed.client": "warning",
+        "bokeh": "error",
+        "tornado": "critical",
+        "tornado.application": "error",
+    },
+}
+_NO_ROUTES: dict[str, Any] = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+
+
+def configure_dask(*, dashboard: bool) -> None:
+    """Set Dask's configuration for this process; call it before ``distributed`` is imported.
+
+    Parameters
+    ----------
+    dashboard : bool
+        Whether the HTTP routes of the dashboard are wanted.
+    """
+    import dask
+
+    dask.config.set(_DASK_SETTINGS)
+    if not dashboard:
+        dask.config.set(_NO_ROUTES)
+
+
+def configure_logging() -> None:
+    """Log to stderr, one line a record: our own from INFO on, others' from WARNING on."""
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING
+    )
+    logging.getLogger("elasticml").setLevel(logging.INFO)
+
+
+def redirect_output(log_file: str) -> None:
+    """Send what this process writes on stdout and stderr to a file, appending."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def load(modules: tuple[str, ...]) -> None:
+    """Import modules, leaving out those that do not exist."""
+    for name in modules:
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
+
+
+def freeze_memory() -> None:
+    """Keep the collector off what is loaded, so that forked children share these pages."""
+    gc.collect()
+    gc.freeze()

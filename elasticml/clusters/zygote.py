@@ -1,0 +1,138 @@
+"""The process that has imported everything and forks a worker per request.
+
+A worker's imports cost more than half a second of CPU; forking costs milliseconds and shares the
+memory. The zygote starts neither threads nor an event loop, so a fork copies a quiet process; each
+child becomes the leader of a session of its own. It reaps its children, and when the scheduler
+process ends (end of file on the control socket) it sees every child ended before it ends itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from types import FrameType
+
+from elasticml.clusters.linux import set_process_name
+from elasticml.clusters.options import WorkerOptions, worker_options
+from elasticml.clusters.settings import (
+    WORKER_MODULES,
+    configure_dask,
+    configure_logging,
+    freeze_memory,
+    load,
+    redirect_output,
+)
+
+#: Seconds that orphaned workers have to end by themselves, once the scheduler is gone.
+ORPHAN_GRACE_S = 3.0
+
+#: Largest request, bytes.
+REQUEST_BYTES_MAX = 65536
+
+
+class Zygote:
+    """Forks workers on request until its control socket is closed at the other end."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        #: Children that were forked and not yet reaped.
+        self._children: set[int] = set()
+
+    def serve(self) -> None:
+        """Answer requests; return when the scheduler process is gone, its workers too.
+
+        A request is one message: ``encode(WorkerOptions)`` together with the read end of the
+        worker's lifeline. The answer is ``{"pid": int}``.
+        """
+        signal.signal(signal.SIGCHLD, self._reap)
+        while True:
+            try:
+                request, descriptors, _, _ = socket.recv_fds(self._control, REQUEST_BYTES_MAX, 1)
+            except ConnectionError:
+                request = b""
+            if not request:
+                break
+            pid = self._fork(worker_options(request.decode()), descriptors[0])
+            os.close(descriptors[0])
+            try:
+                self._control.send(json.dumps({"pid": pid}).encode())
+            except ConnectionError:
+                break
+        self._end_children()
+
+    def _fork(self, options: WorkerOptions, lifeline: int) -> int:
+        # A child that ends before it is noted must not be reaped before it is noted.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._control.close()
+                _become_worker(options, lifeline)
+            self._children.add(pid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        return pid
+
+    def _reap(self, _signal: int, _frame: FrameType | None) -> None:
+        while self._children:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._children.discard(pid)
+
+    def _end_children(self) -> None:
+        """Wait for the children; kill those that are still there when the grace is over."""
+        deadline_s = time.monotonic() + ORPHAN_GRACE_S
+        while self._children and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        for pid in sorted(self._children):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _become_worker(options: WorkerOptions, lifeline: int) -> None:
+    """Turn the forked child into a worker process; never return."""
+    status = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+        os.dup2(lifeline, 0)
+        os.close(lifeline)
+        redirect_output(options.log_file)
+        from elasticml.clusters.worker_process import run_worker
+
+        status = run_worker(options)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    """Run the zygote: ``python -m elasticml.clusters.zygote CONTROL_FD``."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    set_process_name("em-zygote")
+    configure_dask(dashboard=False)
+    load((*WORKER_MODULES, "elasticml.clusters.worker_process"))
+    configure_logging()
+    freeze_memory()
+    Zygote(control).serve()
+
+
+if __name__ == "__main__":
+    main()

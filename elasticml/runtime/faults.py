@@ -1,0 +1,43 @@
+"""The seam through which a job's planned faults reach real worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+#: How a worker is lost: SIGKILL; SIGTERM and SIGKILL after the grace; a notice, then both.
+How = Literal["kill", "terminate", "notice"]
+
+#: The key in ``scheduler.extensions`` under which a cluster offers its fault injector.
+KEEPER_EXTENSION = "elasticml-keeper"
+
+
+class FaultInjector(Protocol):
+    """What a cluster offers to a job whose faults are planned.
+
+    Implementations run on the scheduler's event loop. Workers that ended by themselves are no
+    error; asking twice for the same loss is the same as asking once.
+    """
+
+    async def lose(self, addresses: Sequence[str], how: How, grace_s: float) -> None:
+        """End the workers at these addresses; return when their processes are gone.
+
+        Parameters
+        ----------
+        addresses : sequence of str
+            Dask addresses, as in ``scheduler.workers``.
+        how : {"kill", "terminate", "notice"}
+            ``"kill"`` sends SIGKILL to all of them at once; ``"terminate"`` sends SIGTERM, and
+            SIGKILL to whoever is there after the grace; ``"notice"`` announces the end first.
+        grace_s : float
+            Seconds between the announcement (or SIGTERM) and the end; not used by ``"kill"``.
+        """
+        ...
+
+    async def bring_back(self, n: int) -> None:
+        """Start ``n`` more workers, standbys first; return when they are registered."""
+        ...
+
+    async def prepare(self, n: int) -> None:
+        """Have ``n`` standby processes that need only a word to register."""
+        ...
