@@ -57,8 +57,10 @@ OnLink = Callable[[Link], Awaitable[None]]
 class Transport(Protocol):
     """Opens links from this process, and hands over those that others open to it."""
 
-    #: Address at which others reach this end.
-    address: str
+    @property
+    def address(self) -> str:
+        """Address at which others reach this end."""
+        ...
 
     async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
         """Open a link; raises LinkClosedError when nobody answers within the time-out."""

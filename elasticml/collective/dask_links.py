@@ -1,0 +1,195 @@
+"""Links between Dask servers: a Dask comm opens them, with its port and its TLS.
+
+Both sides then use the stream below the comm (``StreamLink``), or, where there is none or
+``hello["transport"]`` is ``"comm"``, Dask's own messages (``CommLink``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from distributed.comm import connect
+from distributed.core import Status
+
+from elasticml.collective.comm_link import CommLink
+from elasticml.collective.frames import VERSION
+from elasticml.collective.stream_link import StreamLink, has_stream
+from elasticml.collective.transport import Link, LinkClosedError, OnLink
+from elasticml.errors import ConfigError, RemoteProtocolError
+
+logger = logging.getLogger(__name__)
+
+#: Name of our operation among the handlers of a Dask server, and of our entry in its extensions.
+HANDLER: Final = "em_link"
+EXTENSION: Final = "elasticml-links"
+#: What ``hello["transport"]`` may be.
+CHOICES: Final = ("auto", "stream", "comm")
+#: Seconds until a peer that does not answer is given up.
+CONNECT_S_MAX: Final = 5.0
+
+
+class Server(Protocol):
+    """What a transport needs of a ``distributed.Scheduler`` or ``Worker``."""
+
+    address: str
+    handlers: dict[str, Any]
+    extensions: dict[str, Any]
+    connection_args: dict[str, Any]
+
+
+class DaskTransport:
+    """The links of one Dask server, for all jobs on it; see ``transport.Transport``.
+
+    Made by ``transport_of``. One listener serves all jobs and tells them apart by ``link.hello``.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.is_closed = False
+        self._server = server
+        self._on_link: OnLink | None = None
+        self._links: set[StreamLink | CommLink] = set()
+
+    @property
+    def address(self) -> str:
+        """Address of the server."""
+        return self._server.address
+
+    async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
+        """Open a link to the server at ``address``.
+
+        Parameters
+        ----------
+        address : str
+            As Dask writes it, such as ``tls://10.0.0.7:40001``.
+        hello : mapping
+            What the other side is told, in JSON's types. ``hello["transport"]`` may be ``"auto"``
+            (the default: a stream where there is one), ``"stream"`` or ``"comm"``.
+
+        Raises
+        ------
+        LinkClosedError
+            When nobody answers within ``CONNECT_S_MAX``, or nobody listens there.
+        RemoteProtocolError
+            When the peer runs another version of elasticml.
+        ConfigError
+            When ``"stream"`` is demanded where there is none, or the choice is unknown.
+        """
+        if self.is_closed:
+            raise LinkClosedError(f"the links of {self.address} are closed")
+        choice = hello.get("transport", "auto")
+        if choice not in CHOICES:
+            raise ConfigError(f"transport {choice!r} is unknown, wanted one of {CHOICES}")
+        comm = None
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                arguments = self._server.connection_args
+                comm = await connect(address, timeout=CONNECT_S_MAX, deserialize=False, **arguments)
+                kind = await _ask(comm, choice, hello)
+        except OSError as fault:
+            _abort(comm)
+            raise LinkClosedError(f"no link to {address}: {fault or 'no answer'}") from fault
+        except BaseException:
+            _abort(comm)
+            raise
+        return self._keep(StreamLink(comm, hello) if kind == "stream" else CommLink(comm, hello))
+
+    def listen(self, on_link: OnLink) -> None:
+        """Hand every link that is opened to us from now on to ``on_link``, instead of before."""
+        self._on_link = on_link
+
+    def close(self) -> None:
+        """Stop listening and close all links; a closing Worker calls this too."""
+        self.is_closed = True
+        self._on_link = None
+        for link in list(self._links):
+            link.close()
+        self._links.clear()
+
+    def teardown(self) -> None:
+        """Do as ``close``; a closing Scheduler calls this."""
+        self.close()
+
+    async def accept(self, comm: Any, hello: str, transport: str, protocol: int) -> Any:
+        """Take over a comm that a peer opened: the handler of the operation ``em_link``.
+
+        Its first parameter must be called ``comm``; only then does the server leave the comm to
+        us, until this returns.
+        """
+        if protocol != VERSION:
+            return {"refused": f"the peer speaks version {VERSION} of the protocol, not {protocol}"}
+        on_link = self._on_link
+        if on_link is None:
+            return {"deaf": f"nobody listens at {self.address}"}
+        comm.allow_offload = False
+        comm.deserialize = False
+        kind = "stream" if transport == "stream" and has_stream(comm) else "comm"
+        await comm.write({"transport": kind})
+        greeting: dict[str, Any] = json.loads(hello)
+        link = self._keep(
+            StreamLink(comm, greeting) if kind == "stream" else CommLink(comm, greeting)
+        )
+        try:
+            await on_link(link)
+            await link.closed.wait()
+        except Exception:
+            logger.exception("the listener for the link from %s failed", link.peer)
+        finally:
+            link.close()
+        return Status.dont_reply
+
+    def _keep(self, link: StreamLink | CommLink) -> StreamLink | CommLink:
+        """Remember a link, so that closing the transport closes it."""
+        self._links = {known for known in self._links if not known.closed.is_set()}
+        self._links.add(link)
+        return link
+
+
+def transport_of(server: Server) -> DaskTransport:
+    """Give out the one transport of a Dask server; made at the first call."""
+    transport = server.extensions.get(EXTENSION)
+    if not isinstance(transport, DaskTransport) or transport.is_closed:
+        transport = DaskTransport(server)
+        server.extensions[EXTENSION] = transport
+        server.handlers[HANDLER] = transport.accept
+    return transport
+
+
+async def _ask(comm: Any, choice: str, hello: Mapping[str, Any]) -> str:
+    """Send the opening message and read the answer; returns the kind of link agreed on."""
+    comm.allow_offload = False
+    wanted = "stream" if choice != "comm" and has_stream(comm) else "comm"
+    await comm.write(
+        {
+            "op": HANDLER,
+            "hello": json.dumps(dict(hello)),
+            "transport": wanted,
+            "protocol": VERSION,
+        }
+    )
+    answer = await comm.read()
+    match answer:
+        case {"transport": str() as kind}:
+            if choice == "stream" and kind != "stream":
+                raise ConfigError(
+                    f"transport 'stream' needs a byte stream and {comm.peer_address} has none; "
+                    "use transport: auto"
+                )
+            return kind
+        case {"refused": str() as reason}:
+            raise RemoteProtocolError(
+                f"{comm.peer_address} refused a link: {reason}; install the same elasticml there"
+            )
+        case {"deaf": str() as reason}:
+            raise LinkClosedError(reason)
+        case _:
+            # The server knows no such operation (it answers None), or it failed in it.
+            raise LinkClosedError(f"{comm.peer_address} runs no elasticml: it answered {answer!r}")
+
+
+def _abort(comm: Any) -> None:
+    if comm is not None:
+        comm.abort()
