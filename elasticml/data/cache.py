@@ -34,7 +34,7 @@ Block = tuple[list[Chunk], BlockSummary]
 
 
 def cache_directory(given: str | Path | None = None) -> Path:
-    """Where cached blocks lie: ``given``, else ``$ELASTICML_CACHE``, else ``~/.cache/elasticml``."""
+    """Return ``given``, else ``$ELASTICML_CACHE``, else ``~/.cache/elasticml``."""
     if given is not None:
         return Path(given)
     named = os.environ.get("ELASTICML_CACHE")

@@ -1,0 +1,314 @@
+"""Read svmlight (libsvm) text: ``label index:value index:value ... # comment``, one row a line.
+
+Columns are numbered from 1 unless the file says otherwise. With ``zero_based="auto"`` the first
+8 MiB of the text decide for the whole file: an index 0 there makes it zero-based, else it is
+one-based, and an index 0 further on is an error that says so. Every member decides alike, as all
+look at the same bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NoReturn, cast
+
+import numpy as np
+
+from elasticml.data import svmlight_kernels as kernels
+from elasticml.data.chunk import Chunk, Dtype, Layout
+from elasticml.data.cut import Rows, block_layout, cut
+from elasticml.data.facts import BlockSummary, DataFacts, summarise
+from elasticml.data.files import (
+    Piece,
+    absolute,
+    block_pieces,
+    file_facts,
+    fingerprint,
+    line_number,
+    text_blocks,
+)
+from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
+from elasticml.errors import ConfigError, DataError
+
+ZeroBased = Literal["auto"] | bool
+
+_UNSORTED = "{} rows with unsorted indices were sorted"
+_QID = "{} query numbers (qid:) were ignored"
+_ZERO_TOKEN = re.compile(rb"[ \t]0+:")
+_ZERO_INDEX = re.compile(rb"^[^#\n]*[ \t]0+:", re.MULTILINE)
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+
+
+def read_svmlight(
+    path: str,
+    *,
+    zero_based: ZeroBased = "auto",
+    dtype: Dtype = "float64",
+    n_columns: int | None = None,
+) -> SvmlightSource:
+    """Name an svmlight file as a source; nothing is read yet.
+
+    Parameters
+    ----------
+    path : str
+        Local path or fsspec URL. gzip, bzip2 and xz are told by the first bytes.
+    zero_based : "auto", True or False
+        Whether columns are numbered from 0; "auto" looks at the first 8 MiB of text.
+    dtype : "float64" or "float32"
+        Of the stored values.
+    n_columns : int, optional
+        Number of columns; values in wider ones are dropped, with a counted note.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of range.
+    """
+    check_dtype(dtype)
+    if zero_based not in ("auto", True, False):
+        raise ConfigError(
+            f"data.zero_based is {zero_based!r}, wanted auto, true or false", key="data.zero_based"
+        )
+    if n_columns is not None and n_columns < 1:
+        raise ConfigError(f"data.n_columns is {n_columns}, wanted at least 1", key="data.n_columns")
+    return SvmlightSource(
+        path=absolute(str(path)), zero_based=zero_based, dtype=dtype, n_columns=n_columns
+    )
+
+
+def source_from_spec(spec: Mapping[str, Any]) -> SvmlightSource:
+    """Make the source that ``SvmlightSource.spec`` or a job's ``data`` section names."""
+    check_keys(spec, ("zero_based", "dtype", "n_columns"), ("path",))
+    return read_svmlight(
+        spec["path"],
+        zero_based=spec.get("zero_based", "auto"),
+        dtype=spec.get("dtype", "float64"),
+        n_columns=spec.get("n_columns"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SvmlightSource:
+    """An svmlight file in blocks of 8 MiB; where it is compressed, in one block."""
+
+    path: str
+    zero_based: ZeroBased = "auto"
+    dtype: Dtype = "float64"
+    n_columns: int | None = None
+
+    @property
+    def needs_survey(self) -> bool:
+        """Whether blocks must be surveyed first: never."""
+        return False
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether the file is compressed, so that its one block is worth a cache."""
+        return file_facts(self.path).compression is not None
+
+    def spec(self) -> dict[str, Any]:
+        """Name the source in a JSON-able dict."""
+        return {
+            "format": "svmlight",
+            "path": self.path,
+            "zero_based": self.zero_based,
+            "dtype": self.dtype,
+            "n_columns": self.n_columns,
+        }
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits over path, size, modification time and options."""
+        return fingerprint(self.spec(), file_facts(self.path))
+
+    def blocks(self) -> list[BlockInfo]:
+        """List byte ranges; raises ConfigError or DataError for a missing or empty file."""
+        return text_blocks(file_facts(self.path))
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Read the rows that begin in one block; see :class:`elasticml.data.source.Source`."""
+        facts = file_facts(self.path)
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        name = fingerprint(self.spec(), facts)
+        base = self._base(facts.token)
+        chunks: list[Chunk] = []
+        layouts: list[Layout] = []
+        counts: dict[str, int] = {}
+        for piece in block_pieces(self.path, block, facts):
+            rows = self._parse(piece, base, counts)
+            if len(rows.labels) or not layouts:
+                layouts.append(block_layout(rows, self.dtype))
+            start = len(chunks)
+            chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=start)
+        kinds = {chunk.layout.kind for chunk in chunks} or {"binary_csr"}
+        layout = Layout(
+            kind="csr" if "csr" in kinds else "binary_csr",
+            dtype=self.dtype,
+            n_columns=max((part.n_columns for part in layouts), default=0),
+        )
+        return chunks, summarise(block, chunks, layout, counts=counts, index_base=base)
+
+    def survey(self, block: int) -> BlockSummary:
+        """Read and summarise a block; nobody needs to."""
+        return self.read(block, None, 1)[1]
+
+    def with_facts(self, facts: DataFacts) -> SvmlightSource:
+        """Read test data with the columns and the first column's number of the training data."""
+        base = facts.index_base
+        zero_based = self.zero_based if base is None else base == 0
+        return replace(self, n_columns=facts.n_columns, zero_based=zero_based)
+
+    def with_columns(self, n_columns: int) -> SvmlightSource:
+        """Read with so many columns; wider ones are dropped."""
+        return replace(self, n_columns=n_columns)
+
+    def _base(self, token: str) -> int:
+        if self.zero_based == "auto":
+            return _find_base(self.path, token)
+        return 0 if self.zero_based else 1
+
+    def _parse(self, piece: Piece, base: int, counts: dict[str, int]) -> Rows:
+        """Parse whole lines; adds what is worth a note to ``counts``."""
+        text = piece.text
+        n_lines = text.count(b"\n") + 1
+        n_colons = text.count(b":")
+        labels = np.empty(n_lines)
+        indptr = np.zeros(n_lines + 1, np.int64)
+        indices = np.empty(n_colons, np.int32)
+        values = np.empty(n_colons)
+        slow = np.empty((n_lines + n_colons, 2), np.int64)
+        counters = np.empty(kernels.N_COUNTERS, np.int64)
+        limit = -1 if self.n_columns is None else self.n_columns
+        kernels.parse(
+            kernels.as_bytes(text),
+            base,
+            limit,
+            labels,
+            indptr,
+            indices,
+            values,
+            slow,
+            counters,
+        )
+        got = counters.tolist()
+        if got[kernels.ERROR]:
+            self._refuse_token(piece, got[kernels.ERROR], got[kernels.ERROR_AT], base)
+        for at, place in slow[: got[kernels.SLOW]].tolist():
+            number = _float_at(text, at)
+            if not np.isfinite(number):
+                self._refuse_token(piece, kernels.BAD_VALUE, at, base)
+            if place < 0:
+                labels[-1 - place] = number
+            else:
+                values[place] = number
+        n_rows, stored = got[kernels.ROWS], got[kernels.STORED]
+        indptr, indices, values = indptr[: n_rows + 1], indices[:stored], values[:stored]
+        if got[kernels.UNSORTED]:
+            repeated = kernels.sort_rows(indptr, indices, values)
+            if repeated >= 0:
+                self._refuse_row(piece, repeated)
+        dropped = f"{{}} values in columns beyond the {self.n_columns} of the model were dropped"
+        for sentence, place in (
+            (_UNSORTED, kernels.UNSORTED),
+            (_QID, kernels.QID),
+            (dropped, kernels.DROPPED),
+        ):
+            if got[place]:
+                counts[sentence] = counts.get(sentence, 0) + got[place]
+        spanned = got[kernels.LAST_COLUMN] + 1 if self.n_columns is None else self.n_columns
+        return Rows(
+            labels=labels[:n_rows],
+            n_columns=spanned,
+            indptr=indptr,
+            indices=indices,
+            values=values,
+        )
+
+    def _refuse_token(self, piece: Piece, error: int, at: int, base: int) -> NoReturn:
+        """Say what is wrong with the token at byte ``at``."""
+        text = piece.text
+        start = text.rfind(b"\n", 0, at) + 1
+        token = _token_at(text, at)
+        line, column = line_number(self.path, piece, at), at - start + 1
+        raise DataError(
+            f"{self.path}, line {line}, column {column}: {self._complaint(token, error, base)}",
+            path=self.path,
+            line=line,
+            column=column,
+        )
+
+    def _complaint(self, token: str, error: int, base: int) -> str:
+        index, _, value = token.partition(":")
+        shown = repr(token if len(token) <= 40 else token[:37] + "...")
+        if error == kernels.BAD_LABEL:
+            return f"label is {shown}, wanted one finite number"
+        if error == kernels.NEGATIVE_INDEX:
+            return f"feature index is {index}, wanted an integer of at least {base}"
+        if error == kernels.ZERO_INDEX:
+            because = (
+                " (no index 0 in its first 8 MiB)"
+                if self.zero_based == "auto"
+                else " (zero_based: false)"
+            )
+            return (
+                f"feature index is 0 in a file taken as one-based{because}, wanted at least 1; "
+                "set zero_based: true where columns are numbered from 0"
+            )
+        if error == kernels.LARGE_INDEX:
+            return f"feature index is {index}, wanted at most {2**31 - 2 + base}"
+        if error == kernels.BAD_VALUE:
+            value = value or token
+            hint = (
+                "; impute missing values or remove the row" if _NOT_FINITE.fullmatch(value) else ""
+            )
+            return f"value is {value[:40]!r} in {shown}, wanted a finite number{hint}"
+        return f"found {shown}, wanted index:value with a whole number as the index"
+
+    def _refuse_row(self, piece: Piece, row: int) -> NoReturn:
+        """Say which index stands twice in a row, given by its number in the piece."""
+        at, seen = 0, -1
+        for text in piece.text.splitlines(keepends=True):
+            content = text.partition(b"#")[0].split()
+            seen += 1 if content else 0
+            if seen == row and content:
+                break
+            at += len(text)
+        found: set[int] = set()
+        for token in content[1:]:
+            index = int(token.partition(b":")[0])
+            if index in found:
+                break
+            found.add(index)
+        line = line_number(self.path, piece, at)
+        raise DataError(
+            f"{self.path}, line {line}: feature index {index} stands twice, wanted each once",
+            path=self.path,
+            line=line,
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _find_base(path: str, token: str) -> int:
+    """Decide on the first column's number by the first 8 MiB; ``token`` tells files apart."""
+    facts = file_facts(path)
+    piece = next(block_pieces(path, 0, facts), None)
+    text = b"" if piece is None else piece.text
+    # The plain search is quick and nearly always enough; the other one knows comments.
+    is_zero = _ZERO_TOKEN.search(text) is not None and _ZERO_INDEX.search(text) is not None
+    return 0 if is_zero else 1
+
+
+def _token_at(text: bytes, at: int) -> str:
+    """Return the token that starts at byte ``at``, up to a blank or a comment."""
+    found = cast("re.Match[bytes]", re.compile(rb"[^\s#]*").match(text, at))
+    return found.group().decode("utf-8", "replace")
+
+
+def _float_at(text: bytes, at: int) -> float:
+    """Read the decimal that starts at byte ``at``; the kernel has checked its form."""
+    found = _NUMBER.match(_token_at(text, at))
+    return float(found.group()) if found else float("nan")
