@@ -1,0 +1,142 @@
+"""Serial compiled loops over margins; every loss is reached through one code, in one set of loops.
+
+The loops are single-threaded, release the GIL and sum in float64 in row order. ``code`` does not
+change within a call, so that the branch on it costs nothing against the exponentials. A million
+rows take 10 to 25 ms per step length; a chunk has at most some ten thousand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+F64 = NDArray[np.float64]
+
+LOGISTIC: Final = 0
+SQUARED: Final = 1
+SMOOTHED_HINGE: Final = 2
+SQUARED_HINGE: Final = 3
+
+
+def _kernel(function: _Function) -> _Function:
+    return cast(_Function, njit(nogil=True, cache=True)(function))
+
+
+def _inlined(function: _Function) -> _Function:
+    return cast(_Function, njit(nogil=True, cache=True, inline="always")(function))
+
+
+@_inlined
+def _value(code: int, z: float, y: float) -> float:
+    if code == 1:
+        return 0.5 * (z - y) * (z - y)
+    m = z * y
+    if code == 0:
+        # log(1 + exp(-m)) without overflow on either side.
+        return math.log1p(math.exp(-abs(m))) + max(-m, 0.0)
+    room = max(1.0 - m, 0.0)
+    if code == 2:
+        return room - 0.5 if room > 1.0 else 0.5 * room * room
+    return room * room
+
+
+@_inlined
+def _slope(code: int, z: float, y: float) -> float:
+    if code == 1:
+        return z - y
+    m = z * y
+    if code == 0:
+        e = math.exp(-abs(m))
+        return -y * (e if m > 0.0 else 1.0) / (1.0 + e)
+    room = max(1.0 - m, 0.0)
+    if code == 2:
+        return -y * min(room, 1.0)
+    return -2.0 * y * room
+
+
+@_inlined
+def _curvature(code: int, z: float, y: float) -> float:
+    if code == 1:
+        return 1.0
+    m = z * y
+    if code == 0:
+        e = math.exp(-abs(m))
+        return e / ((1.0 + e) * (1.0 + e))
+    if code == 2:
+        return 1.0 if 0.0 < m < 1.0 else 0.0
+    return 2.0 if m < 1.0 else 0.0
+
+
+@_kernel
+def value_and_slope(code: int, margins: F64, targets: F64, weights: F64, slope_out: F64) -> float:
+    """Sum of weighted losses, and each row's weighted slope; ``weights`` (0,) stands for ones."""
+    total = 0.0
+    weighted = weights.size > 0
+    for i in range(margins.size):
+        s = weights[i] if weighted else 1.0
+        total += s * _value(code, margins[i], targets[i])
+        slope_out[i] = s * _slope(code, margins[i], targets[i])
+    return total
+
+
+@_kernel
+def values_along(
+    code: int, margins: F64, directions: F64, targets: F64, weights: F64, steps: F64, out: F64
+) -> None:
+    """Add ``sum_i s_i loss(z_i + t_j u_i, y_i)`` to ``out[j]`` for every step ``t_j``."""
+    weighted = weights.size > 0
+    for j in range(steps.size):
+        t = steps[j]
+        total = 0.0
+        for i in range(margins.size):
+            s = weights[i] if weighted else 1.0
+            total += s * _value(code, margins[i] + t * directions[i], targets[i])
+        out[j] += total
+
+
+@_kernel
+def curvature(code: int, margins: F64, targets: F64, weights: F64, out: F64) -> None:
+    """Write each row's weighted second derivative."""
+    weighted = weights.size > 0
+    for i in range(margins.size):
+        s = weights[i] if weighted else 1.0
+        out[i] = s * _curvature(code, margins[i], targets[i])
+
+
+@_kernel
+def curvature_along(code: int, margins: F64, directions: F64, targets: F64, weights: F64) -> float:
+    """Sum of ``s_i loss''(z_i, y_i) u_i^2``: the loss's curvature along a direction."""
+    weighted = weights.size > 0
+    total = 0.0
+    for i in range(margins.size):
+        s = weights[i] if weighted else 1.0
+        total += s * _curvature(code, margins[i], targets[i]) * directions[i] * directions[i]
+    return total
+
+
+@_kernel
+def conjugate(code: int, duals: F64, targets: F64, out: F64) -> None:
+    """Write ``loss*(u, y) = sup_z (u z - loss(z, y))``; infinity outside its domain."""
+    for i in range(duals.size):
+        u, y = duals[i], targets[i]
+        if code == 1:
+            out[i] = 0.5 * u * u + u * y
+            continue
+        a = -u * y
+        if a < 0.0 or (a > 1.0 and code != 3):
+            out[i] = math.inf
+        elif code == 0:
+            left = a * math.log(a) if a > 0.0 else 0.0
+            right = (1.0 - a) * math.log(1.0 - a) if a < 1.0 else 0.0
+            out[i] = left + right
+        elif code == 2:
+            out[i] = 0.5 * a * a - a
+        else:
+            out[i] = 0.25 * a * a - a

@@ -1,0 +1,173 @@
+"""Losses of one margin: value, slope, curvature, conjugate, summed over rows without the GIL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.errors import ConfigError
+from elasticml.objectives import kernels
+
+F64 = NDArray[np.float64]
+#: Stands for weights that are all one.
+_NO_WEIGHTS: Final = np.empty(0)
+
+
+class Loss(Protocol):
+    """A convex loss of a margin z and a target y, weighted by s.
+
+    Targets are -1 or +1 where ``is_classification``, else real.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in a job file."""
+        ...
+
+    @property
+    def smoothness(self) -> float:
+        """Upper bound of the second derivative: the slope's Lipschitz constant."""
+        ...
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are -1 and +1."""
+        ...
+
+    def value_and_slope(
+        self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
+    ) -> float:
+        """Sum the losses and write each row's slope, in one pass.
+
+        Parameters
+        ----------
+        margins, targets : ndarray (n,)
+        weights : ndarray (n,), optional
+            None stands for ones.
+        slope_out : ndarray (n,)
+            Overwritten by ``s_i loss'(z_i, y_i)``.
+
+        Returns
+        -------
+        float
+            ``sum_i s_i loss(z_i, y_i)``.
+        """
+        ...
+
+    def values_along(
+        self,
+        margins: F64,
+        directions: F64,
+        targets: F64,
+        weights: F64 | None,
+        steps: F64,
+        out: F64,
+    ) -> None:
+        """Add ``sum_i s_i loss(z_i + t_j u_i, y_i)`` to ``out[j]`` for every step.
+
+        Parameters
+        ----------
+        margins, directions, targets : ndarray (n,)
+        steps, out : ndarray (J,)
+        """
+        ...
+
+    def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
+        """Write ``s_i loss''(z_i, y_i)`` into ``out`` (n,)."""
+        ...
+
+    def curvature_along(
+        self, margins: F64, directions: F64, targets: F64, weights: F64 | None
+    ) -> float:
+        """Sum ``s_i loss''(z_i, y_i) u_i^2``."""
+        ...
+
+    def conjugate(self, duals: F64, targets: F64, out: F64) -> None:
+        """Write ``sup_z (u_i z - loss(z, y_i))`` into ``out`` (n,), unweighted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarginLoss:
+    """A loss known to the kernels by its code."""
+
+    name: str
+    code: int
+    smoothness: float
+    is_classification: bool
+
+    def value_and_slope(
+        self, margins: F64, targets: F64, weights: F64 | None, slope_out: F64
+    ) -> float:
+        """See :class:`Loss`."""
+        s = _NO_WEIGHTS if weights is None else weights
+        return float(kernels.value_and_slope(self.code, margins, targets, s, slope_out))
+
+    def values_along(
+        self,
+        margins: F64,
+        directions: F64,
+        targets: F64,
+        weights: F64 | None,
+        steps: F64,
+        out: F64,
+    ) -> None:
+        """See :class:`Loss`."""
+        s = _NO_WEIGHTS if weights is None else weights
+        kernels.values_along(self.code, margins, directions, targets, s, steps, out)
+
+    def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
+        """See :class:`Loss`."""
+        s = _NO_WEIGHTS if weights is None else weights
+        kernels.curvature(self.code, margins, targets, s, out)
+
+    def curvature_along(
+        self, margins: F64, directions: F64, targets: F64, weights: F64 | None
+    ) -> float:
+        """See :class:`Loss`."""
+        s = _NO_WEIGHTS if weights is None else weights
+        return float(kernels.curvature_along(self.code, margins, directions, targets, s))
+
+    def conjugate(self, duals: F64, targets: F64, out: F64) -> None:
+        """See :class:`Loss`."""
+        kernels.conjugate(self.code, duals, targets, out)
+
+
+#: ``log(1 + exp(-y z))``.
+LOGISTIC: Final = MarginLoss(
+    name="logistic", code=kernels.LOGISTIC, smoothness=0.25, is_classification=True
+)
+#: ``(z - y)^2 / 2``.
+SQUARED: Final = MarginLoss(
+    name="squared", code=kernels.SQUARED, smoothness=1.0, is_classification=False
+)
+#: 0 for m = y z >= 1, ``(1 - m)^2 / 2`` for 0 <= m < 1, ``1/2 - m`` for m < 0.
+SMOOTHED_HINGE: Final = MarginLoss(
+    name="smoothed_hinge", code=kernels.SMOOTHED_HINGE, smoothness=1.0, is_classification=True
+)
+#: ``max(0, 1 - y z)^2``, without the half, as LIBLINEAR has it.
+SQUARED_HINGE: Final = MarginLoss(
+    name="squared_hinge", code=kernels.SQUARED_HINGE, smoothness=2.0, is_classification=True
+)
+
+LOSSES: Final[dict[str, Loss]] = {
+    loss.name: loss for loss in (LOGISTIC, SQUARED, SMOOTHED_HINGE, SQUARED_HINGE)
+}
+
+
+def loss_named(name: str) -> Loss:
+    """Return the loss that a job file names.
+
+    Raises
+    ------
+    ConfigError
+        When there is none of that name.
+    """
+    if name not in LOSSES:
+        raise ConfigError(
+            f"algorithm.loss is {name!r}, wanted one of {', '.join(LOSSES)}", key="algorithm.loss"
+        )
+    return LOSSES[name]

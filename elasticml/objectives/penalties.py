@@ -1,0 +1,59 @@
+"""Penalties on the model: added once, on the driver, never by a member."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class L2:
+    """``strength / 2 * sum_j w_j^2`` over the first ``n_penalised`` coordinates.
+
+    What follows them is the intercept, which is free.
+    """
+
+    strength: float
+    n_penalised: int
+
+    def value(self, w: F64) -> float:
+        """Return the penalty of ``w``."""
+        p = w[: self.n_penalised]
+        return 0.5 * self.strength * float(p @ p)
+
+    def value_along(self, w: F64, direction: F64, steps: F64) -> F64:
+        """Return the penalty of ``w + t * direction`` for every step; new, shape (J,)."""
+        p, d = w[: self.n_penalised], direction[: self.n_penalised]
+        ww, wd, dd = float(p @ p), float(p @ d), float(d @ d)
+        return 0.5 * self.strength * (ww + steps * (2.0 * wd + steps * dd))
+
+    def gradient(self, w: F64) -> F64:
+        """Return ``strength * w``, zero at the intercept; new, shape of ``w``."""
+        out = self.strength * w
+        out[self.n_penalised :] = 0.0
+        return out
+
+    def curvature_along(self, direction: F64) -> float:
+        """Return the second derivative of the penalty along ``direction``."""
+        d = direction[: self.n_penalised]
+        return self.strength * float(d @ d)
+
+    def prox(self, w: F64, step: float) -> F64:
+        """Return ``argmin_v value(v) + |v - w|^2 / (2 step)``; new, shape of ``w``."""
+        out = w.copy()
+        out[: self.n_penalised] /= 1.0 + step * self.strength
+        return out
+
+    def conjugate(self, v: F64) -> float:
+        """Return ``sup_w (v.w - value(w))``: infinite where a free coordinate of ``v`` is not 0."""
+        p, free = v[: self.n_penalised], v[self.n_penalised :]
+        if np.any(free != 0.0):
+            return float("inf")
+        square = float(p @ p)
+        if self.strength == 0.0:
+            return 0.0 if square == 0.0 else float("inf")
+        return square / (2.0 * self.strength)

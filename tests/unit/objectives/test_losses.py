@@ -1,0 +1,118 @@
+"""Losses against finite differences, each other and the definition of the conjugate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.errors import ConfigError
+from elasticml.objectives.losses import Loss, loss_named
+from elasticml.objectives.penalties import L2
+
+
+def grid(loss: Loss) -> tuple[np.ndarray, np.ndarray]:
+    """Margins on both sides of every kink, with both labels (or real targets)."""
+    z = np.concatenate([np.linspace(-3.03, 3.07, 41), [-600.0, 600.0]])
+    y = np.where(np.arange(z.size) % 2, 1.0, -1.0)
+    return z, y if loss.is_classification else y * 0.7
+
+
+def values(loss: Loss, z: np.ndarray, y: np.ndarray) -> np.ndarray:
+    slope = np.empty(1)
+    return np.array(
+        [loss.value_and_slope(z[i : i + 1], y[i : i + 1], None, slope) for i in range(z.size)]
+    )
+
+
+@ALL
+def test_slope_and_curvature_are_the_derivatives(loss: Loss) -> None:
+    z, y = grid(loss)
+    h = 1e-6
+    slope, up, down, curvature = (np.empty(z.size) for _ in range(4))
+    loss.value_and_slope(z, y, None, slope)
+    near = np.abs(z) < 10
+    numeric = (values(loss, z + h, y) - values(loss, z - h, y)) / (2 * h)
+    np.testing.assert_allclose(slope[near], numeric[near], atol=2e-8)
+    loss.value_and_slope(z + h, y, None, up)
+    loss.value_and_slope(z - h, y, None, down)
+    loss.curvature(z, y, None, curvature)
+    np.testing.assert_allclose(curvature[near], ((up - down) / (2 * h))[near], atol=1e-8)
+    assert curvature.max() <= loss.smoothness
+
+
+@ALL
+def test_far_margins_neither_overflow_nor_vanish(loss: Loss) -> None:
+    z, y = np.array([-800.0, 800.0]), np.array([1.0, 1.0])
+    slope = np.empty(2)
+    assert np.isfinite(loss.value_and_slope(z, y, None, slope))
+    assert np.all(np.isfinite(slope))
+    assert slope[0] < 0
+
+
+@ALL
+def test_values_along_a_direction_equal_values_at_the_points(loss: Loss) -> None:
+    z, y = grid(loss)
+    z = z[:-2]
+    y = y[:-2]
+    u, s = np.sin(np.arange(z.size)), np.linspace(0.5, 2.0, z.size)
+    steps, out = np.array([0.0, 0.25, 2.0]), np.full(3, 10.0)
+    loss.values_along(z, u, y, s, steps, out)
+    slope = np.empty(z.size)
+    wanted = [10.0 + loss.value_and_slope(z + t * u, y, s, slope) for t in steps]
+    np.testing.assert_allclose(out, wanted, rtol=1e-14)
+
+
+@ALL
+def test_curvature_along_is_the_weighted_sum_of_curvatures(loss: Loss) -> None:
+    z, y = grid(loss)
+    u, s = np.cos(np.arange(z.size)), np.linspace(0.5, 2.0, z.size)
+    each = np.empty(z.size)
+    loss.curvature(z, y, s, each)
+    np.testing.assert_allclose(loss.curvature_along(z, u, y, s), np.sum(each * u * u), rtol=1e-13)
+
+
+@ALL
+def test_fenchel_young_holds_with_equality_at_the_slope(loss: Loss) -> None:
+    z, y = grid(loss)
+    z, y = z[:-2], y[:-2]
+    slope, conjugate = np.empty(z.size), np.empty(z.size)
+    loss.value_and_slope(z, y, None, slope)
+    loss.conjugate(slope, y, conjugate)
+    np.testing.assert_allclose(values(loss, z, y) + conjugate, slope * z, atol=1e-12)
+    other = np.roll(slope, 3)
+    loss.conjugate(other, y, conjugate)
+    assert np.all(values(loss, z, y) + conjugate - other * z >= -1e-12)
+
+
+@ALL
+def test_no_weights_are_weights_of_one(loss: Loss) -> None:
+    z, y = grid(loss)
+    a, b = np.empty(z.size), np.empty(z.size)
+    ones = np.ones(z.size)
+    assert loss.value_and_slope(z, y, None, a) == loss.value_and_slope(z, y, ones, b)
+    np.testing.assert_array_equal(a, b)
+
+
+def test_an_unknown_loss_is_named_with_those_that_exist() -> None:
+    with pytest.raises(ConfigError, match=r"'hing', wanted one of logistic"):
+        loss_named("hing")
+
+
+def test_the_penalty_leaves_the_intercept_alone() -> None:
+    penalty = L2(strength=3.0, n_penalised=2)
+    w, d = np.array([1.0, -2.0, 50.0]), np.array([0.5, 0.25, 7.0])
+    assert penalty.value(w) == 7.5
+    np.testing.assert_array_equal(penalty.gradient(w), [3.0, -6.0, 0.0])
+    steps = np.array([0.0, 1.0, 4.0])
+    wanted = [penalty.value(w + t * d) for t in steps]
+    np.testing.assert_allclose(penalty.value_along(w, d, steps), wanted, rtol=1e-14)
+
+
+def test_prox_and_conjugate_are_what_they_say() -> None:
+    penalty = L2(strength=3.0, n_penalised=2)
+    w = np.array([1.0, -2.0, 50.0])
+    v = penalty.prox(w, 0.5)
+    np.testing.assert_allclose(v, w - 0.5 * penalty.gradient(v))
+    g = penalty.gradient(w)
+    np.testing.assert_allclose(penalty.value(w) + penalty.conjugate(g), g @ w)
+    assert penalty.conjugate(np.array([0.0, 0.0, 1.0])) == np.inf
