@@ -1,0 +1,130 @@
+"""Read ``.npz`` files of a dense or a CSR matrix with labels."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from elasticml.data.chunk import Chunk, Dtype
+from elasticml.data.cut import Rows
+from elasticml.data.facts import BlockSummary, DataFacts
+from elasticml.data.files import absolute, file_facts, fingerprint, open_binary
+from elasticml.data.rows import cut_rows, rows_of_arrays
+from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
+from elasticml.errors import DataError
+
+
+def read_npz(path: str, *, dtype: Dtype = "float64", n_columns: int | None = None) -> NpzSource:
+    """Name an ``.npz`` file as a source; nothing is read yet.
+
+    Parameters
+    ----------
+    path : str
+        Holds ``y`` (n,), optionally ``sample_weight`` (n,), and either ``X`` (n, d), or ``data``,
+        ``indices``, ``indptr`` and ``shape`` as of a SciPy CSR matrix. Read whole by one member.
+    dtype, n_columns
+        As for :func:`elasticml.data.svmlight.read_svmlight`.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of range.
+    """
+    check_dtype(dtype)
+    return NpzSource(path=absolute(str(path)), dtype=dtype, n_columns=n_columns)
+
+
+def source_from_spec(spec: Mapping[str, Any]) -> NpzSource:
+    """Make the source that ``NpzSource.spec`` or a job's ``data`` section names."""
+    check_keys(spec, ("dtype", "n_columns"), ("path",))
+    return read_npz(
+        spec["path"], dtype=spec.get("dtype", "float64"), n_columns=spec.get("n_columns")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpzSource:
+    """An ``.npz`` file, in one block."""
+
+    path: str
+    dtype: Dtype = "float64"
+    n_columns: int | None = None
+
+    @property
+    def needs_survey(self) -> bool:
+        """Whether blocks must be surveyed first: never."""
+        return False
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether the one block is worth a cache: yes, it is the whole file."""
+        return True
+
+    def spec(self) -> dict[str, Any]:
+        """Name the source in a JSON-able dict."""
+        return {
+            "format": "npz",
+            "path": self.path,
+            "dtype": self.dtype,
+            "n_columns": self.n_columns,
+        }
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits over path, size, modification time and options."""
+        return fingerprint(self.spec(), file_facts(self.path))
+
+    def blocks(self) -> list[BlockInfo]:
+        """Name the one block; raises ConfigError or DataError for a missing or empty file."""
+        return [BlockInfo(index=0, nbytes=file_facts(self.path).size)]
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Read the file into chunks; see :class:`elasticml.data.source.Source`."""
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        rows = self._load()
+        return cut_rows(rows, self.n_columns, self.fingerprint(), block, size, self.dtype)
+
+    def survey(self, block: int) -> BlockSummary:
+        """Read and summarise the block; nobody needs to."""
+        return self.read(block, None, 1)[1]
+
+    def with_facts(self, facts: DataFacts) -> NpzSource:
+        """Read test data with the columns of the training data."""
+        return replace(self, n_columns=facts.n_columns)
+
+    def with_columns(self, n_columns: int) -> NpzSource:
+        """Read with so many columns; wider ones are dropped."""
+        return replace(self, n_columns=n_columns)
+
+    def _load(self) -> Rows:
+        try:
+            with open_binary(self.path) as file, np.load(file, allow_pickle=False) as held:
+                found = {key: held[key] for key in held.files}
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"{self.path} is no readable .npz file ({error}); write it with numpy.savez",
+                path=self.path,
+            ) from None
+        sparse = ("data", "indices", "indptr", "shape")
+        if "y" not in found or not ("X" in found or all(key in found for key in sparse)):
+            raise DataError(
+                f"{self.path} holds {', '.join(sorted(found)) or 'nothing'}; wanted y, and X or "
+                f"{', '.join(sparse)}",
+                path=self.path,
+            )
+        X: Any = found.get("X")
+        if X is None:
+            parts = (found["data"], found["indices"], found["indptr"])
+            try:
+                X = scipy.sparse.csr_array(parts, shape=tuple(found["shape"].tolist()))
+            except ValueError as error:
+                raise DataError(
+                    f"{self.path} holds no valid CSR matrix: {error}", path=self.path
+                ) from None
+        return rows_of_arrays(X, found["y"], found.get("sample_weight"), name=self.path)
