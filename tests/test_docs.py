@@ -119,6 +119,16 @@ def test_no_document_puts_work_off(document):
     assert marks.findall(document.read_text()) == []
 
 
+def test_every_document_that_the_code_names_exists():
+    named = {
+        (str(path.relative_to(ROOT)), name)
+        for folder in ("elasticml", "tests", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in re.findall(r"docs/[\w./-]+\.md", path.read_text())
+    }
+    assert {entry for entry in named if not (ROOT / entry[1]).exists()} == set()
+
+
 def test_the_walk_finds_the_documents_and_what_they_name():
     readme = ROOT / "README.md"
     assert {"make demo", "make test"} <= set(code_in(readme))
