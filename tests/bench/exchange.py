@@ -1,0 +1,258 @@
+"""Time one exchange without compute: our links against what else Dask and sockets offer.
+
+    python tests/bench/exchange.py [--workers 4 8] [--blocks 10] [--quick] [--json FILE]
+
+The root is in the scheduler's process, each worker is a process of its own. All ways take turns
+within one run, in an order drawn anew for each block: other figures of the same machine vary by
+more than the differences sought. Every sum is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client, Scheduler, Worker
+from distributed.core import ConnectionPool
+from exchange_ways import (
+    SIZE,
+    Actors,
+    Bare,
+    Futures,
+    Links,
+    Rpc,
+    Vector,
+    Way,
+    make_actor,
+    read_exactly,
+    ready_part,
+    rpc_handler,
+    serve_link,
+    serve_socket,
+)
+
+from elasticml.collective.dask_links import transport_of
+from elasticml.collective.transport import Link
+
+HOST = "127.0.0.1"
+SIZES = (1_000, 47_028, 1_000_000)
+#: Timed exchanges of each way in one block, by size.
+REPEATS = {1_000: 30, 47_028: 15, 1_000_000: 4}
+STREAM, BARE, RPC = "streams", "bare sockets", "direct RPC"
+#: The kinds of link that every worker opens.
+KINDS = {"stream": STREAM, "comm": "Dask messages"}
+
+Times = dict[str, dict[int, list[float]]]
+
+
+async def run_worker(address: str, port: int, index: int, sizes: tuple[int, ...]) -> None:
+    """Be a worker: answer in every way until the scheduler goes."""
+    parts = {size: ready_part(index, size) for size in sizes}
+    async with Worker(address, nthreads=1, name=index, dashboard=False, host=HOST) as worker:
+        worker.bench_parts = parts
+        worker.handlers["bench_partial"] = rpc_handler(parts)
+        thread = threading.Thread(
+            target=serve_socket, args=((HOST, port), index, parts), daemon=True
+        )
+        thread.start()
+        transport = transport_of(worker)
+        serving = []
+        for kind in KINDS:
+            link = await transport.connect(address, {"member": index, "transport": kind})
+            serving.append(asyncio.create_task(serve_link(link, parts)))
+        await asyncio.gather(*serving)
+        await worker.finished()
+
+
+async def accept_all(
+    scheduler: Scheduler, listener: socket.socket, n_workers: int
+) -> tuple[dict[str, list[Link]], list[socket.socket]]:
+    """Wait until every worker has opened its links and its socket; in the workers' order."""
+    links: dict[tuple[str, int], Link] = {}
+    complete = asyncio.Event()
+
+    async def on_link(link: Link) -> None:
+        links[link.hello["transport"], link.hello["member"]] = link
+        if len(links) == n_workers * len(KINDS):
+            complete.set()
+
+    transport_of(scheduler).listen(on_link)
+    peers: dict[int, socket.socket] = {}
+    head = bytearray(SIZE.size)
+    for _ in range(n_workers):
+        peer, _ = await asyncio.to_thread(listener.accept)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        read_exactly(peer, memoryview(head))
+        peers[SIZE.unpack(head)[0]] = peer
+    await complete.wait()
+    order = range(n_workers)
+    return {kind: [links[kind, k] for k in order] for kind in KINDS}, [peers[k] for k in order]
+
+
+@asynccontextmanager
+async def ways_of(n_workers: int, sizes: tuple[int, ...]) -> AsyncIterator[dict[str, Way]]:
+    """Start a scheduler and its workers; give out all ways of exchanging with them."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        async with AsyncExitStack() as stack:
+            scheduler = await stack.enter_async_context(
+                Scheduler(host=HOST, port=0, dashboard=False)
+            )
+            listener = stack.enter_context(socket.create_server((HOST, 0)))
+            port = listener.getsockname()[1]
+            options = ["--sizes", *map(str, sizes), "--serve", scheduler.address, str(port)]
+            for index in range(n_workers):
+                command = [sys.executable, __file__, *options, str(index)]
+                processes.append(subprocess.Popen(command))
+            links, peers = await accept_all(scheduler, listener, n_workers)
+            client = await stack.enter_async_context(
+                Client(scheduler.address, asynchronous=True, direct_to_workers=True)
+            )
+            pool = ConnectionPool(connection_args=scheduler.connection_args)
+            await pool.start()
+            stack.push_async_callback(pool.close)
+            named = {state.name: state.address for state in scheduler.workers.values()}
+            addresses = [named[k] for k in range(n_workers)]
+            made = [
+                client.submit(make_actor, actor=True, workers=[a], pure=False) for a in addresses
+            ]
+            ways: dict[str, Way] = {
+                BARE: Bare(peers, sizes),
+                **{name: Links(links[kind], sizes) for kind, name in KINDS.items()},
+                RPC: Rpc(pool, addresses),
+                "actors": Actors(await client.gather(made)),
+                "futures, gather": Futures(client, addresses),
+            }
+            yield ways
+            for peer in peers:
+                peer.close()
+    finally:
+        for process in processes:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+async def checked(way: Way, model: Vector, total: Vector, expected: Vector, k: int) -> float:
+    """Exchange once and check the sum; a new model each time."""
+    model[0] += 1
+    model[-1] -= 1
+    expected[0], expected[-1] = k * model[0], k * model[-1]
+    total[:] = np.nan
+    seconds = await way.exchange(model, total)
+    if not np.array_equal(total, expected):
+        raise AssertionError(f"{way}: wrong sum")
+    return seconds
+
+
+async def measure(n_workers: int, sizes: tuple[int, ...], n_blocks: int, quick: bool) -> Times:
+    """Time all ways in turns, in seconds."""
+    rng = np.random.default_rng(0)
+    async with ways_of(n_workers, sizes) as ways:
+        times: Times = {name: {size: [] for size in sizes} for name in ways}
+        for _ in range(n_blocks):
+            for size in sizes:
+                model, total = np.zeros(size), np.zeros(size)
+                expected = sum(ready_part(k, size) for k in range(n_workers))
+                for name in rng.permutation(list(ways)):
+                    # The first exchange after another way's is slower, and not timed.
+                    await checked(ways[name], model, total, expected, n_workers)
+                    for _ in range(2 if quick else REPEATS.get(size, 10)):
+                        seconds = await checked(ways[name], model, total, expected, n_workers)
+                        times[name][size].append(seconds)
+        return times
+
+
+def table(times: Times, n_workers: int) -> str:
+    """Write the medians as a Markdown table, with the ratios to RPC and to bare sockets."""
+    sizes = list(next(iter(times.values())))
+    lines = [
+        f"{n_workers} workers: median ms (x direct RPC, x bare sockets)",
+        "",
+        "| way | " + " | ".join(f"{size:,} doubles" for size in sizes) + " |",
+        "|---|" + "---|" * len(sizes),
+    ]
+    for name in times:
+        cells = []
+        for size in sizes:
+            mid = statistics.median(times[name][size])
+            rpc, bare = (statistics.median(times[other][size]) for other in (RPC, BARE))
+            cells.append(f"{mid * 1e3:.2f} ({mid / rpc:.2f}, {mid / bare:.2f})")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def targets(results: dict[int, Times]) -> list[dict[str, Any]]:
+    """Compare with what was promised: against RPC on 4 workers, against bare sockets."""
+    wanted = [(4, 47_028, RPC, 0.3), (4, 1_000_000, BARE, 1.25), (8, 1_000_000, BARE, 1.25)]
+    found = []
+    for n_workers, size, other, limit in wanted:
+        times = results.get(n_workers)
+        if times is not None and size in times[STREAM]:
+            ratio = statistics.median(times[STREAM][size]) / statistics.median(times[other][size])
+            found.append(
+                {
+                    "workers": n_workers,
+                    "doubles": size,
+                    "against": other,
+                    "ratio": ratio,
+                    "wanted_max": limit,
+                    "met": ratio <= limit,
+                }
+            )
+    return found
+
+
+def main() -> None:
+    """Run the benchmark, or one of its workers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="in doubles")
+    parser.add_argument("--blocks", type=int, default=10, help="turns of each way")
+    parser.add_argument("--quick", action="store_true", help="2 workers, 1 block: does it run?")
+    parser.add_argument("--json", type=Path, help="write every time to this file")
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    sizes = tuple(options.sizes)
+    if options.serve:
+        address, port, index = options.serve
+        asyncio.run(run_worker(address, int(port), int(index), sizes))
+        return
+    counts, n_blocks = ([2], 1) if options.quick else (options.workers, options.blocks)
+    results = {}
+    for n_workers in counts:
+        results[n_workers] = asyncio.run(measure(n_workers, sizes, n_blocks, options.quick))
+        print(table(results[n_workers], n_workers), end="\n\n", flush=True)
+    for target in targets(results):
+        print(
+            f"streams / {target['against']}, {target['doubles']:,} doubles, {target['workers']} "
+            f"workers: {target['ratio']:.2f}, wanted at most {target['wanted_max']}: "
+            + ("met" if target["met"] else "MISSED")
+        )
+    if options.json:
+        record = {
+            "python": platform.python_version(),
+            "targets": targets(results),
+            "seconds": {str(k): times for k, times in results.items()},
+        }
+        options.json.write_text(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""The ways of one exchange without compute, both sides of each: see ``exchange.py``.
+
+In every way the model really arrives at every worker (the answer depends on its ends), the partial
+lies ready there, and the root adds the partials in the order of the workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from distributed import Client, get_worker
+from distributed.core import ConnectionPool
+from distributed.protocol import to_serialize
+from numpy.typing import NDArray
+
+from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.transport import Link, LinkClosedError
+
+Vector = NDArray[np.float64]
+Parts = dict[int, Vector]
+
+SIZE = struct.Struct("<q")
+
+
+def ready_part(index: int, size: int) -> Vector:
+    """Make the partial that lies ready at worker ``index``."""
+    return np.arange(size, dtype=float) + index
+
+
+def answer(model: Vector, part: Vector) -> Vector:
+    """Make the partial depend on the model that arrived: its ends are the model's."""
+    part[0], part[-1] = model[0], model[-1]
+    return part
+
+
+class Way(Protocol):
+    """One way of exchanging; returns the seconds it took."""
+
+    async def exchange(self, model: Vector, total: Vector) -> float:
+        """Send the model to all workers and leave the sum of their partials in ``total``."""
+        ...
+
+
+# --- Links of ours: streams, or Dask messages -----------------------------------------------------
+
+
+async def serve_link(link: Link, parts: Parts) -> None:
+    """Answer every model on a link with the partial, until it closes."""
+    models = {size: np.empty(size) for size in parts}
+
+    def allocate(header: Header, prefix: Any) -> memoryview:
+        return memoryview(models[header.payload_bytes // 8])
+
+    while True:
+        try:
+            frame = await link.receive(allocate)
+            assert frame.payload is not None
+            size = frame.payload.nbytes // 8
+            part = answer(models[size], parts[size])
+            await link.send(
+                Frame(
+                    kind=Kind.PARTIAL,
+                    exchange=frame.exchange,
+                    prefix={},
+                    payload=memoryview(part),
+                )
+            )
+        except LinkClosedError:
+            return
+
+
+class Links:
+    """A star of links with the root here; one reader per link is always armed."""
+
+    def __init__(self, links: Sequence[Link], sizes: Sequence[int]) -> None:
+        self._links = links
+        self._parts = {size: [np.empty(size) for _ in links] for size in sizes}
+        self._here = [False] * len(links)
+        self._n_added = 0
+        self._exchange = 0
+        self._total = np.empty(0)
+        self._summed = asyncio.get_running_loop().create_future()
+        self._readers = [asyncio.create_task(self._read(k)) for k in range(len(links))]
+
+    async def exchange(self, model: Vector, total: Vector) -> float:
+        """See ``Way``."""
+        begin = time.perf_counter()
+        self._exchange += 1
+        self._here = [False] * len(self._links)
+        self._n_added, self._total = 0, total
+        self._summed = asyncio.get_running_loop().create_future()
+        frame = Frame(
+            kind=Kind.MODEL, exchange=self._exchange, prefix={}, payload=memoryview(model)
+        )
+        await asyncio.gather(*(link.send(frame) for link in self._links))
+        await self._summed
+        return time.perf_counter() - begin
+
+    async def _read(self, k: int) -> None:
+        def allocate(header: Header, prefix: Any) -> memoryview:
+            return memoryview(self._parts[header.payload_bytes // 8][k] if k else self._total)
+
+        while True:
+            try:
+                await self._links[k].receive(allocate)
+            except LinkClosedError:
+                return
+            self._here[k] = True
+            self._add()
+
+    def _add(self) -> None:
+        """Add what has arrived, in the order of the workers; the first lies in the total."""
+        parts = self._parts[self._total.size]
+        while self._n_added < len(self._here) and self._here[self._n_added]:
+            if self._n_added:
+                self._total += parts[self._n_added]
+            self._n_added += 1
+        if self._n_added == len(self._here):
+            self._summed.set_result(None)
+
+
+# --- Direct RPC -----------------------------------------------------------------------------------
+
+
+def rpc_handler(parts: Parts) -> Any:
+    """Make the handler that a worker registers as ``bench_partial``."""
+
+    async def bench_partial(model: Vector) -> dict[str, Any]:
+        return {"partial": to_serialize(answer(model, parts[model.size]))}
+
+    return bench_partial
+
+
+class Rpc:
+    """Calls of a handler on each worker over pooled comms."""
+
+    def __init__(self, pool: ConnectionPool, addresses: Sequence[str]) -> None:
+        self._pool, self._addresses = pool, addresses
+
+    async def exchange(self, model: Vector, total: Vector) -> float:
+        """See ``Way``."""
+        begin = time.perf_counter()
+        replies = await asyncio.gather(
+            *(self._pool(a).bench_partial(model=to_serialize(model)) for a in self._addresses)
+        )
+        add_all([reply["partial"] for reply in replies], total)
+        return time.perf_counter() - begin
+
+
+# --- Dask's own: futures with gather, actors ------------------------------------------------------
+
+
+def partial_task(model: Vector) -> Vector:
+    """Run as a task on a worker."""
+    return answer(model, get_worker().bench_parts[model.size])
+
+
+class Futures:
+    """Scatter the model, submit one task per worker, gather."""
+
+    def __init__(self, client: Client, addresses: Sequence[str]) -> None:
+        self._client, self._addresses = client, addresses
+
+    async def exchange(self, model: Vector, total: Vector) -> float:
+        """See ``Way``."""
+        begin = time.perf_counter()
+        [sent] = await self._client.scatter(
+            [model], hash=False, direct=True, workers=[self._addresses[0]]
+        )
+        futures = [
+            self._client.submit(partial_task, sent, workers=[a], pure=False)
+            for a in self._addresses
+        ]
+        add_all(await self._client.gather(futures, direct=True), total)
+        return time.perf_counter() - begin
+
+
+class Partials:
+    """The actor, one on each worker."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def partial(self, model: Vector) -> Vector:
+        """Answer the model."""
+        return answer(model, self._parts[model.size])
+
+
+def make_actor() -> Partials:
+    """Run as a task on a worker; its result becomes the actor."""
+    return Partials(get_worker().bench_parts)
+
+
+class Actors:
+    """Call the actor on each worker."""
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        self._actors = actors
+
+    async def exchange(self, model: Vector, total: Vector) -> float:
+        """See ``Way``."""
+        begin = time.perf_counter()
+        futures = [actor.partial(model) for actor in self._actors]
+        add_all([await future for future in futures], total)
+        return time.perf_counter() - begin
+
+
+def add_all(parts: Sequence[Vector], total: Vector) -> None:
+    """Leave the sum of the parts in ``total``."""
+    total[:] = parts[0]
+    for part in parts[1:]:
+        total += part
+
+
+# --- Bare sockets ---------------------------------------------------------------------------------
+
+
+def serve_socket(address: tuple[str, int], index: int, parts: Parts) -> None:
+    """Answer every model on a blocking socket, until it closes; runs in a thread."""
+    models = {size: np.empty(size) for size in parts}
+    head = bytearray(SIZE.size)
+    with socket.create_connection(address) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.sendall(SIZE.pack(index))
+        while read_exactly(peer, memoryview(head)):
+            (size,) = SIZE.unpack(head)
+            if not read_exactly(peer, memoryview(models[size]).cast("B")):
+                return
+            peer.sendall(memoryview(answer(models[size], parts[size])).cast("B"))
+
+
+def read_exactly(peer: socket.socket, buffer: memoryview) -> bool:
+    """Fill the buffer; False when the peer has closed."""
+    start = 0
+    while start < len(buffer):
+        n = peer.recv_into(buffer[start:], flags=socket.MSG_WAITALL)
+        if n == 0:
+            return False
+        start += n
+    return True
+
+
+class Bare:
+    """Blocking sockets from one thread; no event loop, no frames but a size."""
+
+    def __init__(self, peers: Sequence[socket.socket], sizes: Sequence[int]) -> None:
+        self._peers = peers
+        self._parts = {size: np.empty(size) for size in sizes}
+
+    async def exchange(self, model: Vector, total: Vector) -> float:
+        """See ``Way``; the time is that in the thread, without the way there."""
+        return await asyncio.to_thread(self._exchange, model, total)
+
+    def _exchange(self, model: Vector, total: Vector) -> float:
+        begin = time.perf_counter()
+        head, payload = SIZE.pack(model.size), memoryview(model).cast("B")
+        for peer in self._peers:
+            n = peer.sendmsg([head, payload]) - len(head)
+            if n < len(payload):
+                peer.sendall(payload[n:])
+        part = self._parts[model.size]
+        read_exactly(self._peers[0], memoryview(total).cast("B"))
+        for peer in self._peers[1:]:
+            read_exactly(peer, memoryview(part).cast("B"))
+            total += part
+        return time.perf_counter() - begin
