@@ -9,6 +9,8 @@ from elasticml.errors import ConfigError
 from elasticml.objectives.losses import Loss, loss_named
 from elasticml.objectives.penalties import L2
 
+ALL = pytest.mark.parametrize("loss", list(LOSSES.values()), ids=list(LOSSES))
+
 
 def grid(loss: Loss) -> tuple[np.ndarray, np.ndarray]:
     """Margins on both sides of every kink, with both labels (or real targets)."""
