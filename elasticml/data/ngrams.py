@@ -19,11 +19,15 @@ outgrow the caches (and the code its byte), and rows are kept as binary CSR with
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.chunk import Layout
+from elasticml.data.chunk import Chunk, Layout, sequence_chunk
+from elasticml.data.cut import Rows, cut, row_bounds
 from elasticml.data.kernels import kernel
+from elasticml.terms import ChunkId
 
 #: Hi-grams that fit a code of one byte.
 CODES_MAX = 256
@@ -162,6 +166,49 @@ def indices_of_letters(
                 out[i, j] = first[n - lo] + p * n_grams + gram
                 j += 1
     return out
+
+
+def cut_letters(
+    letters: NDArray[np.uint8],
+    labels: NDArray[np.float64],
+    alphabet: str,
+    ngrams: tuple[int, int],
+    block: ChunkId,
+    chunk_bytes: int,
+) -> list[Chunk]:
+    """Cut sequences into chunks laid out as :func:`sequence_layout` says.
+
+    Parameters
+    ----------
+    letters : ndarray (n, length), uint8
+        Numbers in the alphabet.
+    labels : ndarray (n,), float64
+    block : ChunkId
+        Id of the first chunk; the others count up from its ordinal.
+    chunk_bytes : int
+        A chunk holds at most this, or one row.
+    """
+    n, length = letters.shape
+    sigma, (lo, hi) = len(alphabet), ngrams
+    layout = sequence_layout(alphabet, length, ngrams)
+    if layout.kind == "binary_csr":
+        first = first_columns(sigma, length, ngrams)
+        indices = indices_of_letters(letters, sigma, lo, hi, first)
+        rows = Rows(
+            labels=labels,
+            n_columns=layout.n_columns,
+            indptr=np.arange(n + 1, dtype=np.int64) * indices.shape[1],
+            indices=indices.ravel(),
+        )
+        return cut(rows, block.source, block.block, chunk_bytes, first_ordinal=block.ordinal)
+    codes = codes_of_letters(letters, sigma, hi)
+    bounds = row_bounds(np.full(n, length + 8, np.int64), chunk_bytes).tolist()
+    return [
+        sequence_chunk(
+            ChunkId(block.source, block.block, block.ordinal + i), labels[a:b], codes[a:b], layout
+        )
+        for i, (a, b) in enumerate(pairwise(bounds))
+    ]
 
 
 def letters_of_codes(codes: NDArray[np.uint8], layout: Layout) -> NDArray[np.uint8]:

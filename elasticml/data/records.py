@@ -1,0 +1,207 @@
+"""Records of sequence files: tab-separated lines, or FASTA with the label in the header."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.data.ngrams import UNKNOWN, letter_table
+from elasticml.errors import DataError
+
+#: Makes the error for a line (from 0, within the text that is parsed) and what is wrong with it.
+Fail = Callable[[int, str], DataError]
+
+TSV_LABEL: Final = 0
+TSV_SEQUENCE: Final = -1
+FASTA_LABEL: Final = "label"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions:
+    """What to take from each record."""
+
+    alphabet: str = "ACGT"
+    #: TSV: column number (negative from the right) or name in the first line; FASTA: header key.
+    label: int | str | None = None
+    #: TSV only: column of the letters; the last one by default.
+    sequence: int | str | None = None
+    #: Letters ``[start, stop)`` of each sequence, from 0; all of them by default.
+    window: tuple[int, int] | None = None
+    unknown_letter: Literal["error", "skip"] = "error"
+
+    @property
+    def has_header(self) -> bool:
+        """Whether a TSV file's first line names its columns."""
+        return isinstance(self.label, str) or isinstance(self.sequence, str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Parsed records: labels (n,) float64, letters (n, length) uint8 numbers in the alphabet."""
+
+    labels: NDArray[np.float64]
+    letters: NDArray[np.uint8]
+    #: Records left out because of a letter outside the alphabet.
+    n_skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    labels: list[float]
+    sequences: list[bytes]
+    #: Line of each record, from 0.
+    lines: list[int]
+
+
+def tsv_columns(first_line: bytes, options: RecordOptions) -> tuple[int, int]:
+    """Find the numbers of the label and sequence columns; names are looked up in ``first_line``.
+
+    Raises
+    ------
+    KeyError
+        With the name that is not there.
+    """
+    names = [field.strip().decode(errors="replace") for field in first_line.split(b"\t")]
+
+    def number(column: int | str | None, default: int) -> int:
+        if not isinstance(column, str):
+            return default if column is None else column
+        if column not in names:
+            raise KeyError(column)
+        return names.index(column)
+
+    return number(options.label, TSV_LABEL), number(options.sequence, TSV_SEQUENCE)
+
+
+def parse_tsv(
+    text: bytes, columns: tuple[int, int], options: RecordOptions, length: int | None, fail: Fail
+) -> Records:
+    """Parse lines of tab-separated fields; blank lines do not count.
+
+    Parameters
+    ----------
+    text : bytes
+        Whole lines, without the one that names the columns.
+    columns : tuple of int
+        Numbers of the label and sequence columns.
+    length : int or None
+        Letters in every sequence after the window; None takes the first one's.
+
+    Raises
+    ------
+    DataError
+        Made by ``fail``: a missing field, a label that is no number, an odd length or letter.
+    """
+    label_at, sequence_at = columns
+    raw = _Raw([], [], [])
+    for number, line in enumerate(text.split(b"\n")):
+        if not line.strip():
+            continue
+        fields = line.split(b"\t")
+        try:
+            label, sequence = fields[label_at], fields[sequence_at]
+        except IndexError:
+            wanted = f"columns {label_at} and {sequence_at} for label and sequence"
+            raise fail(number, f"{len(fields)} tab-separated fields, wanted {wanted}") from None
+        raw.labels.append(_label(label, number, fail))
+        raw.sequences.append(sequence.strip())
+        raw.lines.append(number)
+    return _letters(raw, options, length, fail)
+
+
+def parse_fasta(text: bytes, options: RecordOptions, length: int | None, fail: Fail) -> Records:
+    """Parse FASTA records ``> ..., label=1, ...`` followed by lines of letters.
+
+    Parameters
+    ----------
+    text : bytes
+        Whole records.
+    length : int or None
+        As for :func:`parse_tsv`.
+
+    Raises
+    ------
+    DataError
+        Made by ``fail``: no label in a header, text before the first one, an odd length or letter.
+    """
+    key = options.label if isinstance(options.label, str) else FASTA_LABEL
+    pattern = re.compile(rb"(?:^|[\s,;|>])" + re.escape(key.encode()) + rb"\s*[=:]\s*([^\s,;|]*)")
+    raw = _Raw([], [], [])
+    parts: list[bytes] = []
+    for number, line in enumerate(text.split(b"\n")):
+        if line.startswith(b">"):
+            if raw.lines:
+                raw.sequences.append(b"".join(parts))
+            parts = []
+            found = pattern.search(line)
+            if found is None:
+                raise fail(number, f"the header holds no {key}=..., wanted a label; set data.label")
+            raw.labels.append(_label(found.group(1), number, fail))
+            raw.lines.append(number)
+        elif raw.lines:
+            parts.append(line.strip())
+        elif line.strip():
+            raise fail(number, "letters before the first header, wanted a line that begins with >")
+    if raw.lines:
+        raw.sequences.append(b"".join(parts))
+    return _letters(raw, options, length, fail)
+
+
+def _label(text: bytes, line: int, fail: Fail) -> float:
+    try:
+        label = float(text)
+    except ValueError:
+        label = math.nan
+    if not math.isfinite(label):
+        shown = text.decode(errors="replace")[:40]
+        raise fail(line, f"label {shown!r} is no finite number; check data.label")
+    return label
+
+
+def _letters(raw: _Raw, options: RecordOptions, length: int | None, fail: Fail) -> Records:
+    """Cut the windows, check lengths and turn letters into numbers."""
+    sequences, start = raw.sequences, 0
+    if options.window is not None:
+        start, stop = options.window
+        _check_lengths(sequences, raw.lines, lambda n: n >= stop, f"at least {stop}", fail)
+        sequences = [sequence[start:stop] for sequence in sequences]
+    elif sequences:
+        wanted = len(sequences[0]) if length is None else length
+        text = f"{wanted} as in the first; set data.window to cut them"
+        _check_lengths(sequences, raw.lines, lambda n: n == wanted, text, fail)
+    n = len(sequences)
+    width = len(sequences[0]) if n else 0
+    given = np.frombuffer(b"".join(sequences), np.uint8).reshape(n, width)
+    letters = letter_table(options.alphabet)[given]
+    labels = np.array(raw.labels, np.float64)
+    is_bad: NDArray[np.bool_] = (letters == UNKNOWN).any(axis=1)
+    if not is_bad.any():
+        return Records(labels=labels, letters=letters, n_skipped=0)
+    if options.unknown_letter == "error":
+        i = int(np.argmax(is_bad))
+        p = int(np.argmax(letters[i] == UNKNOWN))
+        raise fail(
+            raw.lines[i],
+            f"letter {chr(given[i, p])!r} at position {start + p} is not in the alphabet "
+            f"{options.alphabet}; set data.unknown_letter to skip to drop such rows",
+        )
+    n_skipped = int(is_bad.sum())
+    return Records(labels=labels[~is_bad], letters=letters[~is_bad], n_skipped=n_skipped)
+
+
+def _check_lengths(
+    sequences: Sequence[bytes],
+    lines: Sequence[int],
+    fits: Callable[[int], bool],
+    wanted: str,
+    fail: Fail,
+) -> None:
+    for sequence, line in zip(sequences, lines, strict=True):
+        if not fits(len(sequence)):
+            raise fail(line, f"a sequence of {len(sequence)} letters, wanted {wanted}")
