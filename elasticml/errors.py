@@ -57,3 +57,17 @@ class JobFailedError(ElasticmlError):
 
 class NotEnoughMembersError(ElasticmlError):
     """Fewer members than the job needs; fields: ``have``, ``need``, ``waited_s``."""
+
+
+def error_to_dict(error: ElasticmlError) -> dict[str, Any]:
+    """Write an error as plain values, for a process that raises it again."""
+    fields = {k: v for k, v in error.fields.items() if isinstance(v, (str, int, float))}
+    return {"kind": type(error).__name__, "message": error.message, "fields": fields}
+
+
+def error_from_dict(body: dict[str, Any]) -> ElasticmlError:
+    """Make the error again that ``error_to_dict`` wrote; an unknown kind becomes the root."""
+    kind = globals().get(body["kind"])
+    if not (isinstance(kind, type) and issubclass(kind, ElasticmlError)):
+        kind = ElasticmlError
+    return kind(body["message"], **body.get("fields", {}))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NewType
+from typing import Final, NewType
+
+#: The package's version; processes of one job must agree on it.
+VERSION: Final = "0.1.0"
 
 JobId = NewType("JobId", str)
 Generation = NewType("Generation", int)

@@ -45,9 +45,17 @@ class Driver:
     settings : Settings
     policies : iterable of Policy
         Asked in this order at every round boundary.
+    check_every_event : bool
+        Re-derive the invariants after every event (up to 64 members); otherwise at round ends and
+        when somebody joins or goes.
     """
 
-    def __init__(self, settings: Settings, policies: Iterable[Policy]) -> None:
+    def __init__(
+        self, settings: Settings, policies: Iterable[Policy], check_every_event: bool = True
+    ) -> None:
+        self.check_every_event = check_every_event
+        #: Members that took part when the job ended.
+        self.members_at_end = 0
         self.state = JobState(settings=settings)
         self.loading = Loading(self.state)
         self.mobility = Mobility(self.state, policies)
@@ -89,9 +97,10 @@ class Driver:
         self.state.cause = event.cause or type(event).__name__
         commands = self._handlers[type(event)](event, now_s)
         commands = self._settle(commands, now_s)
-        if len(self.state.membership.members) <= FULL_CHECK_MEMBERS_MAX or isinstance(
-            event, ev.RoundFinished
-        ):
+        often = (
+            self.check_every_event and len(self.state.membership.members) <= FULL_CHECK_MEMBERS_MAX
+        )
+        if often or isinstance(event, (ev.RoundFinished, ev.Lost, ev.Arrived)):
             check(self)
         return commands
 
@@ -495,6 +504,7 @@ class Driver:
         state = self.state
         state.stage = "ended"
         self.request = None
+        self.members_at_end = len(state.membership.working())
         ended: list[Command] = [
             EndJob(
                 cause=state.cause,

@@ -1,0 +1,76 @@
+"""What a member holds of a job's data: reading blocks, giving chunks away, taking them in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from elasticml.data.chunk import Chunk
+from elasticml.data.facts import BlockSummary
+from elasticml.data.source import Source, read_block, read_chunks
+from elasticml.errors import DataError
+from elasticml.terms import ChunkId
+
+
+class ChunkStore:
+    """Chunks by id; it outlives a member's life, so that a fenced one comes back with its data.
+
+    Parameters
+    ----------
+    limit_bytes : int, optional
+        Bytes that chunk bodies may take; None means no limit.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.chunks: dict[ChunkId, Chunk] = {}
+        self.limit_bytes = limit_bytes
+        #: Sent away and acknowledged by nobody yet; dropped when the ledger says so.
+        self.given: set[ChunkId] = set()
+
+    def put(self, chunks: Iterable[Chunk]) -> None:
+        """Take chunks in.
+
+        Raises
+        ------
+        DataError
+            When they do not fit the member's memory.
+        """
+        for chunk in chunks:
+            if chunk.id not in self.chunks:
+                self.chunks[chunk.id] = chunk
+        held = sum(c.nbytes for c in self.chunks.values())
+        if self.limit_bytes is not None and held > self.limit_bytes:
+            raise DataError(
+                f"the chunks on one member take {held} bytes, its limit is {self.limit_bytes}: use "
+                "more members, more memory per worker, or dtype float32",
+                held=held,
+                limit=self.limit_bytes,
+            )
+
+    def read(
+        self, source: Source, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Read a block of the source and keep its chunks."""
+        chunks, summary = read_block(source, block, chunk_bytes, n_members)
+        self.put(chunks)
+        return chunks, summary
+
+    def load(
+        self,
+        source: Source,
+        ids: Sequence[ChunkId],
+        chunk_bytes: int | None,
+        n_members: int,
+    ) -> int:
+        """Have these chunks here: those that are missing are read again. Returns bytes read."""
+        missing = [id for id in ids if id not in self.chunks]
+        if missing:
+            self.put(read_chunks(source, missing, chunk_bytes, n_members))
+        return sum(self.chunks[id].nbytes for id in missing)
+
+    def own(self, ids: Sequence[ChunkId]) -> list[Chunk]:
+        """Chunks to compute over, in the order of ids; what was given away is dropped."""
+        owned = [self.chunks[id] for id in ids]
+        for id in self.given - set(ids):
+            self.chunks.pop(id, None)
+        self.given.clear()
+        return owned

@@ -1,0 +1,529 @@
+"""The driver's shell: turns frames and trainer steps into events, and performs commands.
+
+It knows no Dask: links come from a Transport, heavy work goes to a Runner, time is a callable. The
+scheduler plugin and the tests give it the real or the in-memory ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from elasticml.algorithms.registry import algorithm
+from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.transport import LinkClosedError, Transport
+from elasticml.control import commands as cmd
+from elasticml.control import events as ev
+from elasticml.control.driver import Driver
+from elasticml.control.settings import settings_from_record
+from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
+from elasticml.data.source import Source, source_from_spec
+from elasticml.errors import ElasticmlError, error_to_dict
+from elasticml.policies.absence import absence_policy
+from elasticml.runtime.arrays import Buffers, bytes_of, manifest, vector_of
+from elasticml.runtime.codec import decode, encode
+from elasticml.runtime.execution import Runner
+from elasticml.runtime.faults import FaultInjector
+from elasticml.runtime.journal import Journal
+from elasticml.runtime.peer import Peer
+from elasticml.runtime.training import Training
+from elasticml.terms import ExchangeId, Mask, MemberId, member_id
+
+logger = logging.getLogger(__name__)
+messages = logging.getLogger(f"{__name__}.messages")
+
+
+class DriverShell:
+    """One job on the scheduler.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record.
+    transport : Transport
+        Reaches the members.
+    runner : Runner
+        Runs the trainer and the sums.
+    clock : callable
+        Seconds, monotonic.
+    injector : FaultInjector, optional
+        Performs planned faults.
+    bodies : sequence of bytes-like, optional
+        Chunk bodies of an in-memory source, per block.
+    check_every_event : bool
+        Re-derive all invariants after every event (tests), or at membership changes and round
+        boundaries only.
+    """
+
+    def __init__(
+        self,
+        record: Mapping[str, Any],
+        *,
+        source: Source,
+        n_blocks: int,
+        transport: Transport,
+        runner: Runner,
+        clock: Callable[[], float],
+        injector: FaultInjector | None = None,
+        bodies: Mapping[int, list[tuple[str, Any]]] | None = None,
+        check_every_event: bool = False,
+    ) -> None:
+        self.record = record
+        self.source = source
+        self.bodies = bodies or {}
+        settings = settings_from_record(record, n_blocks, source.needs_survey)
+        self.driver = Driver(settings, [absence_policy(settings.absent)], check_every_event)
+        self.journal = Journal(record)
+        self.training: Training | None = None
+        self.facts: DataFacts | None = None
+        self.state = "loading"
+        self.error: dict[str, Any] | None = None
+        self.summary: dict[str, Any] = {}
+        #: Set when the job is over; and whenever the story has grown (then replaced).
+        self.ended = asyncio.Event()
+        self.grown = asyncio.Event()
+        self._transport = transport
+        self._runner = runner
+        self._clock = clock
+        self._start_s = clock()
+        self._injector = injector
+        self._buffers = Buffers()
+        self._peers: dict[MemberId, Peer] = {}
+        self._arrivals: dict[int, Peer] = {}
+        self._arrival_of: dict[Peer, int] = {}
+        self._member_of: dict[Peer, MemberId] = {}
+        self._invited: set[str] = set()
+        self._summaries: dict[int, BlockSummary] = {}
+        self._compute_s: dict[str, float] = {}
+        self._member_bytes: dict[str, int] = {}
+        self._past_bytes = 0
+        self._queue: deque[ev.Event] = deque()
+        self._draining = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # --- time and events --------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """Seconds since the job began."""
+        return self._clock() - self._start_s
+
+    def feed(self, event: ev.Event) -> None:
+        """Let the machine handle an event, and perform what it commands."""
+        self._queue.append(event)
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._queue:
+                event = self._queue.popleft()
+                if messages.isEnabledFor(logging.DEBUG):
+                    messages.debug("job %s: %s", self.record["job"], event)
+                try:
+                    commands = self.driver.handle(event, self.now_s())
+                except ElasticmlError as error:
+                    # A broken invariant must not be summed into a model.
+                    logger.exception("job %s: broken invariant", self.record["job"])
+                    commands = self.driver.handle(ev.Failed(reason=error.message), self.now_s())
+                for command in commands:
+                    self._perform(command)
+        finally:
+            self._draining = False
+
+    def tick(self) -> None:
+        """Let time pass; called every few milliseconds."""
+        if not self.ended.is_set():
+            self.feed(ev.Ticked(cause="clock"))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def invite(self, address: str) -> None:
+        """Open a link to a worker that has announced itself; idempotent while it is open."""
+        if address in self._invited or self.ended.is_set():
+            return
+        self._invited.add(address)
+        self._spawn(self._serve(address))
+
+    async def _serve(self, address: str) -> None:
+        hello = {
+            "job": self.record["job"],
+            "kind": "driver",
+            "transport": (self.record.get("collective") or {}).get("transport", "auto"),
+        }
+        try:
+            link = await self._transport.connect(address, hello)
+        except (LinkClosedError, ElasticmlError) as error:
+            log = logger.info if isinstance(error, LinkClosedError) else logger.warning
+            log("worker %s cannot take part: %s", address, error)
+            self._invited.discard(address)
+            return
+        peer = Peer(link, self._allocate, self._on_frame, self._on_closed)
+        try:
+            await peer.run()
+        finally:
+            self._invited.discard(address)
+            self._past_bytes += link.sent_bytes
+
+    def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        return self._buffers.take(header.payload_bytes).data.cast("B")
+
+    def _on_closed(self, peer: Peer, reason: str) -> None:
+        self._arrivals.pop(self._arrival_of.pop(peer, -1), None)
+        member = self._member_of.pop(peer, None)
+        if member is not None and self._peers.get(member) is peer:
+            del self._peers[member]
+            self.feed(ev.Lost(cause="link", member=member, reason=reason))
+
+    def worker_removed(self, address: str) -> None:
+        """Handle the scheduler's word that a worker is gone."""
+        record = self.driver.state.membership.at(address)
+        if record is not None:
+            self.feed(ev.Lost(cause="scheduler", member=record.id, reason="closed"))
+
+    def _on_frame(self, peer: Peer, frame: Frame) -> None:
+        if frame.kind == Kind.PARTIAL:
+            self._on_partial(peer, frame)
+            return
+        message = frame.prefix
+        if message.get("type") == "Arrive":
+            arrival = len(self._arrival_of) + 1 + max(self._arrivals, default=0)
+            self._arrivals[arrival] = peer
+            self._arrival_of[peer] = arrival
+            self.feed(decode({**message, "type": "Arrived", "arrival": arrival}))
+            return
+        member = self._member_of.get(peer)
+        if member is None:
+            return  # fenced meanwhile: what it says is of a former life
+        if message["type"] == "BlockRead":
+            summary = BlockSummary.from_json(message["summary"])
+            self._summaries[summary.block] = summary
+            message = {k: v for k, v in message.items() if k != "summary"}
+        if message["type"] == "Failed" and message.get("error"):
+            self.error = dict(message["error"])
+            message = {k: v for k, v in message.items() if k != "error"}
+        event = decode(message)
+        self.feed(event)
+
+    def _on_partial(self, peer: Peer, frame: Frame) -> None:
+        member = self._member_of.get(peer)
+        array = vector_of(frame)
+        prefix = frame.prefix
+        if member is None:
+            self._buffers.give(array)
+            return
+        if "anchor_of" in prefix:
+            whose = prefix["anchor_of"]
+            self.feed(
+                ev.AnchorArrived(
+                    cause=f"link {member}",
+                    member=member,
+                    exchange=ExchangeId(frame.exchange),
+                    sender=member_id(whose) if whose else None,
+                    handle=self._buffers.bind(array),
+                )
+            )
+            return
+        self._compute_s.update(prefix.get("compute_s") or {})
+        self._member_bytes.update(prefix.get("sent") or {})
+        self.feed(
+            ev.PartialArrived(
+                cause=f"link {member}",
+                exchange=ExchangeId(frame.exchange),
+                sender=member,
+                contributors=Mask(int(prefix["of"], 16)),
+                order=prefix["order"],
+                handle=self._buffers.bind(array),
+            )
+        )
+
+    def sent_bytes(self) -> int:
+        """Bytes that the driver and the members have sent on links."""
+        open_links = sum(peer.link.sent_bytes for peer in self._peers.values())
+        return self._past_bytes + open_links + sum(self._member_bytes.values())
+
+    # --- commands ---------------------------------------------------------------------------------
+
+    def _perform(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.Record():
+                self._tell(command)
+            case cmd.AddRow():
+                self._add_row(command.fields)
+            case cmd.Welcome():
+                self._welcome(command)
+            case cmd.Configure():
+                assert self.facts is not None
+                self._order(command, facts=self.facts.to_json(), spec=self.source.spec())
+            case cmd.ReadBlocks():
+                self._read_blocks(command)
+            case cmd.LoadChunks():
+                self._send_bodies(command.member, {c.block for c in command.chunks})
+                self._order(command)
+            case cmd.Dismiss():
+                self._dismiss(command)
+            case cmd.Order():
+                self._order(command)
+            case cmd.ForwardModel():
+                self._forward_model(command)
+            case cmd.Refuse():
+                self._buffers.free(command.handle)
+            case cmd.Forget():
+                for handle in command.handles:
+                    self._buffers.free(handle)
+            case cmd.Detach():
+                pass  # a member's link to the driver closes with its life, not with its place
+            case cmd.MergeFacts():
+                self._merge_facts(command.survey)
+            case cmd.StartTrainer():
+                self._start_trainer()
+            case cmd.Deliver():
+                self._deliver(command)
+            case cmd.Continue():
+                assert self.training is not None
+                self._step(self.training.proceed, command.go_on)
+            case cmd.Inject():
+                self._spawn(self._inject(command))
+            case cmd.EndJob():
+                self._end(command)
+            case _:
+                raise NotImplementedError(type(command).__name__)
+
+    def _tell(self, command: cmd.Record) -> None:
+        fields = dict(command.fields)
+        if command.event == "ExchangeEnded":
+            fields["compute_s"], self._compute_s = self._compute_s, {}
+        self.journal.tell(self.now_s(), command.event, fields, command.cause)
+        self.grown.set()
+        self.grown = asyncio.Event()
+        if command.event in ("MemberLost", "MemberActive", "MemberNoticed", "GroupReturned"):
+            logger.info("job %s: %s %s", self.record["job"], command.event, fields)
+
+    def _add_row(self, fields: Mapping[str, Any]) -> None:
+        self.journal.add_row(self.now_s(), fields, self.sent_bytes())
+        if self.training is not None:
+            self.journal.snapshot(int(fields["round"]), self.training.last_arrays())
+
+    def _order(self, order: cmd.Order, **extras: Any) -> None:
+        peer = self._peers.get(order.member)
+        if peer is not None:
+            peer.tell({**encode(order), **extras})
+
+    def _welcome(self, command: cmd.Welcome) -> None:
+        peer = self._arrivals.pop(command.arrival, None)
+        if peer is None:
+            self.feed(ev.Lost(cause="welcome", member=command.member, reason="closed"))
+            return
+        self._arrival_of.pop(peer, None)
+        self._peers[command.member] = peer
+        self._member_of[peer] = command.member
+        names = ("job", "algorithm", "absent", "chunk_bytes", "threads", "seed", "collective")
+        record = {name: self.record.get(name) for name in names}
+        self._order(
+            command,
+            record=record,
+            spec=self.source.spec(),
+            n_members=self.driver.state.settings.start_members,
+        )
+
+    def _dismiss(self, command: cmd.Dismiss) -> None:
+        peer = self._peers.pop(command.member, None)
+        if peer is not None:
+            self._member_of.pop(peer, None)
+            peer.tell(encode(command))
+            peer.close_after_sending()
+
+    def _read_blocks(self, command: cmd.ReadBlocks) -> None:
+        self._send_bodies(command.member, set(command.blocks))
+        self._order(command)
+
+    def _send_bodies(self, member: MemberId, blocks: set[int]) -> None:
+        """Send the chunks of an in-memory source: only the driver has them."""
+        peer = self._peers.get(member)
+        for block in sorted(blocks):
+            for name, body in self.bodies.get(block, ()):
+                if peer is not None:
+                    frame = Frame(kind=Kind.CHUNK, prefix={"chunk": name}, payload=memoryview(body))
+                    peer.send(frame)
+
+    def _forward_model(self, command: cmd.ForwardModel) -> None:
+        peer, training = self._peers.get(command.to), self.training
+        if peer is None or training is None or training.exchange is None:
+            return
+        exchange = training.exchange
+        peer.send(
+            Frame(
+                kind=Kind.MODEL,
+                exchange=command.exchange,
+                prefix={
+                    "generation": self.driver.state.generation,
+                    "operation": exchange.operation,
+                    "parameters": dict(exchange.parameters),
+                    "model": manifest(exchange.model),
+                    "returns": {name: list(shape) for name, shape in exchange.returns.items()},
+                    "reduce": exchange.reduce,
+                    "keep": exchange.keep,
+                },
+                payload=bytes_of(training.packed),
+            )
+        )
+
+    # --- the trainer --------------------------------------------------------------------------------
+
+    def _merge_facts(self, survey: bool) -> None:
+        try:
+            facts = merge_summaries([self._summaries[b] for b in sorted(self._summaries)])
+            if survey or self.source.needs_survey:
+                self.source = self.source.with_facts(facts)
+            if not survey:
+                self.facts = facts
+        except ElasticmlError as error:
+            self._fail(error)
+            return
+        if not survey:
+            self.journal.tell(
+                self.now_s(),
+                "DataLoaded",
+                {
+                    "rows": facts.n_rows,
+                    "features": facts.n_columns,
+                    "chunks": facts.n_chunks,
+                    "bytes": facts.nbytes,
+                    "notes": list(facts.notes),
+                },
+                "all blocks read",
+            )
+        self.feed(ev.FactsFixed(cause="blocks", survey=survey))
+
+    def _fail(self, error: ElasticmlError) -> None:
+        self.error = error_to_dict(error)
+        self.feed(ev.Failed(cause="driver", reason=error.message))
+
+    def _start_trainer(self) -> None:
+        settings = dict(self.record["algorithm"])
+        name = settings.pop("name")
+        assert self.facts is not None
+        try:
+            trainer = algorithm(name).trainer(
+                settings, self.facts, self.driver.state.settings.absent
+            )
+        except ElasticmlError as error:
+            self._fail(error)
+            return
+        self.state = "running"
+        self.training = Training(trainer)
+        self._step(self.training.start)
+
+    def _step(self, function: Callable[..., ev.Event], *args: Any) -> None:
+        self._spawn(self._stepping(function, *args))
+
+    async def _stepping(self, function: Callable[..., ev.Event], *args: Any) -> None:
+        event = await self._runner.run(function, *args)
+        if self.training is not None and isinstance(self.training.error, ElasticmlError):
+            self._fail(self.training.error)
+            return
+        self.feed(event)
+
+    def _deliver(self, command: cmd.Deliver) -> None:
+        assert self.training is not None
+        inputs = [self._buffers[handle] for handle in command.inputs]
+        anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
+        self._step(self.training.deliver, command, inputs, anchor)
+
+    # --- faults, the end ------------------------------------------------------------------------------
+
+    async def _inject(self, command: cmd.Inject) -> None:
+        error = None
+        if self._injector is None:
+            error = "this cluster cannot inject faults"
+        else:
+            try:
+                await self._carry_out(self._injector, command)
+            except ElasticmlError as failure:
+                error = failure.message
+        if error is not None:
+            logger.warning("job %s: fault %s failed: %s", self.record["job"], command.kind, error)
+        self.feed(ev.FaultPerformed(cause="planned", kind=command.kind, error=error))
+
+    async def _carry_out(self, injector: FaultInjector, command: cmd.Inject) -> None:
+        if command.kind == "return":
+            await injector.bring_back(command.count)
+        elif command.kind == "prepare":
+            await injector.prepare(command.count)
+        else:
+            living = self.driver.state.membership.members
+            addresses = [living[m].address for m in command.members if m in living]
+            lose = injector.lose(addresses, command.how, command.grace_s)  # type: ignore[arg-type]
+            if command.how == "kill":
+                await lose
+            else:
+                self._spawn(lose)  # the round goes on while the grace runs
+
+    def _end(self, command: cmd.EndJob) -> None:
+        training, machine = self.training, self.driver
+        model = training.model if training is not None else None
+        self.state = command.state
+        if command.state == "failed" and self.error is None:
+            self.error = {"kind": "JobFailedError", "message": command.reason, "fields": {}}
+        if model is not None or self.journal.rows:
+            # The final model's own row: the state after the last round.
+            row = {
+                "round": machine.state.round,
+                "objective": None if model is None else model.objective,
+                "objective_kind": None if model is None or model.objective is None else "exact",
+                "gap": None if model is None else model.gap,
+                "step": None,
+                "stand_ins": 0,
+                "members": machine.members_at_end,
+                "absent_examples": machine.state.ledger.absent_rows(),
+            }
+            self._add_row(row)
+        self.journal.tell(
+            self.now_s(),
+            "JobEnded",
+            {
+                "state": command.state,
+                "reason": command.reason,
+                "converged": bool(model is not None and model.converged),
+                "round": machine.state.round,
+            },
+            command.cause,
+        )
+        self.summary = self.journal.summary(
+            reason=command.reason,
+            converged=bool(model is not None and model.converged),
+            rounds=machine.state.round,
+            seconds=self.now_s(),
+            objective=None if model is None else model.objective,
+            facts=None if self.facts is None else self.facts.to_json(),
+            members=machine.members_at_end,
+        )
+        self.ended.set()
+        self.grown.set()
+
+    def cancel(self) -> None:
+        """End the job now; what it has reached stays as its result."""
+        if not self.ended.is_set():
+            self.feed(ev.CancelRequested(cause="client"))
+
+    async def close(self) -> None:
+        """Close all links and let the work thread go."""
+        for peer in list(self._peers.values()):
+            peer.close_after_sending()
+        self._runner.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def make_shell(record: Mapping[str, Any], **arguments: Any) -> DriverShell:
+    """Make a shell from a record alone; raises what the source raises for bad data."""
+    source = source_from_spec(record["data"])
+    n_blocks = len(source.blocks())
+    return DriverShell(record, source=source, n_blocks=n_blocks, **arguments)

@@ -1,0 +1,92 @@
+"""Where heavy work runs: in threads for real, in line for tests; and solvers' parallelism."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+
+class Runner(Protocol):
+    """Runs one call at a time, in the order of the calls."""
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the function and return its result; exceptions pass through."""
+        ...
+
+    def close(self) -> None:
+        """Accept no more calls."""
+        ...
+
+
+class ThreadRunner:
+    """One thread of its own, so that the event loop stays free while it works."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the function in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+
+    def close(self) -> None:
+        """Let the thread end after its present call."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class InlineRunner:
+    """Calls at once on the loop: deterministic, for tests and the simulator."""
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the function."""
+        return function(*args)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class SerialParallel:
+    """Parallelism of one: maps in a loop."""
+
+    n_threads = 1
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """Apply ``function`` to every item."""
+        return [function(item) for item in items]
+
+
+class ThreadParallel:
+    """A pool of threads for one member's kernels, which release the GIL.
+
+    Parameters
+    ----------
+    n_threads : int
+        >= 1; the calling thread is one of them.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self._pool = (
+            ThreadPoolExecutor(max_workers=n_threads - 1, thread_name_prefix="em-kernel")
+            if n_threads > 1
+            else None
+        )
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """Apply ``function`` to every item; results in the items' order."""
+        if self._pool is None or len(items) < 2:
+            return [function(item) for item in items]
+        futures = [self._pool.submit(function, item) for item in items[1:]]
+        first = function(items[0])
+        return [first, *(future.result() for future in futures)]
+
+    def close(self) -> None:
+        """Let the threads end."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def parallel(n_threads: int) -> SerialParallel | ThreadParallel:
+    """Make the parallelism of a member with so many threads."""
+    return SerialParallel() if n_threads <= 1 else ThreadParallel(n_threads)

@@ -1,0 +1,104 @@
+"""What a job leaves behind: story, history, snapshots, and the summary made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.base import Arrays
+
+
+class Journal:
+    """A job's records in memory, until they are fetched and forgotten.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record.
+    """
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self.record = record
+        self.story: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []
+        self.snapshots: dict[int, Arrays] = {}
+        self.moved_bytes = 0
+        self.chunks_moved = 0
+        self.lost = 0
+        self.returned = 0
+        self.members_start = 0
+        self.members_min: int | None = None
+        evaluate = record.get("evaluate") or {}
+        self._every: int = int(evaluate.get("every") or 0)
+        self._rounds = {int(r) for r in evaluate.get("rounds") or ()}
+
+    def tell(self, t: float, event: str, fields: Mapping[str, Any], cause: str) -> None:
+        """Append a story record and count what the summary wants."""
+        self.story.append({"t": round(t, 6), "event": event, "cause": cause, **fields})
+        match event:
+            case "ChunksMoved":
+                self.chunks_moved += int(fields["chunks"])
+                self.moved_bytes += int(fields["bytes"])
+            case "MemberLost":
+                self.lost += 1
+            case "GroupReturned":
+                self.returned += len(fields["members"])
+            case "DataDealt":
+                self.members_start = int(fields["members"])
+                # Dealing the data before the first round is loading, not a move.
+                self.moved_bytes = self.chunks_moved = self.lost = 0
+
+    def add_row(self, t: float, fields: Mapping[str, Any], sent_bytes: int) -> None:
+        """Append a history row."""
+        row = {
+            **fields,
+            "seconds": round(t, 6),
+            "moved_bytes": self.moved_bytes,
+            "sent_bytes": sent_bytes,
+        }
+        self.rows.append(row)
+        members = int(row.get("members") or 0)
+        self.members_min = members if self.members_min is None else min(self.members_min, members)
+
+    def snapshot(self, round_number: int, arrays: Arrays) -> None:
+        """Keep a round's model when the job asks for it."""
+        wanted = round_number in self._rounds or (self._every and round_number % self._every == 0)
+        if wanted and arrays:
+            self.snapshots[round_number] = {k: np.array(v) for k, v in arrays.items()}
+
+    def summary(
+        self,
+        *,
+        reason: str,
+        converged: bool,
+        rounds: int,
+        seconds: float,
+        objective: float | None,
+        facts: Mapping[str, Any] | None,
+        members: int,
+    ) -> dict[str, Any]:
+        """Make the summary, as far as the driver knows it; metrics are the evaluator's."""
+        last = self.rows[-1] if self.rows else {}
+        why = None if objective is not None else f"examples are absent at the end ({reason})"
+        return {
+            "name": self.record.get("name"),
+            "job": self.record.get("job"),
+            "rounds": rounds,
+            "seconds": round(seconds, 6),
+            "objective": objective,
+            "objective_missing_because": why,
+            "gap": last.get("gap"),
+            "gap_is_bound": False,
+            "converged": converged,
+            "stopped_by": reason,
+            "examples": None if facts is None else facts["n_rows"],
+            "features": None if facts is None else facts["n_columns"],
+            "members": {"start": self.members_start, "min": self.members_min, "end": members},
+            "lost": self.lost,
+            "returned": self.returned,
+            "stand_in_rounds": sum(1 for row in self.rows if row.get("stand_ins")),
+            "chunks_moved": self.chunks_moved,
+            "moved_bytes": self.moved_bytes,
+        }

@@ -1,0 +1,95 @@
+"""A worker's side of all jobs: one member per job, chunks that outlive a life, notices."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from elasticml.collective.transport import Link
+from elasticml.runtime.chunk_store import ChunkStore
+from elasticml.runtime.member_shell import Environment, MemberShell
+
+logger = logging.getLogger(__name__)
+
+#: Reasons for which a member is not wanted back in this job.
+FINAL = ("job ended", "released")
+
+
+class MemberHost:
+    """Takes links in and gives each to the member that it is for.
+
+    Parameters
+    ----------
+    environment : Environment
+    announce : callable
+        Tells the scheduler that this worker would serve; called again after a life ended early.
+    limit_bytes : int, optional
+        Memory for chunk bodies.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        announce: Callable[[], Awaitable[None]],
+        limit_bytes: int | None = None,
+    ) -> None:
+        self.shells: dict[str, MemberShell] = {}
+        self._env = environment
+        self._announce = announce
+        self._limit_bytes = limit_bytes
+        self._stores: dict[str, ChunkStore] = {}
+        self._closing = False
+        environment.transport.listen(self.on_link)
+
+    async def on_link(self, link: Link) -> None:
+        """Serve a link that somebody opened to this worker."""
+        job, kind = link.hello["job"], link.hello["kind"]
+        if kind == "driver":
+            await self._serve(job, link)
+            return
+        shell = self.shells.get(job)
+        if shell is None or shell.me is None or link.hello.get("to") != str(shell.me):
+            link.close()  # meant for another life of this member
+        elif kind == "child":
+            await shell.accept_child(link)
+        elif kind == "chunks":
+            await shell.accept_chunks(link)
+        else:
+            link.close()
+
+    async def _serve(self, job: str, link: Link) -> None:
+        former = self.shells.get(job)
+        if former is not None:
+            former.close()
+        store = self._stores.setdefault(job, ChunkStore(self._limit_bytes))
+        shell = MemberShell(link, store, self._env, former.slot if former else None)
+        self.shells[job] = shell
+        await shell.run()
+        if self.shells.get(job) is not shell or self._closing:
+            return
+        if shell.dismissed in FINAL:
+            del self.shells[job]
+            self._stores.pop(job, None)
+            return
+        # Fenced, or the link broke: offer the worker again, with the chunks that it still has.
+        logger.info("member %s of job %s ended early; announcing again", shell.me, job)
+        await self._announce()
+
+    async def notice(self, grace_s: float, reason: str) -> None:
+        """Tell every job that this worker goes; return when all have let it go, or time is up."""
+        shells = [s for s in self.shells.values() if not s.gone.is_set()]
+        self._closing = True
+        for shell in shells:
+            shell.notice(grace_s, reason)
+        if shells:
+            waits = [asyncio.ensure_future(s.gone.wait()) for s in shells]
+            await asyncio.wait(waits, timeout=grace_s)
+            for wait in waits:
+                wait.cancel()
+
+    def close(self) -> None:
+        """End all members."""
+        self._closing = True
+        for shell in list(self.shells.values()):
+            shell.close()

@@ -1,0 +1,104 @@
+"""The member in a Dask worker: a WorkerPlugin that lives as long as its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+from distributed import Worker
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from elasticml.collective.dask_links import transport_of
+from elasticml.errors import ConfigError
+from elasticml.runtime.execution import ThreadRunner, parallel
+from elasticml.runtime.member_host import MemberHost
+from elasticml.runtime.member_shell import Environment
+from elasticml.terms import VERSION
+
+logger = logging.getLogger(__name__)
+
+NAME = "elasticml-member"
+#: Share of a worker's memory limit that chunk bodies may take.
+MEMORY_SHARE = 0.6
+#: Thread switches are not waited for longer than this, so that links stay quick beside Python work.
+SWITCH_INTERVAL_S = 5e-4
+
+
+class MemberPlugin(WorkerPlugin):
+    """Makes a worker a place where members of any number of jobs can live.
+
+    Parameters
+    ----------
+    version : str
+        The scheduler's elasticml; a worker with another one is refused.
+    """
+
+    name = NAME
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self.host: MemberHost | None = None
+        self._runners: list[ThreadRunner] = []
+        self._announcing: asyncio.Task[None] | None = None
+
+    def setup(self, worker: Worker) -> None:
+        """Listen for links and announce this worker to the scheduler."""
+        if self.version != VERSION:
+            raise ConfigError(
+                f"worker {worker.address} has elasticml {VERSION}, the scheduler "
+                f"{self.version}: install the same version on both"
+            )
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        compute, reading = ThreadRunner("em-compute"), ThreadRunner("em-read")
+        self._runners = [compute, reading]
+        threads = worker.state.nthreads
+        environment = Environment(
+            transport=transport_of(worker),
+            compute=compute,
+            reading=reading,
+            parallel=parallel(threads),
+            clock=time.monotonic,
+            host=worker.ip,
+            pid=os.getpid(),
+            threads=threads,
+        )
+        memory = worker.memory_manager.memory_limit
+        limit = int(MEMORY_SHARE * memory) if memory else None
+
+        async def announce() -> None:
+            await worker.scheduler.em_announce(address=worker.address)
+
+        self.host = MemberHost(environment, announce, limit)
+        self._announcing = asyncio.get_running_loop().create_task(announce())
+
+    async def teardown(self, worker: Worker) -> None:
+        """End all members of this worker."""
+        if self.host is not None:
+            self.host.close()
+        for runner in self._runners:
+            runner.close()
+
+
+def _plugin_of(worker: Any) -> MemberPlugin | None:
+    plugin = worker.plugins.get(NAME)
+    return plugin if isinstance(plugin, MemberPlugin) else None
+
+
+async def announce_notice(worker: Worker, grace_s: float, reason: str) -> None:
+    """Tell every job that this worker will go; return when it may, at the latest after the grace.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+    grace_s : float
+        Seconds until the worker's process is stopped.
+    reason : str
+        "terminated", "preempted", ...: for the story.
+    """
+    plugin = _plugin_of(worker)
+    if plugin is not None and plugin.host is not None:
+        await plugin.host.notice(grace_s, reason)

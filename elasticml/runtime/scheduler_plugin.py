@@ -1,0 +1,226 @@
+"""The driver in a Dask scheduler: a SchedulerPlugin that runs jobs and answers clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from distributed import Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.protocol.pickle import dumps
+
+from elasticml.algorithms.base import Arrays
+from elasticml.collective.dask_links import transport_of
+from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
+from elasticml.runtime.driver_shell import DriverShell, make_shell
+from elasticml.runtime.execution import ThreadRunner
+from elasticml.runtime.faults import KEEPER_EXTENSION
+from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
+from elasticml.runtime.member_plugin import MemberPlugin
+from elasticml.terms import VERSION
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.02
+#: Finished jobs are kept so long for clients that have not fetched their results.
+RESULT_KEPT_S = 24 * 3600.0
+RECORD_VERSION = 1
+
+
+class ElasticmlScheduler(SchedulerPlugin):
+    """Lives in the scheduler process; one per scheduler, whoever registers it.
+
+    It pickles to its version alone: jobs come as records through its handlers.
+    """
+
+    name = "elasticml"
+    idempotent = True
+
+    def __init__(self) -> None:
+        self.version = VERSION
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Offer the handlers, and make members of all present and future workers."""
+        if self.version != VERSION:
+            raise ConfigError(
+                f"the scheduler has elasticml {VERSION}, the client {self.version}: "
+                "install the same version on both"
+            )
+        self._scheduler = scheduler
+        self._jobs: dict[str, DriverShell] = {}
+        self._ended_s: dict[str, float] = {}
+        self._ready: set[str] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "em_announce": self.announce,
+            "em_submit": self.submit,
+            "em_poll": self.poll,
+            "em_cancel": self.cancel,
+            "em_result": self.result,
+            "em_jobs": self.jobs,
+            "em_forget": self.forget,
+        }
+        scheduler.handlers.update(handlers)
+        transport_of(scheduler)
+        await scheduler.register_worker_plugin(
+            None, dumps(MemberPlugin(self.version)), MEMBER_NAME, idempotent=True
+        )
+
+    async def close(self) -> None:
+        """End all jobs."""
+        for task in list(self._tasks):
+            task.cancel()
+        for shell in self._jobs.values():
+            await shell.close()
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """Tell the jobs that a worker is gone."""
+        self._ready.discard(worker)
+        for shell in self._jobs.values():
+            if not shell.ended.is_set():
+                shell.worker_removed(worker)
+
+    # --- handlers -----------------------------------------------------------------------------------
+
+    async def announce(self, address: str) -> None:
+        """Take note of a worker that would serve, and invite it to the jobs that run."""
+        self._ready.add(address)
+        for shell in self._jobs.values():
+            shell.invite(address)
+
+    async def submit(
+        self, record: Mapping[str, Any], bodies: Sequence[Any] | None = None
+    ) -> dict[str, Any]:
+        """Start a job; returns its id, or the error that kept it from starting."""
+        try:
+            shell = self._make(record, bodies or ())
+        except ElasticmlError as error:
+            return {"error": error_to_dict(error)}
+        self._jobs[record["job"]] = shell
+        versions = {"elasticml": self.version, "numpy": np.__version__}
+        shell.journal.tell(
+            shell.now_s(),
+            "JobStarted",
+            {
+                "job": record["job"],
+                "name": record.get("name"),
+                "spec": dict(record),
+                "versions": versions,
+            },
+            "submitted",
+        )
+        task = asyncio.get_running_loop().create_task(self._drive(shell))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        for address in sorted(self._ready):
+            shell.invite(address)
+        return {"job": record["job"]}
+
+    def _make(self, record: Mapping[str, Any], bodies: Sequence[Any]) -> DriverShell:
+        if record.get("version") != RECORD_VERSION or record.get("package") != self.version:
+            raise ConfigError(
+                f"the job record is of elasticml {record.get('package')}, the scheduler runs "
+                f"{self.version}: install the same version on both"
+            )
+        injector = self._scheduler.extensions.get(KEEPER_EXTENSION)
+        if record.get("faults") and injector is None:
+            raise ConfigError(
+                "faults: needs a cluster whose processes elasticml owns, and this one is another's; "
+                "use cluster.kind: local, or leave faults out"
+            )
+        blocks: dict[int, list[tuple[str, Any]]] = {}
+        for block, name, body in bodies:
+            blocks.setdefault(int(block), []).append((name, body))
+        return make_shell(
+            record,
+            transport=transport_of(self._scheduler),
+            runner=ThreadRunner(f"em-driver-{record['job']}"),
+            clock=time.monotonic,
+            injector=injector,
+            bodies=blocks,
+        )
+
+    async def _drive(self, shell: DriverShell) -> None:
+        """Let time pass for a job until it ends; then keep its results for a day."""
+        while not shell.ended.is_set():
+            shell.tick()
+            await asyncio.sleep(TICK_S)
+        await asyncio.sleep(RESULT_KEPT_S)
+        self._jobs.pop(shell.record["job"], None)
+
+    def _shell(self, job: str) -> DriverShell:
+        shell = self._jobs.get(job)
+        if shell is None:
+            raise ConfigError(
+                f"no job {job!r} here, wanted one of {sorted(self._jobs)}; results are kept for 24 h"
+            )
+        return shell
+
+    async def poll(self, job: str, since: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
+        """Return story records from ``since`` on; wait for the next one if there is none yet."""
+        try:
+            shell = self._shell(job)
+        except ElasticmlError as error:
+            return {"error": error_to_dict(error), "done": True, "records": [], "next": since}
+        if len(shell.journal.story) <= since and not shell.ended.is_set() and wait_s > 0:
+            waiting = asyncio.ensure_future(shell.grown.wait())
+            await asyncio.wait([waiting], timeout=wait_s)
+            waiting.cancel()
+        records = shell.journal.story[since:]
+        return {
+            "records": records,
+            "next": since + len(records),
+            "done": shell.ended.is_set(),
+            "state": shell.state,
+            "rows": len(shell.journal.rows),
+            "error": shell.error,
+        }
+
+    async def cancel(self, job: str) -> dict[str, Any]:
+        """End a job now; what it has reached stays as its result."""
+        try:
+            self._shell(job).cancel()
+        except ElasticmlError as error:
+            return {"error": error_to_dict(error)}
+        return {}
+
+    async def result(self, job: str) -> dict[str, Any]:
+        """Return a job's model, snapshots, history and summary, as far as they are."""
+        try:
+            shell = self._shell(job)
+        except ElasticmlError as error:
+            return {"error": error_to_dict(error)}
+        training = shell.training
+        return {
+            "arrays": _wire(training.last_arrays() if training is not None else {}),
+            "snapshots": {r: _wire(arrays) for r, arrays in shell.journal.snapshots.items()},
+            "history": shell.journal.rows,
+            "summary": shell.summary,
+            "facts": None if shell.facts is None else shell.facts.to_json(),
+            "data": shell.source.spec(),
+            "state": shell.state,
+            "error": shell.error,
+        }
+
+    async def jobs(self) -> dict[str, Any]:
+        """Return the jobs that this scheduler knows, and their states."""
+        return {job: shell.state for job, shell in self._jobs.items()}
+
+    async def forget(self, job: str) -> dict[str, Any]:
+        """Drop a finished job's results; cancel it first when it is running."""
+        shell = self._jobs.pop(job, None)
+        if shell is not None:
+            shell.cancel()
+            await shell.close()
+        return {}
+
+
+def _wire(arrays: Arrays) -> dict[str, Any]:
+    return {
+        name: {"shape": list(array.shape), "data": np.ascontiguousarray(array).tobytes()}
+        for name, array in arrays.items()
+    }

@@ -1,0 +1,141 @@
+"""The trainer's side of the driver shell: sums partials, drives the generator, keeps its arrays.
+
+Everything here runs in the driver's work thread, one call at a time; the loop only sees events.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.base import Anchor, Arrays, Exchange, Model, Outcome, RoundEnd, Trainer
+from elasticml.control import events as ev
+from elasticml.control.commands import Deliver
+from elasticml.errors import ElasticmlError
+from elasticml.runtime.arrays import Vector, merge, n_values, pack, unpack
+
+logger = logging.getLogger(__name__)
+
+
+class Training:
+    """A running trainer.
+
+    Parameters
+    ----------
+    trainer : generator
+        Not started yet.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        #: The exchange that the trainer asked for last, and its model in one buffer.
+        self.exchange: Exchange | None = None
+        self.packed: Vector = np.empty(0)
+        self.round_end: RoundEnd | None = None
+        self.model: Model | None = None
+        self.error: BaseException | None = None
+        #: Shapes of the last kept exchange: what its anchors are unpacked with.
+        self._kept_shapes: Mapping[str, Any] = {}
+
+    def start(self) -> ev.Event:
+        """Run the trainer to its first request."""
+        return self._advance(None, first=True)
+
+    def proceed(self, go_on: bool) -> ev.Event:
+        """Answer the end of a round."""
+        return self._advance(go_on)
+
+    def deliver(
+        self,
+        command: Deliver,
+        inputs: Sequence[Vector],
+        anchor: Sequence[tuple[int, Vector]],
+    ) -> ev.Event:
+        """Add the inputs in their order, and give the trainer the outcome."""
+        exchange = self.exchange
+        assert exchange is not None
+        total = np.zeros(n_values(exchange.returns))
+        if inputs:
+            np.copyto(total, inputs[0])
+        for partial in inputs[1:]:
+            merge(total, partial, exchange.reduce)
+        outcome = Outcome(
+            exchange=command.exchange,
+            arrays=unpack(total, exchange.returns),
+            examples=command.examples,
+            absent_examples=command.absent_examples,
+            absent=command.absent,
+            opened=command.opened,
+            anchor=self._anchor(command, anchor),
+        )
+        if exchange.keep:
+            self._kept_shapes = exchange.returns
+        return self._advance(outcome)
+
+    def _anchor(self, command: Deliver, parts: Sequence[tuple[int, Vector]]) -> Anchor | None:
+        if command.anchor_exchange is None or not parts:
+            return None
+        total = np.zeros_like(parts[0][1])
+        for sign, partial in parts:
+            total += sign * partial
+        arrays = unpack(total, self._kept_shapes)
+        return Anchor(exchange=command.anchor_exchange, arrays=arrays)
+
+    def _advance(self, value: object, first: bool = False) -> ev.Event:
+        try:
+            request = next(self._trainer) if first else self._trainer.send(value)
+        except StopIteration as stop:
+            model: Model = stop.value
+            self.model = model
+            return ev.TrainerFinished(
+                cause="trainer",
+                converged=model.converged,
+                reason=model.reason,
+                objective=model.objective,
+                row={
+                    "objective": model.objective,
+                    "objective_kind": "exact" if model.objective is not None else None,
+                    "gap": model.gap,
+                },
+            )
+        except ElasticmlError as error:
+            self.error = error
+            return ev.Failed(cause="trainer", reason=error.message)
+        except Exception as error:
+            logger.exception("the trainer failed")
+            self.error = error
+            return ev.Failed(cause="trainer", reason=f"{type(error).__name__}: {error}")
+        if isinstance(request, RoundEnd):
+            self.round_end = request
+            return ev.RoundFinished(cause="trainer", row=_row(request))
+        self.exchange = request
+        shapes = {name: array.shape for name, array in request.model.items()}
+        self.packed = pack(request.model, shapes, np.empty(n_values(shapes)))
+        return ev.ExchangeRequested(
+            cause="trainer",
+            operation=request.operation,
+            phase=request.phase,
+            keep=request.keep,
+            require_everybody=request.require == "everybody",
+            seal=request.seal,
+        )
+
+    def last_arrays(self) -> Arrays:
+        """The newest whole model: the result, or that of the last round."""
+        if self.model is not None:
+            return self.model.arrays
+        return self.round_end.model if self.round_end is not None else {}
+
+
+def _row(end: RoundEnd) -> dict[str, Any]:
+    return {
+        "objective": end.objective,
+        "objective_kind": end.objective_kind,
+        "gap": end.gap,
+        "step": end.step,
+        "stand_ins": end.stand_ins,
+        **end.extra,
+    }
