@@ -1,0 +1,322 @@
+"""The report of one run: a page that stands alone, and its pictures beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from elasticml.report.lane_plot import lanes_picture
+from elasticml.report.markup import document, esc, figure, number, table
+from elasticml.report.plots import members_picture, metric_picture, objective_picture
+from elasticml.report.run import RunData, finite, read_run
+from elasticml.report.series import absence_windows, membership_marks
+from elasticml.report.style import Picture, png_bytes, styled, write_whole
+from elasticml.report.words import seconds_text, timeline
+from elasticml.terms import format_size
+
+#: Rows of the history that the page shows before it thins them.
+_ROWS_MAX = 80
+#: Entries of the timeline that are open to the eye; the rest is folded away.
+_ENTRIES_MAX = 60
+
+_PICTURES: tuple[tuple[Callable[[RunData], Picture | None], str], ...] = (
+    (objective_picture, "No objective was recorded."),
+    (metric_picture, "No test set was evaluated."),
+    (members_picture, "The story names no member."),
+    (lanes_picture, "The story tells of no member's work."),
+)
+
+
+def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run and return the page's path.
+
+    Parameters
+    ----------
+    run_dir : path
+        What ``elasticml run`` wrote; the run may be unfinished, interrupted or without rounds.
+    out : path, optional
+        The page; ``report.html`` in the run directory by default. The pictures
+        ``objective.png``, ``auprc.png``, ``members.png`` and ``lanes.png`` go beside it, each
+        only where the run has something to draw.
+
+    Raises
+    ------
+    ConfigError
+        When there is no run directory to read.
+    """
+    run = read_run(run_dir)
+    page = Path(out) if out is not None else run.path / "report.html"
+    sections = []
+    for draw, missing in _PICTURES:
+        picture: Picture | None = styled(draw, run)
+        if picture is None:
+            sections.append(f'<p class="note">{esc(missing)}</p>')
+            continue
+        write_whole(page.with_name(f"{picture.name}.png"), png_bytes(picture.figure))
+        sections.append(figure(picture))
+    body = "\n".join(
+        [
+            _header(run),
+            _key_figures(run),
+            *sections,
+            _timeline(run),
+            _rounds(run, page),
+            _settings(run),
+            _footer(run),
+        ]
+    )
+    return write_whole(page, document(f"{run.name}: elasticml", body).encode("utf-8"))
+
+
+def _header(run: RunData) -> str:
+    """Name the run, say how it ended, and what it trained on what."""
+    algorithm = run.spec.get("algorithm")
+    parts = []
+    if isinstance(algorithm, dict):
+        told = [algorithm.get(key) for key in ("name", "optimizer", "loss")]
+        parts.append(" · ".join(str(word).replace("_", " ") for word in told if word))
+    loaded = run.first("DataLoaded")
+    rows = run.summary.get("examples", loaded.get("rows"))
+    columns = run.summary.get("features", loaded.get("features"))
+    if rows is not None:
+        wide = f" × {number(columns)} features" if columns is not None else ""
+        parts.append(f"{number(rows)} examples{wide}")
+    if run.spec.get("absent"):
+        parts.append(f"absent examples: {run.spec['absent']}")
+    notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in run.notes)
+    if run.state == "unfinished":
+        notes += '<p class="warn">The run has not ended, or was cut off: this is what it had written.</p>'
+    error = run.summary.get("error")
+    if error:
+        notes += f'<p class="warn">{esc(error)}</p>'
+    return (
+        f'<header><h1>{esc(run.name)}<span class="badge {run.state}">{run.state}</span></h1>\n'
+        f'<p class="lead">{esc(" — ".join(parts))}</p>{notes}</header>'
+    )
+
+
+def _key_figures(run: RunData) -> str:
+    """Lay out the figures that a reader asks for first; the history fills in for the summary."""
+    summary, history = run.summary, run.history
+    marks = membership_marks(run.records)
+    rounds = summary.get("rounds", _last(run, "round"))
+    cards = [
+        ("objective", number(*_objective(run)[:1]), _objective(run)[1]),
+        ("gap", number(summary.get("gap", _last(run, "gap")), 3), _gap_words(summary)),
+        ("rounds", number(rounds), _ending(run)),
+        ("time", seconds_text(finite(summary.get("seconds", _last(run, "seconds")))), ""),
+        ("members", *_members(run)),
+        ("lost", number(summary.get("lost", _counted(marks, "lost"))), "members"),
+        ("returned", number(summary.get("returned", _counted(marks, "back"))), "members"),
+        (
+            "stand-in rounds",
+            number(summary.get("stand_in_rounds", int((history.column("stand_ins") > 0).sum()))),
+            "",
+        ),
+    ]
+    moved = finite(summary.get("moved_bytes", _last(run, "moved_bytes")))
+    chunks = summary.get("chunks_moved")
+    cards.append(
+        (
+            "moved",
+            format_size(moved) if math.isfinite(moved) else "–",
+            f"{number(chunks)} chunks" if chunks else "between members",
+        )
+    )
+    test = summary.get("test")
+    for name, value in (test if isinstance(test, dict) else {}).items():
+        if math.isfinite(finite(value)):
+            label = name.upper() if name in ("auprc", "auroc", "rmse") else name
+            cards.append((f"test {label}", number(finite(value), 4), ""))
+    cells = "".join(
+        f"<div><dt>{esc(label)}</dt><dd>{esc(value)}"
+        + (f"<small>{esc(small)}</small>" if small else "")
+        + "</dd></div>"
+        for label, value, small in cards
+        if value != "–" or label in ("objective", "rounds")
+    )
+    return f'<dl class="figures">{cells}</dl>'
+
+
+def _objective(run: RunData) -> tuple[float | None, str]:
+    """Return the final objective and what it covers."""
+    if "objective" in run.summary:
+        value = run.summary["objective"]
+        reason = run.summary.get("objective_reason") or "not known over all examples"
+        return (value, "over all examples") if value is not None else (None, str(reason))
+    own = run.history.column("objective")
+    known = np.flatnonzero(np.isfinite(own))
+    if not len(known):
+        return None, "no round was finished"
+    kind = run.history.kinds[known[-1]]
+    return float(own[known[-1]]), "so far" if kind == "exact" else f"so far, {kind}"
+
+
+def _gap_words(summary: Mapping[str, Any]) -> str:
+    return "an upper bound" if summary.get("gap_is_bound") else ""
+
+
+def _ending(run: RunData) -> str:
+    """Say in a word whether the algorithm's own tolerance was reached."""
+    converged = run.summary.get("converged", run.last("JobEnded").get("converged"))
+    return {True: "converged", False: "stopped as asked"}.get(converged, "so far")
+
+
+def _members(run: RunData) -> tuple[str, str]:
+    """Return members at the start, at least and at the end."""
+    told = run.summary.get("members")
+    if isinstance(told, dict):
+        three = [finite(told.get(key)) for key in ("start", "min", "end")]
+    else:
+        column = run.history.column("members")
+        column = column[np.isfinite(column)]
+        three = [column[0], column.min(), column[-1]] if len(column) else [math.nan] * 3
+    if not all(math.isfinite(n) for n in three):
+        return "–", ""
+    return " → ".join(number(n) for n in three), "start, fewest, end"
+
+
+def _counted(marks: tuple[Any, ...], kind: str) -> int:
+    return sum(mark.count for mark in marks if mark.kind == kind)
+
+
+def _last(run: RunData, column: str) -> float | None:
+    """Return a column's last number; None where it has none."""
+    values = run.history.column(column)
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else None
+
+
+def _timeline(run: RunData) -> str:
+    """Tell the story in words; a long one is folded after its first entries."""
+    entries = timeline(run.records)
+    if not entries:
+        return '<section><h2>What happened</h2><p class="note">No story was written.</p></section>'
+    lines = []
+    for entry in entries:
+        place = "" if math.isnan(entry.round) else f"round {entry.round:.0f}"
+        cause = f'<span class="cause">cause: {esc(entry.cause)}</span>' if entry.cause else ""
+        lines.append(
+            f'<li class="{entry.kind}"><span class="when">{entry.at_s:,.2f} s</span>'
+            f'<span class="when">{place}</span>'
+            f'<span class="what">{esc(entry.text)}{cause}</span></li>'
+        )
+    shown, rest = lines[:_ENTRIES_MAX], lines[_ENTRIES_MAX:]
+    folded = (
+        f"<details><summary>{len(rest)} more</summary>"
+        f'<ol class="timeline">{"".join(rest)}</ol></details>'
+        if rest
+        else ""
+    )
+    return (
+        f'<section><h2>What happened</h2><ol class="timeline">{"".join(shown)}</ol>'
+        f"{folded}</section>"
+    )
+
+
+def rows_to_show(run: RunData, rows_max: int = _ROWS_MAX) -> list[int]:
+    """Choose rows of the history: all of a short run; else evenly, and all around each change."""
+    n = run.history.n_rows
+    if n <= rows_max:
+        return list(range(n))
+    rounds = run.history.column("round")
+    turns = [mark.round for mark in membership_marks(run.records)]
+    for window in absence_windows(run.history):
+        turns += [window.start_round, window.end_round]
+    near = {
+        int(i)
+        for turn in sorted(set(turns))[: rows_max // 8]
+        for i in np.flatnonzero(np.abs(rounds - turn) <= 1)
+    }
+    # A step of 1, 2 or 5 times a power of ten keeps the round numbers plain.
+    room = max(rows_max - len(near) - 2, 1)
+    scale = 10 ** math.floor(math.log10(n / room)) if n > room else 1
+    step = next(k * scale for k in (1, 2, 5, 10) if n / (k * scale) <= room)
+    return sorted(near | set(range(0, n, step)) | {0, n - 1})
+
+
+def _rounds(run: RunData, page: Path) -> str:
+    """Tabulate the history, folded and thinned, with the whole table as a file."""
+    history = run.history
+    if history.n_rows == 0:
+        return '<section><h2>Rounds</h2><p class="note">No round was finished.</p></section>'
+    names = [name for name in history.names if any(history.cells[name])]
+    shown = rows_to_show(run)
+    rows = [[_cell(run, name, i) for name in names] for i in shown]
+    absent = history.column("absent_examples")
+    classes = ["away" if absent[i] > 0 else "" for i in shown]
+    csv_path = run.path / "history.csv"
+    note = f"{len(shown)} of {history.n_rows} rows" if len(shown) < history.n_rows else "every row"
+    if csv_path.is_file():
+        href = quote(os.path.relpath(csv_path, page.parent))
+        note += f', the whole table is in <a href="{href}">history.csv</a>'
+    opened = " open" if history.n_rows <= 15 else ""
+    return (
+        f"<section><h2>Rounds</h2><details{opened}><summary>Table of rounds</summary>"
+        f'<p class="small">Row r is the state at the beginning of round r; {note}. Shaded:'
+        f" examples absent.</p>{table([n.replace('_', ' ') for n in names], rows, classes)}"
+        "</details></section>"
+    )
+
+
+def _cell(run: RunData, name: str, row: int) -> str:
+    """Write one cell of the history for people."""
+    text = run.history.cells[name][row]
+    if name not in run.history.columns or not text:
+        return text
+    value = float(run.history.columns[name][row])
+    if not math.isfinite(value):
+        return text
+    if name.endswith("_bytes"):
+        return format_size(value)
+    return f"{value:.3f}" if name == "seconds" else number(value)
+
+
+def _settings(run: RunData) -> str:
+    """Show the job as it was given, and the versions that ran it."""
+    versions = run.first("JobStarted").get("versions")
+    parts = []
+    if run.spec:
+        flat = sorted(_flatten(run.spec))
+        body = "".join(f"<tr><td>{esc(k)}</td><td>{esc(v)}</td></tr>" for k, v in flat)
+        parts.append(
+            "<details><summary>The job in full</summary>"
+            f'<div class="scroll"><table class="settings"><tbody>{body}</tbody></table></div>'
+            "</details>"
+        )
+    if run.job_text:
+        parts.append(
+            f"<details open><summary>job.yaml</summary><pre>{esc(run.job_text)}</pre></details>"
+        )
+    if isinstance(versions, dict):
+        told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+        parts.append(f'<p class="small">{esc(told)}</p>')
+    missing = '<p class="note">The settings were not recorded.</p>'
+    return f"<section><h2>Settings</h2>{''.join(parts) or missing}</section>"
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """List nested settings as dotted names and values in JSON."""
+    found = []
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, dict) and item:
+            found += _flatten(item, f"{name}.")
+        else:
+            found.append((name, item if isinstance(item, str) else json.dumps(item, default=str)))
+    return found
+
+
+def _footer(run: RunData) -> str:
+    """Say where the page comes from."""
+    return (
+        f"<footer>Written by elasticml from {esc(run.path)}: story.jsonl, history.csv and"
+        " summary.json hold all figures of this page.</footer>"
+    )

@@ -1,0 +1,60 @@
+"""Building blocks of the pages: escaped text, numbers for people, tables, the document around."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+
+from elasticml.report.style import Picture, svg_markup
+
+
+def esc(value: object) -> str:
+    """Escape anything for the inside of an element or an attribute."""
+    return html.escape(str(value), quote=True)
+
+
+def number(value: object, digits: int = 6) -> str:
+    """Write a number for people: whole ones with commas, others with so many digits; – for none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–" if value is None else str(value)
+    if not math.isfinite(value):
+        return "–"
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: Sequence[str] = ()) -> str:
+    """Write a table of plain cells; ``classes`` gives each row's class, empty for none."""
+    lines = ["".join(f'<th scope="col">{esc(cell)}</th>' for cell in head)]
+    body = []
+    for i, row in enumerate(rows):
+        named = f' class="{esc(classes[i])}"' if i < len(classes) and classes[i] else ""
+        body.append(f"<tr{named}>" + "".join(f"<td>{esc(cell)}</td>" for cell in row) + "</tr>")
+    return (
+        f'<div class="scroll"><table><thead><tr>{lines[0]}</tr></thead>\n'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def figure(picture: Picture, heading: str | None = None) -> str:
+    """Put a picture into a page as inline SVG, under its heading."""
+    drawn = svg_markup(picture.figure, picture.name, picture.title, picture.alt)
+    title = esc(heading or picture.title)
+    return (
+        f"<section><h2>{title}</h2>\n<figure>{drawn}"
+        f"<figcaption>{esc(picture.caption)}</figcaption></figure></section>"
+    )
+
+
+def document(title: str, body: str) -> str:
+    """Wrap a body into a page that needs nothing beside itself."""
+    css = files("elasticml.report").joinpath("page.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{esc(title)}</title>\n<style>\n{css}</style></head>\n"
+        f"<body>\n{body}\n</body></html>\n"
+    )

@@ -1,0 +1,298 @@
+"""The pictures of one run: objective, test metric, members over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
+
+from elasticml.report.run import RunData
+from elasticml.report.series import (
+    Clock,
+    Mark,
+    absence_windows,
+    clock,
+    headline_metric,
+    members_over_time,
+    membership_marks,
+    wants_log,
+)
+from elasticml.report.style import (
+    ABSENCE,
+    COLOURS,
+    INK,
+    MUTED,
+    PAPER,
+    Picture,
+    log_ticks,
+    new_figure,
+    whole_ticks,
+)
+
+Floats = NDArray[np.float64]
+
+
+def objective_picture(run: RunData) -> Picture | None:
+    """Objective against round and against time, the gap below where it is known."""
+    history = run.history
+    if not (history.has("objective") or history.has("objective_full")):
+        return None
+    rounds, times = history.column("round"), clock(run)
+    seconds = np.array([times.at(r) for r in rounds])
+    timed = bool(np.isfinite(seconds).any())
+    panels = ["objective", "gap"] if _positive(history.column("gap")) else ["objective"]
+    figure = new_figure(9.6, 3.5 * len(panels))
+    grid = figure.add_gridspec(
+        len(panels), 2 if timed else 1, wspace=0.13, hspace=0.45,
+        left=0.065, right=0.925, top=1 - 0.50 / (3.5 * len(panels)), bottom=0.46 / (3.5 * len(panels)),
+    )  # fmt: skip
+    left: Axes | None = None
+    for i, panel in enumerate(panels):
+        for j in range(2 if timed else 1):
+            ax = figure.add_subplot(grid[i, j], sharey=left if j else None)
+            left = ax if j == 0 else left
+            x = seconds if j else rounds
+            if panel == "objective":
+                _draw_objective(ax, run, x, labelled=j == (1 if timed else 0))
+                ax.set_title("Objective by round" if j == 0 else "Objective by time")
+            else:
+                gap = history.column("gap")
+                known = gap > 0
+                ax.plot(x[known], gap[known], color=COLOURS["purple"])
+                log_ticks(ax)
+                ax.set_title("Duality gap by round" if j == 0 else "Duality gap by time")
+            ax.set_xlabel("seconds since the job started" if j else "round")
+            if j == 0:
+                whole_ticks(ax)
+            else:
+                ax.tick_params(labelleft=False)
+            ax.margins(x=0.01)
+            shade(ax, run, times if j else None)
+    kinds = " (dashed where it is an estimate)" if "estimated" in history.kinds else ""
+    return Picture(
+        "objective", figure, "Objective", _objective_alt(run),
+        f"Mean loss plus penalty{kinds}. Shaded: examples absent. Points: all examples, read again"
+        " after the run." if history.has("objective_full")
+        else f"Mean loss plus penalty{kinds}. Shaded: examples absent.",
+    )  # fmt: skip
+
+
+def metric_picture(run: RunData) -> Picture | None:
+    """Draw the headline test metric against the round; None where nothing was evaluated."""
+    metric = headline_metric(run.history)
+    if metric is None:
+        return None
+    column, words = metric
+    values, rounds = run.history.column(column), run.history.column("round")
+    known = np.isfinite(values)
+    x, y = rounds[known], values[known]
+    short = column.removeprefix("test_").replace("_", " ")
+    short = short.upper() if short in ("auprc", "auroc", "rmse") else short
+    figure = new_figure(9.6, 3.3)
+    ax = figure.add_axes((0.065, 0.15, 0.85, 0.70))
+    ax.plot(x, y, color=COLOURS["blue"], marker="o", markersize=3.2 if len(x) < 80 else 0)
+    ax.set_title(f"Test {short} by round")
+    ax.set_xlabel("round")
+    whole_ticks(ax)
+    focus(ax, x, y)
+    ax.margins(x=0.01)
+    ax.annotate(
+        f"{y[-1]:.4f}", (x[-1], y[-1]), xytext=(7, 0), textcoords="offset points", va="center",
+        color=COLOURS["blue"], fontweight="bold", annotation_clip=False,
+    )  # fmt: skip
+    shade(ax, run, None)
+    best = int(np.argmin(y) if column in ("test_rmse", "test_logloss") else np.argmax(y))
+    alt = (
+        f"Test {words} against the round: {y[0]:.4f} at round {x[0]:.0f}, best {y[best]:.4f} at"
+        f" round {x[best]:.0f}, {y[-1]:.4f} at the end."
+    )
+    return Picture("auprc", figure, f"Test {short}", alt, f"Test set: {words}, read after the run.")
+
+
+def members_picture(run: RunData) -> Picture | None:
+    """Draw the members that take part against time, and the share of examples without one."""
+    seconds, counts = members_over_time(run)
+    if not len(seconds):
+        return None
+    absent = run.history.column("absent_examples")
+    total = _total_examples(run)
+    two = bool((absent > 0).any()) and total > 0
+    figure = new_figure(9.6, 3.6 if two else 2.4)
+    grid = figure.add_gridspec(
+        2 if two else 1, 1, height_ratios=[2.2, 1] if two else [1], hspace=0.62,
+        left=0.065, right=0.955, top=0.89 if two else 0.84, bottom=0.13 if two else 0.2,
+    )  # fmt: skip
+    ax = figure.add_subplot(grid[0])
+    ax.fill_between(seconds, counts, step="post", color=COLOURS["blue"], alpha=0.18, linewidth=0)
+    ax.step(seconds, counts, where="post", color=COLOURS["blue"])
+    ax.set_ylim(0, max(float(counts.max()), 1.0) * 1.12)
+    whole_ticks(ax, "y")
+    ax.set_title("Members taking part")
+    times = clock(run)
+    _count_labels(ax, seconds, counts)
+    shade(ax, run, times)
+    last = ax
+    if two:
+        last = figure.add_subplot(grid[1], sharex=ax)
+        x = np.array([times.at(r) for r in run.history.column("round")])
+        share = 100 * np.nan_to_num(absent) / total
+        last.fill_between(x, share, step="post", color=COLOURS["orange"], alpha=0.35, linewidth=0)
+        last.step(x, share, where="post", color=COLOURS["orange"], linewidth=1.4)
+        last.set_ylim(0, max(10.0, float(share.max()) * 1.25))
+        last.set_title("Examples absent, %")
+        ax.tick_params(labelbottom=False)
+    last.set_xlabel("seconds since the job started")
+    ax.set_xlim(0.0, max(float(seconds[-1]), 1e-9))
+    alt = (
+        f"Members taking part against time: {counts.max():.0f} at most, {_low(counts):.0f} at least"
+        f" once all were there, {counts[-1]:.0f} at the end."
+    )
+    return Picture(
+        "members", figure, "Members", alt,
+        "A member counts from the moment its chunks are in memory until it is gone.",
+    )  # fmt: skip
+
+
+def shade(ax: Axes, run: RunData, times: Clock | None) -> None:
+    """Shade the windows of absence and mark the rounds in which members went or came.
+
+    ``times`` turns rounds into the seconds of a time axis; None leaves them rounds.
+    """
+
+    def place(number: float) -> float:
+        return number if times is None else times.at(number)
+
+    for window in absence_windows(run.history):
+        start, end = place(window.start_round), place(window.end_round)
+        if math.isfinite(start) and math.isfinite(end):
+            ax.axvspan(start, end, facecolor=ABSENCE, edgecolor="none", zorder=0)
+    marks = membership_marks(run.records)
+    mark_members(ax, marks, lambda m: m.round if times is None else m.at_s)
+
+
+def mark_members(ax: Axes, marks: Sequence[Mark], place: Callable[[Mark], float]) -> None:
+    """Mark losses and returns along the top edge; labels that would collide are left out."""
+    low, high = ax.get_xlim()
+    taken = -math.inf
+    for mark in sorted(marks, key=place):
+        x = place(mark)
+        lost = mark.kind == "lost"
+        colour = COLOURS["red"] if lost else COLOURS["green"]
+        ax.axvline(x, color=colour, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        if high > low and (x - taken) / (high - low) < 0.075:
+            continue
+        taken = x
+        ax.annotate(
+            f"{'▼' if lost else '▲'} {mark.count} {'lost' if lost else 'back'}", (x, 1.0),
+            xycoords=("data", "axes fraction"), xytext=(2, -1), textcoords="offset points",
+            color=colour, fontsize=8, va="top", ha="left", zorder=5,
+        )  # fmt: skip
+    ax.set_xlim(low, high)
+
+
+def _draw_objective(ax: Axes, run: RunData, x: Floats, *, labelled: bool) -> None:
+    """Draw the driver's objective, dashed while estimated, and the evaluator's points."""
+    history = run.history
+    own, full = history.column("objective"), history.column("objective_full")
+    exact = np.array([kind == "exact" for kind in history.kinds], dtype=bool)
+    # A segment belongs to the row at its left end; both halves keep the joint.
+    solid, dashed = own.copy(), own.copy()
+    reach = np.concatenate([[False], exact[:-1]]) if len(exact) else exact
+    solid[~(exact | reach)] = np.nan
+    dashed[exact & ~np.concatenate([[False], ~exact[:-1]])] = np.nan
+    ax.plot(x, solid, color=COLOURS["blue"])
+    ax.plot(x, dashed, color=COLOURS["blue"], linestyle=(0, (2, 1.2)))
+    seen = np.isfinite(full)
+    if seen.any():
+        ax.plot(
+            x[seen], full[seen], linestyle="none", marker="o", markersize=3.4,
+            markerfacecolor=PAPER, markeredgecolor=INK, markeredgewidth=0.9, zorder=4,
+        )  # fmt: skip
+    both = np.concatenate([own, full])
+    focus(ax, np.concatenate([x, x]), both)
+    last = full if seen.any() and np.isfinite(full[-1]) else own
+    known = np.flatnonzero(np.isfinite(last) & np.isfinite(x))
+    if labelled and len(known):
+        i = known[-1]
+        ax.annotate(
+            f"{last[i]:.5g}", (x[i], last[i]), xytext=(6, 0), textcoords="offset points",
+            color=COLOURS["blue"], fontweight="bold", va="center", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _objective_alt(run: RunData) -> str:
+    """Say in one or two sentences what the objective's curve does."""
+    rounds, own = run.history.column("round"), run.history.column("objective")
+    known = np.isfinite(own)
+    if not known.any():
+        return "Objective over all examples, at the rounds in which it was evaluated."
+    x, y = rounds[known], own[known]
+    words = f"Objective against round and time: {y[0]:.4g} at round {x[0]:.0f}, {y[-1]:.4g} at round {x[-1]:.0f}."
+    for window in absence_windows(run.history)[:3]:
+        words += (
+            f" Examples were absent from round {window.start_round:.0f} to {window.end_round:.0f}."
+        )
+    return words
+
+
+def focus(ax: Axes, x: Floats, y: Floats) -> None:
+    """Bound the y axis by what comes after the first tenth, say what is cut, choose its scale."""
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if not len(x):
+        return
+    late = y[x >= x.min() + 0.1 * (x.max() - x.min())] if len(x) >= 5 else y
+    low, high = float(late.min()), float(late.max())
+    margin = 0.12 * (high - low) or 0.05 * abs(high) or 1.0
+    first = float(y[int(np.argmin(x))])
+    cut = max(low - first, first - high) > 0.6 * (high - low) > 0
+    if wants_log(late if cut else y):
+        log_ticks(ax)
+        if cut:
+            ax.set_ylim(low / 1.15, high * 1.3)
+    elif cut:
+        ax.set_ylim(low - margin, high + 2 * margin)
+    if cut:
+        side = "below" if first < low else "above"
+        ax.annotate(
+            f"begins at {first:.3g}, {side}", (1.0, 1.0), xycoords="axes fraction",
+            xytext=(0, 7), textcoords="offset points", ha="right", color=MUTED, fontsize=8,
+        )  # fmt: skip
+
+
+def _count_labels(ax: Axes, seconds: Floats, counts: Floats) -> None:
+    """Write the number of members over each long stretch in which it did not change."""
+    whole = max(float(seconds[-1] - seconds[0]), 1e-9)
+    start = 0
+    for i in range(1, len(counts) + 1):
+        if i < len(counts) and counts[i] == counts[start]:
+            continue
+        end = seconds[min(i, len(counts) - 1)]
+        if (end - seconds[start]) / whole > 0.05:
+            ax.annotate(
+                f"{counts[start]:.0f}", ((seconds[start] + end) / 2, counts[start]),
+                xytext=(0, -4), textcoords="offset points", ha="center", va="top",
+                color=COLOURS["blue"], fontweight="bold",
+            )  # fmt: skip
+        start = i
+
+
+def _low(counts: Floats) -> float:
+    """Smallest count after the largest was first reached."""
+    return float(counts[int(np.argmax(counts)) :].min())
+
+
+def _positive(values: Floats) -> bool:
+    """Tell whether any value is a positive number."""
+    return bool((values[np.isfinite(values)] > 0).any())
+
+
+def _total_examples(run: RunData) -> float:
+    """Count the examples of the job, as far as the run says."""
+    for found in (run.summary.get("examples"), run.first("DataLoaded").get("rows")):
+        if isinstance(found, int | float) and found > 0:
+            return float(found)
+    return 0.0

@@ -1,0 +1,169 @@
+"""The look of all pictures: colours for every eye, type, figures, and their two file forms."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+#: The colours of a picture on white, by what they mean. The series colours are those of Okabe and
+#: Ito, which stay apart for colour-blind eyes. Each value is unique: in a page the hex code is
+#: replaced by the CSS variable of the same name, which a dark page defines otherwise.
+COLOURS = {
+    "ink": "#1b1f25",
+    "muted": "#5c6670",
+    "grid": "#dfe3e8",
+    "paper": "#fefefe",
+    "absence": "#f6ead9",
+    "blue": "#0072b2",
+    "orange": "#e69f00",
+    "green": "#009e73",
+    "red": "#d55e00",
+    "sky": "#56b4e9",
+    "purple": "#cc79a7",
+    "wait": "#c9d0d8",
+}
+INK, MUTED, GRID, PAPER = (COLOURS[name] for name in ("ink", "muted", "grid", "paper"))
+ABSENCE = COLOURS["absence"]
+
+_STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.0,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.titlesize": 10.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "ytick.major.size": 0.0,
+    "ytick.minor.size": 0.0,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+    "svg.fonttype": "none",
+    "path.simplify": True,
+    "path.simplify_threshold": 0.2,
+    "figure.facecolor": PAPER,
+}
+#: Pixels to the inch of the PNG files.
+_DPI = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A finished figure with the words that belong to it."""
+
+    #: File name without its ending.
+    name: str
+    #: Draws the figure, under the style of this module.
+    figure: Figure
+    title: str
+    #: What the picture shows, for those who cannot see it.
+    alt: str
+    caption: str
+
+
+def styled(draw: Callable[..., Any], *args: Any) -> Any:
+    """Call a drawing function under the report's style; the process's own settings stay."""
+    with matplotlib.rc_context(_STYLE):
+        return draw(*args)
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """Return an empty figure that belongs to no window system."""
+    figure = Figure(figsize=(width_in, height_in))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """Render a figure as PNG on white."""
+    with matplotlib.rc_context(_STYLE):
+        buffer = io.BytesIO()
+        FigureCanvasAgg(figure).print_png(
+            buffer, metadata={"Software": None}, pil_kwargs={"compress_level": 4}
+        )
+        return buffer.getvalue()
+
+
+def svg_markup(figure: Figure, name: str, title: str, alt: str) -> str:
+    """Render a figure as an ``<svg>`` element for a page.
+
+    Ids carry the picture's name, so that several elements live in one page; colours become CSS
+    variables, so that they follow the page's light or dark scheme; text stays text.
+    """
+    style = _STYLE | {"svg.hashsalt": name, "figure.facecolor": "none"}
+    with matplotlib.rc_context(style):
+        buffer = io.BytesIO()
+        figure.patch.set_visible(False)
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        figure.patch.set_visible(True)
+    text = buffer.getvalue().decode("utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(?<=\sid=")', f"{name}-", text)
+    text = text.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'xlink:href="#{name}-')
+    for colour, code in COLOURS.items():
+        text = text.replace(code, f"var(--{colour},{code})")
+    text = re.sub(r"font: ([^;\"]*)'DejaVu Sans', sans-serif", r"font: \1var(--font)", text)
+    text = re.sub(r' width="[\d.]+pt"', "", re.sub(r' height="[\d.]+pt"', "", text, count=1))
+    label = f'role="img" aria-labelledby="{name}-title {name}-alt"'
+    words = (
+        f'<title id="{name}-title">{_text(title)}</title><desc id="{name}-alt">{_text(alt)}</desc>'
+    )
+    head, _, rest = text.partition(">")
+    return f"{head} {label}>{words}{rest}"
+
+
+def write_whole(path: Path, content: bytes) -> Path:
+    """Write a file under another name and rename it, so that no reader sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def log_ticks(ax: Axes) -> None:
+    """Make the y axis logarithmic with plain numbers at 1, 2 and 5 of each decade."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    subs = (1.0, 2.0, 5.0) if high / low < 3e3 else (1.0,)
+    ax.yaxis.set_major_locator(LogLocator(base=10, subs=subs))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.yaxis.set_minor_locator(LogLocator(base=10, subs=()))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def whole_ticks(ax: Axes, axis: str = "x") -> None:
+    """Put ticks on whole numbers only."""
+    (ax.xaxis if axis == "x" else ax.yaxis).set_major_locator(MaxNLocator("auto", integer=True))
+
+
+def _text(words: str) -> str:
+    """Escape words for the inside of an element."""
+    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,207 @@
+"""The story in words: what happened, in which round, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from elasticml.report.run import Record, finite
+from elasticml.report.series import rounds_of
+from elasticml.terms import format_size
+
+#: Members listed by name in one sentence.
+_NAMES_MAX = 8
+
+_REASONS = {
+    "killed": "killed without notice",
+    "noticed": "left after notice",
+    "deadline": "silent past the deadline",
+    "closed": "connection closed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the timeline; several records of one round and kind make one entry."""
+
+    at_s: float
+    #: NaN before the first round.
+    round: float
+    #: Names the colour: start, load, lost, back, move, fault, end or trouble.
+    kind: str
+    text: str
+    #: Empty where the record names none.
+    cause: str = ""
+
+
+def timeline(records: Sequence[Record]) -> tuple[Entry, ...]:
+    """Tell the story's turning points in order; rounds and exchanges themselves are left out."""
+    groups: dict[tuple[str, str, float], list[Record]] = {}
+    order: list[tuple[tuple[str, str, float], float]] = []
+    first_members = True
+    for record, number in zip(records, rounds_of(records), strict=True):
+        event = record["event"]
+        first_members = first_members and event != "RoundStarted"
+        if event not in _TELLERS:
+            continue
+        # NaN is unequal to itself and would open a group for each record.
+        place = -1.0 if math.isnan(number) or first_members else number
+        key = (event, str(record.get("reason", "")), place)
+        if key not in groups:
+            groups[key] = []
+            order.append((key, number))
+        groups[key].append(record)
+    entries = []
+    for key, number in order:
+        kind, text = _TELLERS[key[0]](groups[key])
+        entries.append(
+            Entry(
+                at_s=finite(groups[key][0].get("t"), 0.0),
+                round=math.nan if key[2] < 0 else number,
+                kind=kind,
+                text=text,
+                cause=_cause(groups[key]),
+            )
+        )
+    return tuple(entries)
+
+
+def count(n: float, noun: str) -> str:
+    """Write a number with its noun, in the plural where it is not one."""
+    return f"{n:,.0f} {noun}{'' if n == 1 else 's'}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Write a duration for people."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _cause(records: Sequence[Record]) -> str:
+    """Name the causes of a group, at most two of them."""
+    causes = list(dict.fromkeys(str(r["cause"]) for r in records if r.get("cause")))
+    more = f" and {len(causes) - 2} more" if len(causes) > 2 else ""
+    return "; ".join(causes[:2]) + more
+
+
+def _sum(records: Sequence[Record], key: str) -> float:
+    """Add a field over records; fields that are no number count nothing."""
+    return sum(finite(record.get(key), 0.0) for record in records)
+
+
+def _names(records: Sequence[Record], key: str = "member") -> str:
+    """List the members of a group."""
+    names = list(dict.fromkeys(str(record[key]) for record in records if record.get(key)))
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return ", ".join(names[:_NAMES_MAX]) + more
+
+
+def _job_started(records: Sequence[Record]) -> tuple[str, str]:
+    return "start", "The job started."
+
+
+def _data_loaded(records: Sequence[Record]) -> tuple[str, str]:
+    first = records[0]
+    text = f"Data in memory: {count(_sum([first], 'rows'), 'row')}"
+    for key, noun in (("features", "feature"), ("chunks", "chunk")):
+        if math.isfinite(finite(first.get(key))):
+            text += f", {count(finite(first[key]), noun)}"
+    if finite(first.get("bytes"), 0.0):
+        text += f", {format_size(finite(first['bytes']))}"
+    notes = first.get("notes")
+    said = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
+    return "load", ". ".join([text, *said]) + "."
+
+
+def _member_joined(records: Sequence[Record]) -> tuple[str, str]:
+    hosts = {str(record["host"]) for record in records if record.get("host")}
+    where = f" on {count(len(hosts), 'host')}" if hosts else ""
+    return "back", f"{count(len(records), 'member')} joined{where}: {_names(records)}."
+
+
+def _member_active(records: Sequence[Record]) -> tuple[str, str]:
+    examples = _sum(records, "examples")
+    holding = f" with {count(examples, 'example')}" if examples else ""
+    takes = "takes" if len(records) == 1 else "take"
+    return "back", f"{count(len(records), 'member')} {takes} part{holding}: {_names(records)}."
+
+
+def _member_lost(records: Sequence[Record]) -> tuple[str, str]:
+    reason = str(records[0].get("reason") or "no reason given")
+    words = _REASONS.get(reason, reason)
+    return "lost", f"{count(len(records), 'member')} lost ({words}): {_names(records)}."
+
+
+def _member_noticed(records: Sequence[Record]) -> tuple[str, str]:
+    grace = finite(records[0].get("grace_s"))
+    within = f" in {seconds_text(grace)}" if math.isfinite(grace) else ""
+    return (
+        "lost",
+        f"Notice that {count(len(records), 'member')} will go{within}: {_names(records)}.",
+    )
+
+
+def _chunks_absent(records: Sequence[Record]) -> tuple[str, str]:
+    text = f"{count(_sum(records, 'chunks'), 'chunk')} absent"
+    examples = _sum(records, "examples")
+    return "lost", text + (f" with {count(examples, 'example')}." if examples else ".")
+
+
+def _group_returned(records: Sequence[Record]) -> tuple[str, str]:
+    groups = ", ".join(str(record["group"]) for record in records if "group" in record)
+    return "back", f"The absent chunks of group {groups} are back in the sum."
+
+
+def _chunks_moved(records: Sequence[Record]) -> tuple[str, str]:
+    sources = {str(record.get("source")) for record in records}
+    targets = {str(record.get("target")) for record in records}
+    text = (
+        f"{count(_sum(records, 'chunks'), 'chunk')} ({format_size(_sum(records, 'bytes'))}) moved"
+        f" from {count(len(sources), 'member')} to {count(len(targets), 'other')}"
+    )
+    spent = _sum(records, "seconds")
+    return "move", text + (f", {seconds_text(spent)} under way." if spent else ".")
+
+
+def _fault_injected(records: Sequence[Record]) -> tuple[str, str]:
+    parts = []
+    for record in records:
+        for key, words in (("lose", "takes away"), ("return", "brings back")):
+            value = record.get(key)
+            if value is None:
+                continue
+            n = len(value) if isinstance(value, list) else finite(value, 0.0)
+            how = f" ({record['how']})" if key == "lose" and record.get("how") else ""
+            parts.append(f"{words} {count(n, 'member')}{how}")
+    return "fault", f"A planned fault {' and '.join(parts) or 'was injected'}."
+
+
+def _job_ended(records: Sequence[Record]) -> tuple[str, str]:
+    last = records[-1]
+    text = "The job ended"
+    if last.get("reason"):
+        text += f": {last['reason']}"
+    if isinstance(last.get("converged"), bool):
+        text += ", converged" if last["converged"] else ", not converged"
+    return "end", text + "."
+
+
+_TELLERS: dict[str, Callable[[Sequence[Record]], tuple[str, str]]] = {
+    "JobStarted": _job_started,
+    "DataLoaded": _data_loaded,
+    "MemberJoined": _member_joined,
+    "MemberActive": _member_active,
+    "MemberLost": _member_lost,
+    "MemberNoticed": _member_noticed,
+    "ChunksAbsent": _chunks_absent,
+    "GroupReturned": _group_returned,
+    "ChunksMoved": _chunks_moved,
+    "FaultInjected": _fault_injected,
+    "JobEnded": _job_ended,
+}
