@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.body import Layout, layout_from_json
+from elasticml.data.body import Kind, Layout, layout_from_json
 from elasticml.data.chunk import Chunk
 from elasticml.errors import DataError
 
@@ -219,6 +219,17 @@ def merge_summaries(
         vocabularies={column: tuple(sorted(some)) for column, some in words.items()},
         index_base=filled[0].index_base,
     )
+
+
+def merge_layout_kinds(kinds: Sequence[Kind]) -> Kind:
+    """Return the kind that chunks of these kinds make up: ``csr`` where binary ones are among it.
+
+    A mixture of others is left to :func:`merge_summaries` to refuse; no chunk at all is dense.
+    """
+    found = set(kinds)
+    if len(found) > 1 and found <= _SPARSE:
+        return "csr"
+    return kinds[0] if kinds else "dense"
 
 
 def _merge_layouts(summaries: Sequence[BlockSummary], n_columns: int, name: str) -> Layout:

@@ -19,7 +19,7 @@ import numpy as np
 from elasticml.data import svmlight_kernels as kernels
 from elasticml.data.chunk import Chunk, Dtype, Layout
 from elasticml.data.cut import Rows, block_layout, cut
-from elasticml.data.facts import BlockSummary, DataFacts, summarise
+from elasticml.data.facts import BlockSummary, DataFacts, merge_layout_kinds, summarise
 from elasticml.data.files import (
     Piece,
     absolute,
@@ -144,9 +144,9 @@ class SvmlightSource:
                 layouts.append(block_layout(rows, self.dtype))
             start = len(chunks)
             chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=start)
-        kinds = {chunk.layout.kind for chunk in chunks} or {"binary_csr"}
+        kinds = [chunk.layout.kind for chunk in chunks]
         layout = Layout(
-            kind="csr" if "csr" in kinds else "binary_csr",
+            kind=merge_layout_kinds(kinds) if kinds else "binary_csr",
             dtype=self.dtype,
             n_columns=max((part.n_columns for part in layouts), default=0),
         )

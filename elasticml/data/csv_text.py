@@ -1,0 +1,133 @@
+"""Parse pieces of CSV text through pyarrow, and name the line and column of what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import pyarrow
+import pyarrow.csv
+
+from elasticml.data.files import Piece, block_pieces, file_facts, line_number
+from elasticml.data.tables import Columns
+from elasticml.errors import DataError
+
+#: Texts that stand for a missing value.
+MISSING: Final = ("", "?", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "-nan", "NULL", "null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvText:
+    """Whole lines of a CSV file, and how to read them."""
+
+    path: str
+    piece: Piece
+    #: Bytes of the header at the start of the text; 0 where it has none.
+    skipped: int
+    names: Sequence[str]
+    delimiter: str
+
+
+def csv_texts(path: str, block: int, delimiter: str, header: bool) -> Iterator[CsvText]:
+    """Yield the texts of one block that hold any row."""
+    facts = file_facts(path)
+    names = csv_names(path, facts.token, delimiter, header)
+    for piece in block_pieces(path, block, facts):
+        skipped = 0
+        if header and piece.offset == 0:
+            skipped = len(piece.text.partition(b"\n")[0]) + 1
+        if piece.text[skipped:].strip():
+            yield CsvText(path=path, piece=piece, skipped=skipped, names=names, delimiter=delimiter)
+
+
+def parse_csv(text: CsvText, columns: Columns, wanted: Sequence[str]) -> Any:
+    """Parse the wanted columns into a table: texts where categorical, else float64.
+
+    Raises
+    ------
+    DataError
+        When a line has too many or too few fields, or holds no number where one is wanted.
+    """
+    types = {
+        name: pyarrow.string() if name in columns.categorical else pyarrow.float64()
+        for name in wanted
+    }
+    data = pyarrow.py_buffer(text.piece.text)[text.skipped :]
+    try:
+        return pyarrow.csv.read_csv(
+            pyarrow.BufferReader(data),
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=list(text.names), use_threads=False, block_size=data.size + 1
+            ),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=text.delimiter),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(wanted),
+                null_values=list(MISSING),
+                strings_can_be_null=True,
+            ),
+        )
+    except pyarrow.ArrowInvalid as error:
+        _explain(text, columns, str(error))
+
+
+def _explain(text: CsvText, columns: Columns, error: str) -> NoReturn:
+    """Look again, slowly, for the cell that pyarrow did not like."""
+    path, at = text.path, text.skipped
+    for raw in io.BytesIO(text.piece.text[at:]):
+        fields = next(csv.reader([raw.decode("utf-8", "replace")], delimiter=text.delimiter), [])
+        complaint = _complaint(fields, text.names, columns)
+        if complaint:
+            line = line_number(path, text.piece, at)
+            raise DataError(f"{path}, line {line}{complaint}", path=path, line=line)
+        at += len(raw)
+    raise DataError(f"{path} cannot be parsed as CSV: {error}", path=path)
+
+
+def _complaint(fields: Sequence[str], names: Sequence[str], columns: Columns) -> str:
+    """Say what is wrong with a line; nothing where it is right or blank."""
+    if fields and len(fields) != len(names):
+        return f": {len(fields)} fields, wanted {len(names)}"
+    for name, field in zip(names, fields, strict=False):
+        if name in columns.numeric and not _is_number(field):
+            return (
+                f", column {name!r}: value is {field[:40]!r}, wanted a number; list the column in "
+                "data.categorical or data.ignore where it holds text"
+            )
+    return ""
+
+
+def place_of(text: CsvText, row: int) -> str:
+    """Say in which line a row is; blank lines hold no row."""
+    at, seen = text.skipped, -1
+    for raw in io.BytesIO(text.piece.text[at:]):
+        seen += 1 if raw.strip() else 0
+        if seen == row:
+            break
+        at += len(raw)
+    return f"line {line_number(text.path, text.piece, at)}"
+
+
+@functools.lru_cache(maxsize=64)
+def csv_names(path: str, token: str, delimiter: str, header: bool) -> tuple[str, ...]:
+    """Names of the columns, from the first line; ``token`` tells versions of the file apart."""
+    piece = next(block_pieces(path, 0, file_facts(path)), None)
+    first = b"" if piece is None else piece.text.partition(b"\n")[0]
+    fields = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=delimiter), [])
+    if not fields:
+        raise DataError(f"{path}, line 1 is blank, wanted columns", path=path)
+    return tuple(fields) if header else tuple(str(i) for i in range(len(fields)))
+
+
+def _is_number(field: str) -> bool:
+    if field.strip() in MISSING:
+        return True
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,309 @@
+"""Read CSV by byte ranges and Parquet by row groups, both through pyarrow."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import pyarrow
+import pyarrow.parquet
+
+from elasticml.data.chunk import Chunk, Dtype, Layout
+from elasticml.data.csv_text import csv_names, csv_texts, parse_csv, place_of
+from elasticml.data.cut import cut
+from elasticml.data.facts import BlockSummary, DataFacts, merge_layout_kinds, summarise
+from elasticml.data.files import (
+    absolute,
+    file_facts,
+    fingerprint,
+    open_binary,
+    text_blocks,
+)
+from elasticml.data.rows import fit_columns
+from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
+from elasticml.data.tables import (
+    Columns,
+    Vocabularies,
+    resolve_columns,
+    table_rows,
+    table_vocabularies,
+)
+from elasticml.errors import ConfigError, DataError
+
+_OPTIONS: Final = ("weight", "categorical", "ignore", "dtype", "n_columns", "vocabularies")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource:
+    """A CSV file in byte ranges, or a Parquet file in row groups."""
+
+    kind: Literal["csv", "parquet"]
+    path: str
+    label: str | int
+    weight: str | int | None = None
+    categorical: tuple[str | int, ...] = ()
+    ignore: tuple[str | int, ...] = ()
+    #: CSV only.
+    delimiter: str = ","
+    header: bool = True
+    dtype: Dtype = "float64"
+    n_columns: int | None = None
+    #: Distinct values of the categorical columns, by name, from the survey.
+    vocabularies: Vocabularies | None = None
+
+    @property
+    def needs_survey(self) -> bool:
+        """Whether there are categorical columns whose values are not known yet."""
+        return bool(self.categorical) and self.vocabularies is None
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether a block is worth a cache: a compressed CSV is."""
+        return self.kind == "csv" and file_facts(self.path).compression is not None
+
+    def spec(self) -> dict[str, Any]:
+        """Name the source in a JSON-able dict."""
+        words = self.vocabularies
+        spec = {
+            "format": self.kind,
+            "path": self.path,
+            "label": self.label,
+            "weight": self.weight,
+            "categorical": list(self.categorical),
+            "ignore": list(self.ignore),
+            "dtype": self.dtype,
+            "n_columns": self.n_columns,
+            "vocabularies": None if words is None else {k: list(v) for k, v in words.items()},
+        }
+        is_csv = self.kind == "csv"
+        return {**spec, "delimiter": self.delimiter, "header": self.header} if is_csv else spec
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits over path, size, modification time and options."""
+        return fingerprint(self.spec(), file_facts(self.path))
+
+    def blocks(self) -> list[BlockInfo]:
+        """List byte ranges or row groups; raises for a missing, empty or unreadable file."""
+        facts = file_facts(self.path)
+        if self.kind == "csv":
+            return text_blocks(facts)
+        with _open_parquet(self.path) as file:
+            meta = file.metadata
+            groups = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+            width = 8 * meta.num_columns
+        if sum(groups) == 0:
+            raise DataError(f"{self.path} holds no rows, wanted at least one", path=self.path)
+        return [BlockInfo(index=i, nbytes=n * width, rows=n) for i, n in enumerate(groups)]
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Read one block; see :class:`elasticml.data.source.Source`.
+
+        Raises
+        ------
+        ConfigError
+            When there are categorical columns and no survey was made.
+        """
+        if self.needs_survey:
+            raise ConfigError(
+                f"{self.path} has categorical columns {list(self.categorical)}: survey every block "
+                "and read with the merged facts",
+                path=self.path,
+            )
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        name, words = self.fingerprint(), self.vocabularies or {}
+        columns = self._columns()
+        chunks: list[Chunk] = []
+        counts: dict[str, int] = {}
+        width = 0
+        for table, place in self._tables(block, columns, columns.used):
+            rows = table_rows(table, columns, words, self.path, place, counts)
+            if self.n_columns is not None:
+                rows = fit_columns(rows, self.n_columns, counts)
+            width = rows.n_columns
+            start = len(chunks)
+            chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=start)
+        kind = merge_layout_kinds([chunk.layout.kind for chunk in chunks])
+        layout = Layout(kind=kind, dtype=self.dtype, n_columns=width)
+        known = words if block == 0 else {}
+        return chunks, summarise(block, chunks, layout, counts=counts, vocabularies=known)
+
+    def survey(self, block: int) -> BlockSummary:
+        """List the distinct values of the categorical columns in one block."""
+        columns = self._columns()
+        wanted = sorted(columns.categorical)
+        words: dict[str, set[str]] = {name: set() for name in wanted}
+        n_rows = 0
+        for table, place in self._tables(block, columns, wanted):
+            n_rows += table.num_rows
+            for name, some in table_vocabularies(table, columns, self.path, place).items():
+                words[name].update(some)
+        return BlockSummary(
+            block=block,
+            rows=n_rows,
+            n_columns=0,
+            layout=Layout(kind="dense", dtype=self.dtype, n_columns=0),
+            vocabularies={name: sorted(some) for name, some in words.items()},
+        )
+
+    def with_facts(self, facts: DataFacts) -> TableSource:
+        """Read with the vocabularies of a survey, or of the training data."""
+        is_survey = facts.n_columns == 0
+        return replace(
+            self,
+            vocabularies=facts.vocabularies if self.categorical else self.vocabularies,
+            n_columns=self.n_columns if is_survey else facts.n_columns,
+        )
+
+    def with_columns(self, n_columns: int) -> TableSource:
+        """Read with so many columns; wider ones are dropped."""
+        return replace(self, n_columns=n_columns)
+
+    def _columns(self) -> Columns:
+        token = file_facts(self.path).token
+        find = csv_names if self.kind == "csv" else _parquet_names
+        return resolve_columns(
+            find(self.path, token, self.delimiter, self.header),
+            label=self.label,
+            weight=self.weight,
+            categorical=self.categorical,
+            ignore=self.ignore,
+            path=self.path,
+        )
+
+    def _tables(
+        self, block: int, columns: Columns, wanted: Sequence[str]
+    ) -> Iterator[tuple[Any, Callable[[int], str]]]:
+        """Yield a block's tables with the wanted columns, and what says where a row is."""
+        if self.kind == "parquet":
+            with _open_parquet(self.path) as file:
+                table = file.read_row_group(block, columns=list(wanted), use_threads=False)
+            yield table, lambda row: f"row {row} of row group {block}"
+            return
+        for text in csv_texts(self.path, block, self.delimiter, self.header):
+            yield parse_csv(text, columns, wanted), functools.partial(place_of, text)
+
+
+def read_csv(
+    path: str,
+    label: str | int,
+    *,
+    weight: str | int | None = None,
+    categorical: Sequence[str | int] = (),
+    ignore: Sequence[str | int] = (),
+    delimiter: str = ",",
+    header: bool = True,
+    dtype: Dtype = "float64",
+    n_columns: int | None = None,
+) -> TableSource:
+    r"""Name a CSV file as a source; nothing is read yet.
+
+    Parameters
+    ----------
+    path : str
+        Local path or fsspec URL; gzip, bzip2 and xz are told by the first bytes. No field may
+        hold a line break.
+    label, weight : str or int
+        Column by name or by place, from 0; -1 is the last.
+    categorical : sequence of str or int
+        Columns that become one-hot, in place, their values sorted. The label may be among them:
+        its values become 0, 1, ... in sorted order.
+    ignore : sequence of str or int
+        Columns that are no features.
+    delimiter : str
+        One character, such as ``","`` or ``"\t"``.
+    header : bool
+        Whether the first line names the columns; else their names are "0", "1", ...
+    dtype, n_columns
+        As for :func:`elasticml.data.svmlight.read_svmlight`.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of range.
+    """
+    check_dtype(dtype)
+    if len(delimiter) != 1:
+        raise ConfigError(
+            f"data.delimiter is {delimiter!r}, wanted one character", key="data.delimiter"
+        )
+    return TableSource(
+        kind="csv",
+        path=absolute(str(path)),
+        label=label,
+        weight=weight,
+        categorical=tuple(categorical),
+        ignore=tuple(ignore),
+        delimiter=delimiter,
+        header=header,
+        dtype=dtype,
+        n_columns=n_columns,
+    )
+
+
+def read_parquet(
+    path: str,
+    label: str | int,
+    *,
+    weight: str | int | None = None,
+    categorical: Sequence[str | int] = (),
+    ignore: Sequence[str | int] = (),
+    dtype: Dtype = "float64",
+    n_columns: int | None = None,
+) -> TableSource:
+    """Name a Parquet file as a source; a block is a row group. Parameters as :func:`read_csv`.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of range.
+    """
+    check_dtype(dtype)
+    return TableSource(
+        kind="parquet",
+        path=absolute(str(path)),
+        label=label,
+        weight=weight,
+        categorical=tuple(categorical),
+        ignore=tuple(ignore),
+        dtype=dtype,
+        n_columns=n_columns,
+    )
+
+
+def csv_from_spec(spec: Mapping[str, Any]) -> TableSource:
+    """Make the source that a CSV spec or a job's ``data`` section names."""
+    check_keys(spec, (*_OPTIONS, "delimiter", "header"), ("path", "label"))
+    return _with_words(read_csv(**_settings(spec)), spec)
+
+
+def parquet_from_spec(spec: Mapping[str, Any]) -> TableSource:
+    """Make the source that a Parquet spec or a job's ``data`` section names."""
+    check_keys(spec, _OPTIONS, ("path", "label"))
+    return _with_words(read_parquet(**_settings(spec)), spec)
+
+
+def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = ("format", "vocabularies")
+    return {k: v for k, v in spec.items() if k not in left_out and v is not None}
+
+
+def _with_words(source: TableSource, spec: Mapping[str, Any]) -> TableSource:
+    return replace(source, vocabularies=spec.get("vocabularies"))
+
+
+@functools.lru_cache(maxsize=64)
+def _parquet_names(path: str, token: str, delimiter: str, header: bool) -> tuple[str, ...]:
+    """Names of the columns, from the schema; the other arguments are those of CSV."""
+    with _open_parquet(path) as file:
+        return tuple(file.schema_arrow.names)
+
+
+def _open_parquet(path: str) -> Any:
+    try:
+        return pyarrow.parquet.ParquetFile(open_binary(path))
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is no readable Parquet file: {error}", path=path) from None
