@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 #: Requests in flight at the zygote: its socket's buffer holds a few times as many.
 REQUESTS_MAX = 16
 
+#: Seconds that the zygote has to end when the cluster is over.
+CLOSE_S_MAX = 5.0
+
 
 class Process:
     """A process that the cluster started, by whatever parent.
@@ -250,5 +253,12 @@ class ZygoteLauncher:
                 answer.set_exception(ConnectionError("the zygote ended"))
 
     async def close(self) -> None:
-        """End the zygote."""
+        """Let the zygote end, with whatever it forked last."""
+        zygote, self._zygote = self._zygote, None
         self._forget()
+        if zygote is not None:
+            try:
+                await asyncio.to_thread(zygote.wait, CLOSE_S_MAX)
+            except subprocess.TimeoutExpired:
+                zygote.kill()
+                zygote.wait()

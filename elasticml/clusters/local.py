@@ -7,42 +7,24 @@ only. All of it ends with the client, unless ``keep`` is set.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import select
+import re
 import shutil
-import subprocess
+import sys
 import tempfile
-import threading
-import time
 from collections.abc import Generator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from elasticml import errors
-from elasticml.clusters.options import (
-    ClusterOptions,
-    StartMethod,
-    encode,
-    last_line,
-    python_command,
-    python_environment,
-)
+from elasticml.clusters.line import SchedulerLine
+from elasticml.clusters.options import ClusterOptions, StartMethod
 from elasticml.errors import ConfigError, SubmissionError
 from elasticml.runtime.faults import How
 from elasticml.terms import parse_size
 
 if TYPE_CHECKING:
     from distributed.core import Status
-
-#: Seconds from the wish to close to the SIGKILL of a scheduler process that is still there.
-CLOSE_S_MAX = 15.0
-
-#: Seconds for an answer, on top of what the command itself may take.
-ANSWER_S_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +105,13 @@ class LocalCluster:
         self._keep = keep
         self._grace_s = grace_s
         self._dashboard_address = dashboard_address
-        self._start_method: StartMethod = start_method or _default_start_method()
+        self._start_method = _start_method(start_method)
         self._start_timeout_s = start_timeout_s
         self._given_log_dir = None if log_dir is None else Path(log_dir).absolute()
         self._own_dir: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._line: SchedulerLine | None = None
         self._address: str | None = None
         self._has_closed = False
-        #: One command at a time is on the line to the scheduler process.
-        self._line = threading.Lock()
-        self._unread = b""
 
     # Life.
 
@@ -140,18 +119,8 @@ class LocalCluster:
         """Begin to start the cluster and return at once; ``start()`` waits for it."""
         if self._has_closed:
             raise ConfigError("the cluster is closed; make a new LocalCluster")
-        if self._process is None:
-            options = self._options()
-            self._process = subprocess.Popen(
-                python_command("elasticml.clusters.scheduler_process"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=python_environment(),
-                start_new_session=True,
-                bufsize=0,
-            )
-            self._write(encode(options))
+        if self._line is None:
+            self._line = SchedulerLine(self._options())
         return self
 
     def start(self) -> Self:
@@ -163,20 +132,20 @@ class LocalCluster:
             When the scheduler or a worker does not start; the message holds its last log line.
         """
         self.launch()
+        assert self._line is not None
         if self._address is None:
-            with self._line:
-                try:
-                    self._address = self._read(self._start_timeout_s)["address"]
-                except BaseException:
-                    self._end(keep_logs=True)
-                    raise
+            try:
+                self._address = self._line.first_answer(self._start_timeout_s)["address"]
+            except BaseException as error:
+                self._end(keep_logs=isinstance(error, SubmissionError))
+                raise
         return self
 
     def close(self) -> _Done:
         """End all processes and wait until they are gone; with ``keep``, only let go of them."""
-        if self._keep and self._address is not None and self._process is not None:
-            self._hang_up()
-            self._process = None
+        if self._keep and self._address is not None and self._line is not None:
+            self._line.let_go()
+            self._line = None
             self._has_closed = True
         else:
             self.shutdown()
@@ -184,7 +153,7 @@ class LocalCluster:
 
     def shutdown(self) -> None:
         """End all processes, ``keep`` or not, and wait until they are gone."""
-        self._end(keep_logs=False)
+        self._end()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -208,7 +177,7 @@ class LocalCluster:
             When the cluster has not been started.
         """
         if self._address is None:
-            raise ConfigError("the cluster is not running; use it in `with` or call start() first")
+            raise _not_running()
         return self._address
 
     @property
@@ -219,6 +188,13 @@ class LocalCluster:
         if self._has_closed:
             return Status.closed
         return Status.created if self._address is None else Status.running
+
+    @property
+    def scheduler_pid(self) -> int:
+        """Process id of the scheduler process."""
+        if self._line is None:
+            raise _not_running()
+        return self._line.pid
 
     @property
     def log_dir(self) -> Path:
@@ -260,10 +236,11 @@ class LocalCluster:
         """
         self._ask(grace_s, op="lose", workers=list(workers), how=how, grace_s=grace_s)
 
-    # The line to the scheduler process.
+    # Within.
 
     def _options(self) -> ClusterOptions:
-        own_dir = self._own_dir = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+        prefix = re.sub(r"[^\w.-]", "-", self.name) + "-"
+        own_dir = self._own_dir = Path(tempfile.mkdtemp(prefix=prefix))
         self.log_dir.mkdir(parents=True, exist_ok=True)
         scratch_dir = own_dir / "scratch"
         scratch_dir.mkdir()
@@ -279,79 +256,34 @@ class LocalCluster:
             start_timeout_s=self._start_timeout_s,
             log_dir=str(self.log_dir),
             scratch_dir=str(scratch_dir),
+            own_dir=str(own_dir),
         )
 
     def _ask(self, takes_s: float = 0.0, **command: Any) -> dict[str, Any]:
-        if self._address is None or self._process is None:
-            raise ConfigError("the cluster is not running; use it in `with` or call start() first")
-        with self._line:
-            self._write(json.dumps(command))
-            return self._read(takes_s)
+        if self._address is None or self._line is None:
+            raise _not_running()
+        return self._line.ask(takes_s, **command)
 
-    def _write(self, line: str) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        try:
-            self._process.stdin.write(line.encode() + b"\n")
-        except BrokenPipeError:
-            raise self._lost() from None
-
-    def _read(self, takes_s: float) -> dict[str, Any]:
-        """Read one answer; raise the error that it holds."""
-        assert self._process is not None and self._process.stdout is not None
-        deadline_s = time.monotonic() + takes_s + ANSWER_S_MAX
-        descriptor = self._process.stdout.fileno()
-        while b"\n" not in self._unread:
-            left_s = max(0.0, deadline_s - time.monotonic())
-            if not select.select([descriptor], [], [], left_s)[0]:
-                raise SubmissionError(
-                    f"the scheduler process gave no answer within {takes_s + ANSWER_S_MAX:g} s: "
-                    f"last log line {self._last_line()!r}; see {self.log_dir}"
-                )
-            piece = os.read(descriptor, 65536)
-            if not piece:
-                raise self._lost()
-            self._unread += piece
-        line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise getattr(errors, answer["error"]["kind"])(answer["error"]["message"])
-        return answer
-
-    def _last_line(self) -> str:
-        return last_line(self.log_dir / "scheduler.log")
-
-    def _lost(self) -> SubmissionError:
-        return SubmissionError(
-            f"the scheduler process has ended: last log line {self._last_line()!r}, wanted it "
-            f"running; see {self.log_dir} and start a new cluster",
-            log_dir=str(self.log_dir),
-        )
-
-    def _hang_up(self) -> None:
-        assert self._process is not None
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def _end(self, *, keep_logs: bool) -> None:
-        process, self._process, self._has_closed = self._process, None, True
-        if process is not None:
-            assert process.stdin is not None and process.stdout is not None
-            with suppress(OSError):
-                process.stdin.write(b'{"op": "close"}\n')
-            process.stdin.close()
-            try:
-                process.wait(CLOSE_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdout.close()
-        if self._own_dir is not None and not keep_logs:
+    def _end(self, *, keep_logs: bool = False) -> None:
+        line, self._line, self._has_closed = self._line, None, True
+        if line is not None:
+            # Logs of a scheduler that did not end in good order are evidence.
+            keep_logs = line.end() != 0 or keep_logs
+        if self._own_dir is not None and not (keep_logs and self._given_log_dir is None):
             shutil.rmtree(self._own_dir, ignore_errors=True)
 
 
-def _default_start_method() -> StartMethod:
-    return "fork" if os.uname().sysname == "Linux" else "spawn"
+def _not_running() -> ConfigError:
+    return ConfigError("the cluster is not running; use it in `with` or call start() first")
+
+
+def _start_method(method: str | None) -> StartMethod:
+    is_linux = sys.platform == "linux"
+    if method == "fork" and not is_linux:
+        raise ConfigError(f"start_method: got 'fork' on {sys.platform}, wanted 'spawn' or None")
+    if method not in (None, "fork", "spawn"):
+        raise ConfigError(f"start_method: got {method!r}, wanted 'fork', 'spawn' or None")
+    return "spawn" if method == "spawn" or not is_linux else "fork"
 
 
 def _check_count(what: str, n: int) -> None:

@@ -31,6 +31,8 @@ class ClusterOptions:
     log_dir: str
     #: Folder of the workers' own files, removed with the cluster.
     scratch_dir: str
+    #: The cluster's temporary folder, which holds all that no one asked to keep.
+    own_dir: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ class SchedulerProcess:
         self._answers = answers
         self._launcher = launcher
         self._commands: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._was_closed = False
         #: Set when the cluster must end.
         self._over = asyncio.Event()
 
@@ -70,7 +71,7 @@ class SchedulerProcess:
         scheduler, keeper = await self._start()
         reading = asyncio.create_task(self._read())
         serving = asyncio.create_task(self._serve(scheduler.address, keeper))
-        serving.add_done_callback(self._on_served)
+        serving.add_done_callback(lambda _: self._over.set())
         closed = asyncio.create_task(scheduler.finished())
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait([closed, over], return_when=asyncio.FIRST_COMPLETED)
@@ -80,7 +81,13 @@ class SchedulerProcess:
         with suppress(TimeoutError):
             await asyncio.wait_for(scheduler.close(reason="elasticml-cluster-over"), CLOSE_S_MAX)
         await keeper.close()
-        shutil.rmtree(self._options.scratch_dir, ignore_errors=True)
+        failure = serving.exception() if serving.done() and not serving.cancelled() else None
+        # The client that closes the cluster decides on the logs; without one nobody reads them.
+        keeps_logs = self._was_closed or failure is not None
+        doomed = self._options.scratch_dir if keeps_logs else self._options.own_dir
+        shutil.rmtree(doomed, ignore_errors=True)
+        if failure is not None:
+            raise failure
 
     async def _start(self) -> tuple[Scheduler, Keeper]:
         from distributed.scheduler import Scheduler
@@ -109,40 +116,40 @@ class SchedulerProcess:
         while line := await reader.readline():
             command = json.loads(line)
             if command["op"] == "close":
+                self._was_closed = True
                 self._over.set()
-            self._commands.put_nowait(command)
+            else:
+                self._commands.put_nowait(command)
         if not self._options.keep:
             self._over.set()
 
     async def _serve(self, address: str, keeper: Keeper) -> None:
         """Start the workers, then answer the client's commands in order."""
-        await self._answer(keeper.scale(self._options.workers), lambda: {"address": address})
+        await self._answer(0, keeper.scale(self._options.workers), lambda: {"address": address})
         while True:
             command = await self._commands.get()
+            number = command["number"]
             match command["op"]:
                 case "scale" | "prepare" | "bring_back" as op:
-                    await self._answer(getattr(keeper, op)(command["n"]))
+                    await self._answer(number, getattr(keeper, op)(command["n"]))
                 case "lose":
                     how, grace_s = command["how"], command["grace_s"]
-                    await self._answer(keeper.lose(command["workers"], how, grace_s))
+                    await self._answer(number, keeper.lose(command["workers"], how, grace_s))
                 case "workers":
-                    await self._answer(_nothing(), lambda: {"workers": _rows(keeper)})
-
-    def _on_served(self, serving: asyncio.Task[None]) -> None:
-        if not serving.cancelled():
-            logger.error("the cluster ends by an internal error", exc_info=serving.exception())
-            self._over.set()
+                    await self._answer(number, _nothing(), lambda: {"workers": _rows(keeper)})
 
     async def _answer(
-        self, work: Awaitable[None], result: Callable[[], dict[str, Any]] = dict
+        self, number: int, work: Awaitable[None], result: Callable[[], dict[str, Any]] = dict
     ) -> None:
         try:
             await work
             answer = result()
         except ElasticmlError as error:
-            answer = {"error": {"kind": type(error).__name__, "message": error.message}}
+            kind = type(error).__name__
+            fields = error.fields
+            answer = {"error": {"kind": kind, "message": error.message, "fields": fields}}
         try:
-            os.write(self._answers, (json.dumps(answer) + "\n").encode())
+            os.write(self._answers, (json.dumps({**answer, "number": number}) + "\n").encode())
         except BrokenPipeError:
             logger.info("the client has gone before it was answered")
 
@@ -202,8 +209,8 @@ def main() -> None:
     # The zygote imports on the other core while this process imports the scheduler.
     launcher = _new_launcher(options)
     configure_dask(dashboard=options.dashboard_address is not None)
-    load(SCHEDULER_MODULES)
     configure_logging()
+    load(SCHEDULER_MODULES)
     asyncio.run(_run(options, answers, launcher))
     sys.stderr.flush()
 

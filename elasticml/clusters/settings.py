@@ -10,6 +10,8 @@ import os
 import sys
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
 #: Modules that a member or driver uses; loaded before a worker registers, so that no exchange
 #: waits for an import. Those that are not installed are left out.
 WORKER_MODULES = (
@@ -88,10 +90,23 @@ def redirect_output(log_file: str) -> None:
 
 
 def load(modules: tuple[str, ...]) -> None:
-    """Import modules, leaving out those that do not exist."""
+    """Import modules and warm their kernels, leaving out modules that do not exist.
+
+    A module that defines ``warm_kernels()`` has it called: it compiles or loads the module's
+    compiled functions in the calling thread, and starts no thread of its own. A module that
+    cannot be imported is a warning here: whoever needs it says so in better words.
+    """
     for name in modules:
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name)
+        if importlib.util.find_spec(name) is None:
+            continue
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            logger.warning("cannot load %s beforehand: %s", name, error)
+            continue
+        warm_kernels = getattr(module, "warm_kernels", None)
+        if warm_kernels is not None:
+            warm_kernels()
 
 
 def freeze_memory() -> None:

@@ -1,6 +1,6 @@
 """One worker process of a local cluster: a Dask worker without nanny that leaves in good order.
 
-Its standard input is its *lifeline*, a pipe whose other end only the scheduler process holds: a
+It holds the read end of its *lifeline*, a pipe whose other end only the scheduler process has: a
 line on it lets a standby register, its end means that the cluster is over.
 """
 
@@ -44,11 +44,14 @@ async def announce(worker: Worker, grace_s: float, reason: str) -> None:
     module = "elasticml.runtime.member_plugin"
     if importlib.util.find_spec(module) is None:
         return
-    announce_notice = importlib.import_module(module).announce_notice
     try:
+        announce_notice = importlib.import_module(module).announce_notice
         await asyncio.wait_for(announce_notice(worker, grace_s, reason), grace_s)
     except TimeoutError:
         logger.info("worker %s: the grace of %g s is over", worker.name, grace_s)
+    except Exception:
+        # Whatever a job makes of the notice, the worker goes.
+        logger.exception("worker %s: its end could not be announced", worker.name)
 
 
 class WorkerProcess:
@@ -58,10 +61,13 @@ class WorkerProcess:
     ----------
     options : WorkerOptions
         What the keeper asked for.
+    lifeline : int
+        Descriptor of the lifeline.
     """
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: WorkerOptions, lifeline: int) -> None:
         self._options = options
+        self._lifeline = lifeline
         #: Set by the first line on the lifeline.
         self._released = asyncio.Event()
         #: Set when the process must end.
@@ -136,7 +142,7 @@ class WorkerProcess:
 
     def _watch_lifeline(self, loop: asyncio.AbstractEventLoop) -> None:
         # A thread, not a reader on the loop: it must end the process where the loop hangs.
-        while os.read(0, 4096):
+        while os.read(self._lifeline, 4096):
             loop.call_soon_threadsafe(self._released.set)
         _exit_soon()
         loop.call_soon_threadsafe(self._leave.set)
@@ -159,8 +165,15 @@ async def _first(*waits: Any) -> None:
             task.cancel()
 
 
-def run_worker(options: WorkerOptions) -> int:
+def run_worker(options: WorkerOptions, lifeline: int) -> int:
     """Run a worker in this process until it ends.
+
+    Parameters
+    ----------
+    options : WorkerOptions
+        What the keeper asked for.
+    lifeline : int
+        Descriptor of the read end of the lifeline.
 
     Returns
     -------
@@ -172,24 +185,29 @@ def run_worker(options: WorkerOptions) -> int:
     set_process_name(f"em-{options.name}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     np.random.seed()  # noqa: NPY002  (a forked child must not share the global stream)
-    asyncio.run(_run(options))
+    asyncio.run(_run(options, lifeline))
     return 0
 
 
-async def _run(options: WorkerOptions) -> None:
-    await WorkerProcess(options).run()
+async def _run(options: WorkerOptions, lifeline: int) -> None:
+    await WorkerProcess(options, lifeline).run()
 
 
 def main() -> None:
-    """Run a worker that was not forked: ``... worker_process OPTIONS_JSON PARENT_PID``."""
+    """Run a worker that was not forked: arguments are its options and its parent's id."""
     options = worker_options(sys.argv[1])
     die_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The worker's own children must not inherit the lifeline as their standard input.
+    lifeline = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     redirect_output(options.log_file)
     configure_dask(dashboard=False)
-    load(WORKER_MODULES)
     configure_logging()
-    status = run_worker(options)
+    load(WORKER_MODULES)
+    status = run_worker(options, lifeline)
     sys.stderr.flush()
     os._exit(status)
 

@@ -106,12 +106,11 @@ def _become_worker(options: WorkerOptions, lifeline: int) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
-        os.dup2(lifeline, 0)
-        os.close(lifeline)
+        os.set_inheritable(lifeline, False)
         redirect_output(options.log_file)
         from elasticml.clusters.worker_process import run_worker
 
-        status = run_worker(options)
+        status = run_worker(options, lifeline)
     except BaseException:
         import traceback
 
@@ -128,10 +127,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_process_name("em-zygote")
     configure_dask(dashboard=False)
-    load((*WORKER_MODULES, "elasticml.clusters.worker_process"))
     configure_logging()
+    load((*WORKER_MODULES, "elasticml.clusters.worker_process"))
     freeze_memory()
     Zygote(control).serve()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
