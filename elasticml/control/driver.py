@@ -6,15 +6,15 @@ returns as events. There is no clock, no chance and no array in here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 from elasticml.control import events as ev
+from elasticml.control.boundary import Boundary
 from elasticml.control.commands import (
     Command,
     Configure,
     Continue,
-    Deliver,
     Dismiss,
     EndJob,
     Gathered,
@@ -25,13 +25,13 @@ from elasticml.control.exchanging import Exchanging
 from elasticml.control.invariants import check
 from elasticml.control.loading import Loading
 from elasticml.control.mobility import Mobility
-from elasticml.control.placement import contiguous, fitting, round_robin, to_newcomers
+from elasticml.control.placement import contiguous
 from elasticml.control.policy import Policy
 from elasticml.control.rounds import Rounds
 from elasticml.control.settings import Settings
 from elasticml.control.state import JobState
 from elasticml.control.tree import children, without
-from elasticml.terms import ChunkId, MemberId
+from elasticml.terms import MemberId
 
 #: Invariants are re-derived at every event up to this many members, above at round boundaries.
 FULL_CHECK_MEMBERS_MAX = 64
@@ -64,7 +64,7 @@ class Driver:
         #: The trainer's request that has not been started yet.
         self.request: ev.ExchangeRequested | None = None
         self.at_round_start = True
-        self._hold_since_s: float | None = None
+        self.boundary = Boundary(self.state, self.mobility, self.rounds, self._release)
         self._idle_since_s: float | None = None
         self._link_downs: dict[MemberId, float] = {}
         self._handlers: dict[type[ev.Event], Callable[[Any, float], list[Command]]] = {
@@ -234,9 +234,9 @@ class Driver:
 
     def _link_down(self, event: ev.LinkDown, now_s: float) -> list[Command]:
         """Believe a member that cannot reach a living one only after a while (see _ticked)."""
-        if event.member in self.state.membership.members:
-            if event.peer in self.state.membership.members:
-                self._link_downs[event.member] = now_s
+        living = self.state.membership.members
+        if event.member in living and event.peer in living:
+            self._link_downs[event.member] = now_s
         return []
 
     def _fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
@@ -272,7 +272,7 @@ class Driver:
         if not state.ledger.info or not state.membership.members:
             return []
         state.stage = "training"
-        commands = self._activate()
+        commands = self.boundary.activate()
         info = state.ledger.info.values()
         return [
             state.record(
@@ -285,24 +285,6 @@ class Driver:
             *commands,
             StartTrainer(cause=state.cause),
         ]
-
-    def _activate(self) -> list[Command]:
-        """Members that own chunks take part from now on; those that own none do not."""
-        state = self.state
-        commands: list[Command] = []
-        for record in state.membership.stage("spare"):
-            if state.ledger.owned.get(record.id):
-                record.stage = "active"
-                state.stale_layout = True
-                commands.append(
-                    state.record(
-                        "MemberActive",
-                        member=record.id,
-                        chunks=len(state.ledger.owned[record.id]),
-                        examples=state.ledger.rows_of(record.id),
-                    )
-                )
-        return commands
 
     # --- the trainer ------------------------------------------------------------------------------
 
@@ -348,10 +330,10 @@ class Driver:
             return []
         stalled = request.require_everybody and bool(state.ledger.groups or state.ledger.open)
         if self.at_round_start or stalled:
-            commands = self._round_boundary(now_s)
+            commands = self.boundary.apply(now_s)
             if commands:
                 return commands  # they may change what is decided next
-            if self._held(now_s):
+            if self.boundary.held(now_s):
                 return []
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
             return self._stall(now_s)
@@ -367,74 +349,7 @@ class Driver:
             commands.append(state.record("RoundStarted"))
         self.request = None
         commands += self.exchanging.start(request, now_s)
-        self._current = request
         return commands + self.rounds.due_loss("compute")
-
-    def _round_boundary(self, now_s: float) -> list[Command]:
-        """Apply what waits for the end of a round: returns, moves, planned faults."""
-        state, mobility = self.state, self.mobility
-        commands = self.rounds.due_return()
-        commands += mobility.commit_returns(now_s)
-        for record in state.membership.stage("leaving"):
-            if not state.ledger.owned.get(record.id) and not self._moving_to(record.id):
-                commands += self._release(record.id, now_s)
-        commands += self._activate()
-        if not mobility.moves:
-            moving = self._move_from_leavers(now_s) or self._move_to_newcomers()
-            if moving:
-                commands += [*moving, *self.rounds.due_loss("move")]
-        commands += mobility.readmit(now_s)
-        return commands
-
-    def _moving_to(self, member: MemberId) -> bool:
-        return any(target == member for _, target in self.mobility.moves.values())
-
-    def _move_from_leavers(self, now_s: float) -> list[Command]:
-        """Save the chunks of members with a notice: as many as fit, round-robin to the others."""
-        state = self.state
-        stayers = {m.id: state.ledger.rows_of(m.id) for m in state.membership.stage("active")}
-        targets: dict[ChunkId, MemberId] = {}
-        for record in state.membership.stage("leaving"):
-            if not stayers or record.deadline_s is None:
-                continue
-            owned = [state.ledger.info[c] for c in state.ledger.chunks_of(record.id)]
-            fits = fitting(
-                owned, 0.5 * (record.deadline_s - now_s), state.settings.move_bytes_per_s
-            )
-            targets.update(round_robin(fits, stayers))
-        return self.mobility.move(targets)
-
-    def _move_to_newcomers(self) -> list[Command]:
-        """Give newcomers a fair share when nothing is absent that they could bring back."""
-        state, mobility = self.state, self.mobility
-        if state.ledger.groups or state.ledger.open or mobility.returning:
-            return []
-        spares = [m.id for m in state.membership.stage("spare") if m.configured]
-        if not spares or self.rounds.expected:
-            return []
-        owned = {
-            m.id: [state.ledger.info[c] for c in state.ledger.chunks_of(m.id)]
-            for m in state.membership.stage("active")
-        }
-        return mobility.move(to_newcomers(owned, spares))
-
-    def _held(self, now_s: float) -> bool:
-        """Whether the round must wait: chunks on the move, or a planned return under way."""
-        mobility, rounds = self.mobility, self.rounds
-        returning = rounds.expected is not None and (rounds.expected > 0 or mobility.loading)
-        if rounds.expected == 0 and not mobility.loading:
-            rounds.expected = None
-        if not mobility.moves and not returning:
-            self._hold_since_s = None
-            return False
-        if self._hold_since_s is None:
-            self._hold_since_s = now_s
-        if now_s - self._hold_since_s < self.state.settings.hold_s_max:
-            return True
-        mobility.abandon_moves()
-        rounds.expected = None
-        self._hold_since_s = None
-        return False
 
     def _stall(self, now_s: float) -> list[Command]:
         """Wait for everybody, counting idle rounds at the pace of undisturbed ones."""
@@ -500,7 +415,7 @@ class Driver:
     def _waits_for_members(self) -> bool:
         return self.state.stage == "training" and not self.state.membership.working()
 
-    def _end(self, how: str, reason: str) -> list[Command]:
+    def _end(self, how: Literal["done", "failed", "cancelled"], reason: str) -> list[Command]:
         state = self.state
         state.stage = "ended"
         self.request = None

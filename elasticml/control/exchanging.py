@@ -69,7 +69,7 @@ class Exchanging:
         self._durations: dict[str, deque[float]] = {}
 
     def median_s(self, operation: str) -> float | None:
-        """Running median of an operation's duration; None before its first."""
+        """Return the running median of an operation's duration; None before its first."""
         durations = self._durations.get(operation)
         return statistics.median(durations) if durations else None
 

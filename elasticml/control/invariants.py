@@ -32,7 +32,7 @@ def check(driver: Driver) -> None:
 
 
 def _tree(driver: Driver) -> None:
-    """The tree has one root, no cycle, and only living members."""
+    """Check that the tree has one root, no cycle, and only living members."""
     parents, living = driver.state.parents, driver.state.membership.members
     for member, parent in parents.items():
         if member not in living:
@@ -47,7 +47,7 @@ def _tree(driver: Driver) -> None:
 
 
 def _transfers(driver: Driver) -> None:
-    """A moving chunk is still its sender's; a returning one is absent until it is committed."""
+    """Check that a moving chunk is still its sender's, and a returning one still absent."""
     ledger = driver.state.ledger
     for chunk, (source, target) in driver.mobility.moves.items():
         if ledger.owner(chunk) != source:

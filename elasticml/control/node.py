@@ -1,4 +1,4 @@
-"""One node of the collective, as a pure machine: whom it waits for, what it keeps, what it re-sends.
+"""One node of the collective, as a pure machine: whom it waits for, what it keeps and re-sends.
 
 The same machine is the root (on the driver, without a share of its own) and every member. It holds
 no arrays: a partial is named by its handle, and the shell keeps the bytes under that name.
@@ -44,7 +44,7 @@ class Gather:
     sent: bool = False
 
     def handles(self) -> tuple[int, ...]:
-        """Inputs in the order in which they are added: by sender's slot, whoever came first."""
+        """List the inputs in the order of their addition: by slot, whoever came first."""
         return tuple(self.inputs[sender].handle for sender in sorted(self.inputs))
 
 

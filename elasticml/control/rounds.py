@@ -1,4 +1,4 @@
-"""Rounds at the driver: the history, the stop rules, planned faults, and the idle rounds of stall."""
+"""Rounds at the driver: the history, stop rules, planned faults, and the idle rounds of stall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named arrays in one buffer: how a model goes down and a partial comes up; and buffers to reuse."""
+"""Named arrays in one buffer: how a model goes down, a partial comes up; and buffers to reuse."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Vector = NDArray[np.float64]
 
 
 def manifest(arrays: Mapping[str, NDArray[Any]]) -> dict[str, list[int]]:
-    """Names and shapes, in order."""
+    """List names and shapes, in order."""
     return {name: list(array.shape) for name, array in arrays.items()}
 
 
 def n_values(shapes: Mapping[str, Any]) -> int:
-    """Number of values of all arrays together."""
+    """Count the values of all arrays together."""
     return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
 
 
@@ -42,7 +42,7 @@ def pack(arrays: Mapping[str, Any], shapes: Mapping[str, Any], out: Vector) -> V
 
 
 def unpack(buffer: Vector, shapes: Mapping[str, Any]) -> dict[str, Vector]:
-    """Views of the arrays in a packed buffer."""
+    """Look at the arrays in a packed buffer."""
     arrays: dict[str, Vector] = {}
     start = 0
     for name, shape in shapes.items():

@@ -48,8 +48,13 @@ class ChunkStore:
 
     def read(
         self, source: Source, block: int, chunk_bytes: int | None, n_members: int
-    ) -> tuple[list[Chunk], BlockSummary]:
-        """Read a block of the source and keep its chunks."""
+    ) -> tuple[list[Chunk], BlockSummary | None]:
+        """Read a block of the source and keep its chunks.
+
+        The chunks of an in-memory source have been sent here; the driver has their summaries.
+        """
+        if getattr(source, "is_in_memory", False):
+            return [c for id, c in sorted(self.chunks.items()) if id.block == block], None
         chunks, summary = read_block(source, block, chunk_bytes, n_members)
         self.put(chunks)
         return chunks, summary

@@ -25,7 +25,7 @@ _HINTS: dict[type[Any], dict[str, Any]] = {}
 
 
 def encode(record: commands.Command | events.Event) -> dict[str, Any]:
-    """Write a record as ``{"type": name, field: value, ...}``; fields at their default are left out."""
+    """Write a record as ``{"type": name, field: value, ...}``, without fields at their default."""
     body: dict[str, Any] = {"type": type(record).__name__}
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elasticml.algorithms.registry import algorithm
@@ -51,8 +51,10 @@ class DriverShell:
         Seconds, monotonic.
     injector : FaultInjector, optional
         Performs planned faults.
-    bodies : sequence of bytes-like, optional
-        Chunk bodies of an in-memory source, per block.
+    bodies : mapping, optional
+        Chunk ids and bodies of an in-memory source, by block.
+    summaries : sequence of BlockSummary, optional
+        Of an in-memory source's blocks.
     check_every_event : bool
         Re-derive all invariants after every event (tests), or at membership changes and round
         boundaries only.
@@ -69,6 +71,7 @@ class DriverShell:
         clock: Callable[[], float],
         injector: FaultInjector | None = None,
         bodies: Mapping[int, list[tuple[str, Any]]] | None = None,
+        summaries: Sequence[BlockSummary] = (),
         check_every_event: bool = False,
     ) -> None:
         self.record = record
@@ -96,7 +99,7 @@ class DriverShell:
         self._arrival_of: dict[Peer, int] = {}
         self._member_of: dict[Peer, MemberId] = {}
         self._invited: set[str] = set()
-        self._summaries: dict[int, BlockSummary] = {}
+        self._summaries: dict[int, BlockSummary] = {s.block: s for s in summaries}
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
         self._past_bytes = 0
@@ -104,7 +107,7 @@ class DriverShell:
         self._draining = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # --- time and events --------------------------------------------------------------------------
+    # --- time and events -----------------------------------------------------------------
 
     def now_s(self) -> float:
         """Seconds since the job began."""
@@ -142,7 +145,7 @@ class DriverShell:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- links ------------------------------------------------------------------------------------
+    # --- links ---------------------------------------------------------------------------
 
     def invite(self, address: str) -> None:
         """Open a link to a worker that has announced itself; idempotent while it is open."""
@@ -202,8 +205,9 @@ class DriverShell:
         if member is None:
             return  # fenced meanwhile: what it says is of a former life
         if message["type"] == "BlockRead":
-            summary = BlockSummary.from_json(message["summary"])
-            self._summaries[summary.block] = summary
+            if message["summary"] is not None:
+                summary = BlockSummary.from_json(message["summary"])
+                self._summaries[summary.block] = summary
             message = {k: v for k, v in message.items() if k != "summary"}
         if message["type"] == "Failed" and message.get("error"):
             self.error = dict(message["error"])
@@ -248,7 +252,7 @@ class DriverShell:
         open_links = sum(peer.link.sent_bytes for peer in self._peers.values())
         return self._past_bytes + open_links + sum(self._member_bytes.values())
 
-    # --- commands ---------------------------------------------------------------------------------
+    # --- commands ------------------------------------------------------------------------
 
     def _perform(self, command: cmd.Command) -> None:
         match command:
@@ -374,7 +378,7 @@ class DriverShell:
             )
         )
 
-    # --- the trainer --------------------------------------------------------------------------------
+    # --- the trainer ---------------------------------------------------------------------
 
     def _merge_facts(self, survey: bool) -> None:
         try:
@@ -436,7 +440,7 @@ class DriverShell:
         anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
         self._step(self.training.deliver, command, inputs, anchor)
 
-    # --- faults, the end ------------------------------------------------------------------------------
+    # --- faults, the end -----------------------------------------------------------------
 
     async def _inject(self, command: cmd.Inject) -> None:
         error = None

@@ -39,7 +39,8 @@ class MemberHost:
         self._announce = announce
         self._limit_bytes = limit_bytes
         self._stores: dict[str, ChunkStore] = {}
-        self._closing = False
+        #: This worker is about to go: it is not offered again.
+        self.closing = False
         environment.transport.listen(self.on_link)
 
     async def on_link(self, link: Link) -> None:
@@ -66,7 +67,7 @@ class MemberHost:
         shell = MemberShell(link, store, self._env, former.slot if former else None)
         self.shells[job] = shell
         await shell.run()
-        if self.shells.get(job) is not shell or self._closing:
+        if self.shells.get(job) is not shell or self.closing:
             return
         if shell.dismissed in FINAL:
             del self.shells[job]
@@ -79,7 +80,7 @@ class MemberHost:
     async def notice(self, grace_s: float, reason: str) -> None:
         """Tell every job that this worker goes; return when all have let it go, or time is up."""
         shells = [s for s in self.shells.values() if not s.gone.is_set()]
-        self._closing = True
+        self.closing = True
         for shell in shells:
             shell.notice(grace_s, reason)
         if shells:
@@ -90,6 +91,6 @@ class MemberHost:
 
     def close(self) -> None:
         """End all members."""
-        self._closing = True
+        self.closing = True
         for shell in list(self.shells.values()):
             shell.close()

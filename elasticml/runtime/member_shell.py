@@ -115,7 +115,7 @@ class MemberShell:
         self._past_bytes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # --- life ---------------------------------------------------------------------------------------
+    # --- life ----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Report for duty, serve the driver, and clean up."""
@@ -147,6 +147,11 @@ class MemberShell:
             task.cancel()
         self.gone.set()
 
+    def crash(self) -> None:
+        """Stop at once and for good, as a killed process does; for tests."""
+        self.dismissed = "crashed"
+        self.close()
+
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -173,7 +178,7 @@ class MemberShell:
         body = error_to_dict(error)
         self.report(ev.Failed(reason=error.message, member=self.me), error=body)
 
-    # --- the driver's frames --------------------------------------------------------------------------
+    # --- the driver's frames -------------------------------------------------------------
 
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         if header.kind == Kind.CHUNK:
@@ -236,7 +241,7 @@ class MemberShell:
             self.me, self.job, self._store, self._env.transport, self._env.clock, self.report
         )
 
-    # --- data -------------------------------------------------------------------------------------------
+    # --- data ----------------------------------------------------------------------------
 
     async def _read_blocks(self, order: cmd.ReadBlocks) -> None:
         source, chunk_bytes = self._source, self._record.get("chunk_bytes")
@@ -254,7 +259,7 @@ class MemberShell:
                     ev.BlockRead(
                         member=self.me, block=block, chunks=tuple(c.info() for c in chunks)
                     ),
-                    summary=summary.to_json(),
+                    summary=None if summary is None else summary.to_json(),
                 )
         except Exception as error:
             self._fail(error)
@@ -277,7 +282,7 @@ class MemberShell:
             )
         )
 
-    # --- the collective ---------------------------------------------------------------------------------
+    # --- the collective ------------------------------------------------------------------
 
     async def accept_child(self, link: Link) -> None:
         """Serve a link that a child has opened, until it closes."""
@@ -379,7 +384,7 @@ class MemberShell:
             if share.total is not None:
                 self._buffers.give(share.total)
 
-    # --- links up and down ------------------------------------------------------------------------------
+    # --- links up and down ---------------------------------------------------------------
 
     def _detach(self, peer: MemberId) -> None:
         child = self._children.pop(peer, None)
@@ -437,7 +442,7 @@ class MemberShell:
             self._parent = None
             self.report(ev.LinkDown(member=self.me, peer=member_id(peer.link.hello["to"])))
 
-    # --- computing, summing, sending ----------------------------------------------------------------------
+    # --- computing, summing, sending -----------------------------------------------------
 
     async def _compute(self, exchange: ExchangeId) -> None:
         share = self._shares[exchange]

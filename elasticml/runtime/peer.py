@@ -1,4 +1,4 @@
-"""One open link with its two tasks: a writer that empties a queue, a reader that is always armed."""
+"""One open link with its two tasks: a writer that empties a queue, a reader always armed."""
 
 from __future__ import annotations
 

@@ -15,13 +15,14 @@ from distributed.protocol.pickle import dumps
 
 from elasticml.algorithms.base import Arrays
 from elasticml.collective.dask_links import transport_of
+from elasticml.data.facts import BlockSummary
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
 from elasticml.runtime.driver_shell import DriverShell, make_shell
 from elasticml.runtime.execution import ThreadRunner
 from elasticml.runtime.faults import KEEPER_EXTENSION
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
-from elasticml.terms import VERSION
+from elasticml.terms import VERSION, chunk_id
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             if not shell.ended.is_set():
                 shell.worker_removed(worker)
 
-    # --- handlers -----------------------------------------------------------------------------------
+    # --- handlers ------------------------------------------------------------------------
 
     async def announce(self, address: str) -> None:
         """Take note of a worker that would serve, and invite it to the jobs that run."""
@@ -93,11 +94,21 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell.invite(address)
 
     async def submit(
-        self, record: Mapping[str, Any], bodies: Sequence[Any] | None = None
+        self,
+        record: Mapping[str, Any],
+        ids: Sequence[str] = (),
+        bodies: Sequence[Any] = (),
+        summaries: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
-        """Start a job; returns its id, or the error that kept it from starting."""
+        """Start a job; returns its id, or the error that kept it from starting.
+
+        ``ids``, ``bodies`` and ``summaries`` are those of an in-memory source.
+        """
+        blocks: dict[int, list[tuple[str, Any]]] = {}
+        for id, body in zip(ids, bodies, strict=True):
+            blocks.setdefault(chunk_id(id).block, []).append((id, body))
         try:
-            shell = self._make(record, bodies or ())
+            shell = self._make(record, blocks, [BlockSummary.from_json(s) for s in summaries])
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
         self._jobs[record["job"]] = shell
@@ -120,7 +131,12 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell.invite(address)
         return {"job": record["job"]}
 
-    def _make(self, record: Mapping[str, Any], bodies: Sequence[Any]) -> DriverShell:
+    def _make(
+        self,
+        record: Mapping[str, Any],
+        bodies: Mapping[int, list[tuple[str, Any]]],
+        summaries: Sequence[BlockSummary],
+    ) -> DriverShell:
         if record.get("version") != RECORD_VERSION or record.get("package") != self.version:
             raise ConfigError(
                 f"the job record is of elasticml {record.get('package')}, the scheduler runs "
@@ -129,19 +145,17 @@ class ElasticmlScheduler(SchedulerPlugin):
         injector = self._scheduler.extensions.get(KEEPER_EXTENSION)
         if record.get("faults") and injector is None:
             raise ConfigError(
-                "faults: needs a cluster whose processes elasticml owns, and this one is another's; "
-                "use cluster.kind: local, or leave faults out"
+                "faults: needs a cluster whose processes elasticml owns, and this one is "
+                "another's; use cluster.kind: local, or leave faults out"
             )
-        blocks: dict[int, list[tuple[str, Any]]] = {}
-        for block, name, body in bodies:
-            blocks.setdefault(int(block), []).append((name, body))
         return make_shell(
             record,
             transport=transport_of(self._scheduler),
             runner=ThreadRunner(f"em-driver-{record['job']}"),
             clock=time.monotonic,
             injector=injector,
-            bodies=blocks,
+            bodies=bodies,
+            summaries=summaries,
         )
 
     async def _drive(self, shell: DriverShell) -> None:
@@ -156,7 +170,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         shell = self._jobs.get(job)
         if shell is None:
             raise ConfigError(
-                f"no job {job!r} here, wanted one of {sorted(self._jobs)}; results are kept for 24 h"
+                f"no job {job!r} here, wanted one of {sorted(self._jobs)}; results are kept 24 h"
             )
         return shell
 

@@ -124,7 +124,7 @@ class Training:
         )
 
     def last_arrays(self) -> Arrays:
-        """The newest whole model: the result, or that of the last round."""
+        """Return the newest whole model: the result, or that of the last round."""
         if self.model is not None:
             return self.model.arrays
         return self.round_end.model if self.round_end is not None else {}

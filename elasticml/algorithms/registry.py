@@ -1,0 +1,55 @@
+"""The algorithms by the names that jobs give them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Final
+
+from elasticml.algorithms.base import Algorithm
+from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
+from elasticml.algorithms.batch_gradient.trainer import make_trainer
+from elasticml.errors import ConfigError
+
+
+def _batch_gradient() -> Algorithm:
+    return Algorithm(name="batch_gradient", trainer=make_trainer, solver=BatchGradientSolver)
+
+
+_ALGORITHMS: Final[dict[str, Callable[[], Algorithm]]] = {"batch_gradient": _batch_gradient}
+
+
+def algorithm(name: str) -> Algorithm:
+    """Return the algorithm of that name, or the one at an import path ``module:attribute``.
+
+    Raises
+    ------
+    ConfigError
+        When there is none.
+    """
+    if ":" in name:
+        return _imported(name)
+    if name not in _ALGORITHMS:
+        raise ConfigError(
+            f"algorithm.name is {name!r}, wanted one of {', '.join(sorted(_ALGORITHMS))}",
+            key="algorithm.name",
+        )
+    return _ALGORITHMS[name]()
+
+
+def _imported(path: str) -> Algorithm:
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"algorithm.name is {path!r}, which cannot be imported ({error}); it must name an "
+            "Algorithm, as module:attribute, that every worker can import",
+            key="algorithm.name",
+        ) from error
+    if not isinstance(found, Algorithm):
+        raise ConfigError(
+            f"algorithm.name is {path!r}, a {type(found).__name__}, wanted an Algorithm",
+            key="algorithm.name",
+        )
+    return found

@@ -1,0 +1,215 @@
+"""A whole job in one process: the real shells and machines on the in-memory network.
+
+Nothing sleeps: time moves when nothing else can. A kill closes the links as ``kill -9`` does, a
+pause stops frames without closing anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elasticml.collective.memory import FaultyNetwork
+from elasticml.data.arrays import from_arrays
+from elasticml.runtime.driver_shell import DriverShell
+from elasticml.runtime.execution import InlineRunner, SerialParallel
+from elasticml.runtime.member_host import MemberHost
+from elasticml.runtime.member_shell import Environment
+from elasticml.terms import chunk_id
+
+#: Turns of the event loop without a frame after which nothing more will happen by itself.
+QUIET_TURNS = 12
+
+
+def toy_record(**changes: Any) -> dict[str, Any]:
+    """Make the record of a toy job."""
+    record: dict[str, Any] = {
+        "version": 1,
+        "job": "toy",
+        "name": "toy",
+        "chunk_bytes": 512,
+        "algorithm": {"name": "tests.toy:ALGORITHM", "rounds": 12},
+        "absent": "taylor",
+        "stop": {"rounds": None},
+        "seed": 0,
+        "faults": [],
+        "collective": {"topology": "tree", "fan_out": 2},
+        "members": {"start": 6, "min": 1},
+    }
+    return {**record, **changes}
+
+
+def toy_source(n_rows: int) -> Any:
+    """Make rows whose labels are their numbers."""
+    return from_arrays(np.ones((n_rows, 1)), np.arange(n_rows, dtype=np.float64))
+
+
+class World:
+    """A driver and members on one network.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record; ``data`` is filled in.
+    seed : int
+        Of the network's interleaving.
+    source : optional
+        In-memory source; 600 toy rows where not given.
+    """
+
+    def __init__(self, record: Mapping[str, Any], seed: int = 0, source: Any = None) -> None:
+        self.network = FaultyNetwork(seed)
+        self.now = 0.0
+        self.hosts: dict[str, MemberHost] = {}
+        self._names = itertools.count()
+        source = source if source is not None else toy_source(600)
+        n_members = record["members"]["start"]
+        sent = source.chunk_bodies(record["chunk_bytes"], n_members)
+        bodies: dict[int, list[tuple[str, Any]]] = {}
+        for id, body in zip(sent.ids, sent.bodies, strict=True):
+            bodies.setdefault(chunk_id(id).block, []).append((id, body))
+        self.shell = DriverShell(
+            {**record, "data": source.spec()},
+            source=source,
+            n_blocks=len(source.blocks()),
+            transport=self.network.endpoint("driver"),
+            runner=InlineRunner(),
+            clock=self.clock,
+            injector=Injector(self),
+            bodies=bodies,
+            summaries=sent.summaries,
+            check_every_event=True,
+        )
+
+    def clock(self) -> float:
+        """Seconds that the world has lived."""
+        return self.now
+
+    async def add(self) -> str:
+        """Start a worker; returns its address."""
+        address = f"w{next(self._names)}"
+        environment = Environment(
+            transport=self.network.endpoint(address),
+            compute=InlineRunner(),
+            reading=InlineRunner(),
+            parallel=SerialParallel(),
+            clock=self.clock,
+            host="here",
+            pid=int(address[1:]),
+            threads=1,
+        )
+
+        async def announce() -> None:
+            self.shell.invite(address)
+
+        self.hosts[address] = MemberHost(environment, announce)
+        await announce()
+        return address
+
+    def kill(self, address: str) -> None:
+        """End a worker as kill -9 does: its links close, it does nothing any more."""
+        host = self.hosts.pop(address, None)
+        if host is None:
+            return
+        host.closing = True
+        self.network.kill(address)
+        for shell in host.shells.values():
+            shell.crash()
+        self.network.resume(address)
+
+    def pause(self, address: str) -> None:
+        """Stop a worker without closing anything."""
+        self.network.pause(address)
+
+    def resume(self, address: str) -> None:
+        """Let a paused worker go on."""
+        self.network.resume(address)
+
+    async def settle(self) -> None:
+        """Let everything happen that can happen without time passing."""
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            before = (len(self.network.deliveries), len(self.shell.journal.story))
+            await asyncio.sleep(0)
+            moved = before != (len(self.network.deliveries), len(self.shell.journal.story))
+            quiet = 0 if moved else quiet + 1
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass in one step, then let happen what comes of it."""
+        self.now += seconds
+        self.shell.tick()
+        await self.settle()
+
+    async def run(
+        self, turn: Callable[[int], None] | None = None, turns_max: int = 20000
+    ) -> None:
+        """Run until the job ends; ``turn`` is called with a counter between loop turns."""
+        idle = 0
+        for k in range(turns_max):
+            if self.shell.ended.is_set():
+                return
+            if turn is not None:
+                turn(k)
+            before = (len(self.network.deliveries), len(self.shell.journal.story))
+            await asyncio.sleep(0)
+            moved = before != (len(self.network.deliveries), len(self.shell.journal.story))
+            idle = 0 if moved else idle + 1
+            if idle > QUIET_TURNS:
+                self.now += 0.5
+                self.shell.tick()
+                idle = QUIET_TURNS // 2
+        raise AssertionError(f"the job hangs:\n{self.tail()}")
+
+    def tail(self, n: int = 25) -> str:
+        """Show the end of the story, for messages of failed tests."""
+        return "\n".join(str(r) for r in self.shell.journal.story[-n:])
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """Story records of these kinds."""
+        return [r for r in self.shell.journal.story if r["event"] in names]
+
+    async def close(self) -> None:
+        """End everything."""
+        for address in list(self.hosts):
+            self.kill(address)
+        await self.shell.close()
+
+
+class Injector:
+    """Planned faults on the in-memory network."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def lose(self, addresses: Sequence[str], how: str, grace_s: float) -> None:
+        """Kill, or give notice and kill when time is up."""
+        if how == "kill":
+            for address in addresses:
+                self.world.kill(address)
+            return
+        for address in addresses:
+            asyncio.ensure_future(self._leave(address, grace_s))
+
+    async def _leave(self, address: str, grace_s: float) -> None:
+        host = self.world.hosts.get(address)
+        until_s = self.world.now + grace_s
+        if host is not None:
+            for shell in host.shells.values():
+                shell.notice(grace_s, "noticed")
+        while self.world.now < until_s and address in self.world.hosts:
+            await asyncio.sleep(0)
+            if host is not None and all(s.gone.is_set() for s in host.shells.values()):
+                break
+        self.world.kill(address)
+
+    async def bring_back(self, n: int) -> None:
+        """Start workers."""
+        for _ in range(n):
+            await self.world.add()
+
+    async def prepare(self, n: int) -> None:
+        """Do nothing: workers start at once here."""

@@ -1,0 +1,127 @@
+"""A toy algorithm whose sums are exact integers: any example counted twice or not at all shows.
+
+Labels are distinct powers-free integers (row numbers), so the sum over a set of examples and its
+count say which set it was. The trainer keeps a stand-in per absent group, as Algorithm 2 does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.base import (
+    Algorithm,
+    Arrays,
+    Exchange,
+    Model,
+    Outcome,
+    Parallel,
+    RoundEnd,
+    Work,
+)
+from elasticml.data.chunk import Chunk
+from elasticml.data.source import DataFacts
+from elasticml.errors import ElasticmlError
+
+
+class DoubleCountError(ElasticmlError):
+    """A sum is not what it claims to be."""
+
+
+class ToySolver:
+    """Sums labels, their squares, and counts rows."""
+
+    def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
+        self.calls = 0
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Return the sums over exactly these chunks, weighted by the model's number."""
+        self.calls += 1
+        factor = float(work.model["factor"][0])
+        labels = np.concatenate([c.labels for c in chunks]) if chunks else np.empty(0)
+        return {
+            "sums": np.array([len(labels), labels.sum(), (labels**2).sum()]) * factor,
+        }
+
+
+def toy_trainer(
+    settings: Mapping[str, Any], facts: DataFacts, absent: str
+) -> Generator[Exchange | RoundEnd, Any, Model]:
+    """Check in every exchange that present and absent examples make up the whole, each once."""
+    n = facts.n_rows
+    labels = np.arange(n, dtype=np.float64)
+    whole = np.array([n, labels.sum(), (labels**2).sum()])
+    #: group -> its sums, as a stand-in
+    stand_ins: dict[int, Any] = {}
+    previous: np.ndarray | None = None
+    previous_exchange = 0
+    seal = False
+    anchored = 0
+    for r in range(int(settings.get("rounds", 10))):
+        require = "everybody" if absent in ("stall", "reload") else "any"
+
+        def ask(factor: float, phase: str = "compute", keep: bool = True) -> Exchange:
+            return Exchange(
+                operation="sums",
+                model={"factor": np.array([factor])},
+                returns={"sums": (3,)},
+                keep=keep,
+                require=require,
+                seal=seal,
+                phase=phase,
+            )
+
+        outcome: Outcome = yield ask(1.0)
+        seal = False
+        sums = outcome.arrays["sums"]
+        for group in [g for g in stand_ins if g not in outcome.absent]:
+            del stand_ins[group]
+        if round(sums[0]) != outcome.examples or outcome.examples + outcome.absent_examples != n:
+            raise DoubleCountError(f"round {r}: {sums} for {outcome.examples} examples of {n}")
+        if outcome.opened is not None:
+            absent_sum = None
+            if outcome.anchor is not None and outcome.anchor.exchange == previous_exchange:
+                absent_sum = outcome.anchor.arrays["sums"]
+                anchored += 1
+                group = outcome.opened
+            if absent_sum is None and previous is not None:
+                # Algorithm 2, lines 9-13, until a correction ends with nobody new missing.
+                before = outcome
+                while True:
+                    correction: Outcome = yield ask(1.0, phase="correct", keep=False)
+                    same = correction.opened == before.opened
+                    before = correction
+                    if same:
+                        break
+                absent_sum = previous - before.arrays["sums"]
+                group = before.opened
+                sums, outcome = before.arrays["sums"], before
+            if absent_sum is None:
+                absent_sum = whole - sums - sum(stand_ins.values(), np.zeros(3))
+                group = outcome.opened
+            stand_ins[group] = absent_sum
+            seal = True
+        total = sums + sum(stand_ins.values(), np.zeros(3))
+        if not np.array_equal(total, whole):
+            raise DoubleCountError(
+                f"round {r}: {sums} plus stand-ins {stand_ins} is {total}, wanted {whole}; "
+                f"absent {outcome.absent} opened {outcome.opened} contributors"
+            )
+        previous, previous_exchange = sums, outcome.exchange
+        go_on = yield RoundEnd(
+            objective=float(r),
+            objective_kind="exact" if not stand_ins else "estimated",
+            stand_ins=len(stand_ins),
+            extra={"anchored": anchored},
+            model={"coef": np.array([[float(r)]])},
+        )
+        if not go_on:
+            break
+    return Model(
+        arrays={"coef": np.array([[1.0]])}, converged=True, reason="toy rounds", objective=0.0
+    )
+
+
+ALGORITHM = Algorithm(name="toy", trainer=toy_trainer, solver=ToySolver)
