@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.objectives.losses import Loss, loss_named
+from elasticml.objectives.losses import LOSSES, Loss, loss_named
 from elasticml.objectives.penalties import L2
 
 ALL = pytest.mark.parametrize("loss", list(LOSSES.values()), ids=list(LOSSES))

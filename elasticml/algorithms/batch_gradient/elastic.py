@@ -1,0 +1,246 @@
+"""Algorithm 2's lines 8 to 15 and 21: gradients over whoever is there, stand-ins for who is not.
+
+This part alone knows that examples can be absent. It hands out sums that always refer to one set
+of examples together with stand-ins for exactly the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Anchor, Arrays, Exchange, Outcome, Scalar
+from elasticml.algorithms.batch_gradient.messages import Require, gradient_exchange
+from elasticml.algorithms.batch_gradient.scaling import Columns
+from elasticml.algorithms.batch_gradient.stand_ins import StandIn, StandIns, Sums
+from elasticml.errors import JobFailedError
+from elasticml.terms import ExchangeId, GroupId
+
+F64 = NDArray[np.float64]
+#: Times that one gradient is asked for; each but the first follows a loss or a return.
+ATTEMPTS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A model and the number under which solvers cache its margins."""
+
+    serial: int
+    #: Shape (n_model,).
+    w: F64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Sums at a point over all examples but those of the groups in the queue."""
+
+    point: Point
+    exchange: ExchangeId
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What an ``absent`` setting means, as values."""
+
+    #: Absent groups get a stand-in.
+    stands_in: bool
+    #: Exchanges wait for everybody.
+    require: Require
+    #: The mean is over the examples that are there.
+    rescaled: bool
+
+    @staticmethod
+    def of(absent: str) -> Rules:
+        """Return the rules of an ``absent`` setting; "auto" is "taylor"."""
+        return Rules(
+            stands_in=absent in ("auto", "taylor"),
+            require="everybody" if absent in ("stall", "reload") else "any",
+            rescaled=absent == "ignore_rescaled",
+        )
+
+
+class Elastic:
+    """Sums over the examples that are there, and the queue of those that are not."""
+
+    def __init__(
+        self, *, columns: Columns, rules: Rules, cached_anchors: bool, total_weight: float
+    ) -> None:
+        self.columns = columns
+        self.rules = rules
+        self.cached_anchors = cached_anchors
+        self.stand_ins = StandIns(columns.n_model)
+        #: Weight of all examples, once a sum over all has come up; before that an estimate.
+        self.total_weight = total_weight
+        #: The last point whose sums are known for exactly the examples outside the queue: w^{r-1}
+        #: while w^r is being evaluated. None before the first.
+        self.known: Evaluated | None = None
+        #: The next exchange closes the open group.
+        self.seal = False
+        #: Grows whenever the set of examples in the sums changes.
+        self.changes = 0
+        self.corrections = 0
+        self.note: str | None = None
+
+    # --- what the sums mean -----------------------------------------------------------------
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every example is in the sums."""
+        return not self.stand_ins.entries
+
+    def divisor(self, sums: Sums) -> float:
+        """Return the weight that makes means of sums plus stand-ins.
+
+        Under ``ignore`` it counts the absent examples, too, whose losses are then taken for zero.
+        A group that vanished before any gradient was known has no stand-in and no weight.
+        """
+        if self.rules.rescaled or self.rules.stands_in:
+            return sums.weight + self.stand_ins.weight
+        return self.total_weight
+
+    def take_seal(self) -> bool:
+        """Return whether the exchange made now must close the open group; asks only once."""
+        seal, self.seal = self.seal, False
+        return seal
+
+    def read(self, arrays: Arrays) -> Sums:
+        """Turn what came up into sums by the trained model's coordinates."""
+        return Sums(
+            loss=float(arrays["loss"]),
+            gradient=self.columns.up(np.asarray(arrays["gradient"])),
+            weight=float(arrays["weight"]),
+        )
+
+    # --- lines 5 to 8: the gradient at w^r -----------------------------------------------------
+
+    def evaluate(
+        self, point: Point, parameters: Mapping[str, Scalar], *, roll_back: bool
+    ) -> Generator[Exchange, Outcome, Evaluated | None]:
+        """Evaluate a point over one set of examples, with stand-ins for all others.
+
+        Parameters
+        ----------
+        parameters : mapping
+            How a solver may get the margins, see :mod:`messages`.
+        roll_back : bool
+            Give the round up where a stand-in was made: line 16.
+
+        Returns
+        -------
+        Evaluated or None
+            None when the round is given up; then ``known`` is at w^{r-1}, for the survivors.
+        """
+        sent = self.columns.down(point.w)
+        for _ in range(ATTEMPTS_MAX):
+            outcome = yield gradient_exchange(
+                sent,
+                {**parameters, "point": point.serial},
+                require=self.rules.require,
+                keep=True,
+                seal=self.take_seal(),
+            )
+            is_same = True
+            if outcome.opened is not None:
+                gives_up = roll_back and self.rules.stands_in and self.known is not None
+                latest = yield from self.stand_in(outcome)
+                if gives_up:
+                    return None
+                is_same = (latest.opened, latest.absent) == (outcome.opened, outcome.absent)
+            else:
+                self.settle(outcome.absent)
+            if is_same:
+                sums = self.read(outcome.arrays)
+                self.known = Evaluated(point=point, exchange=outcome.exchange, sums=sums)
+                if outcome.absent_examples == 0:
+                    self.total_weight = sums.weight
+                return self.known
+        raise JobFailedError(
+            f"examples vanished or returned in each of {ATTEMPTS_MAX} attempts to evaluate one "
+            "point; keep members longer than a round takes"
+        )
+
+    def settle(self, absent: Collection[GroupId]) -> list[StandIn | None]:
+        """Drop the stand-ins of groups that are in the sum again: line 21."""
+        dropped = self.stand_ins.drop_returned(absent)
+        self.changes += len(dropped)
+        return dropped
+
+    # --- lines 9 to 15: stand-ins for what vanished ----------------------------------------------
+
+    def stand_in(self, outcome: Outcome) -> Generator[Exchange, Outcome, Outcome]:
+        """Put the open group that an outcome reports into the queue, with its stand-in.
+
+        ``known`` then refers to the survivors, or a second loss would count the first one's
+        gradient again. The next exchange seals the group.
+
+        Returns
+        -------
+        Outcome
+            The one that defines the group: a correction's, where more had vanished meanwhile.
+        """
+        returned = self.settle(outcome.absent)
+        self.changes += 1
+        if not self.rules.stands_in or self.known is None:
+            if self.rules.stands_in:
+                self.note = "examples vanished before any gradient was known: ignored until back"
+            assert outcome.opened is not None
+            self.stand_ins.push(outcome.opened, None)
+            self.seal = True
+            return outcome
+        known = self._with_returned(self.known, returned)
+        if self._is_usable(outcome.anchor):
+            assert outcome.anchor is not None
+            lost = self.read(outcome.anchor.arrays)
+            survivors, latest = known.sums.minus(lost), outcome
+        else:
+            latest = yield from self._correct(known.point)
+            known = self._with_returned(known, self.settle(latest.absent))
+            survivors = self.read(latest.arrays)
+            lost = known.sums.minus(survivors)
+        self.known = replace(known, sums=survivors)
+        if latest.opened is not None:
+            entry = StandIn(w=known.point.w, sums=lost)
+            self.stand_ins.push(latest.opened, entry)
+            self.seal = True
+        return latest
+
+    def _correct(self, point: Point) -> Generator[Exchange, Outcome, Outcome]:
+        """Lines 9 to 12: the survivors' gradient at a point known for a larger set.
+
+        What vanishes meanwhile joins the open group, and is in the difference: no repetition.
+        """
+        self.corrections += 1
+        return (
+            yield gradient_exchange(
+                self.columns.down(point.w),
+                {"point": point.serial, "scratch": True},
+                correct=True,
+            )
+        )
+
+    def _is_usable(self, anchor: Anchor | None) -> bool:
+        """Whether a cached anchor belongs to the known point."""
+        return (
+            self.cached_anchors
+            and anchor is not None
+            and self.known is not None
+            and anchor.exchange == self.known.exchange
+        )
+
+    @staticmethod
+    def _with_returned(known: Evaluated, returned: list[StandIn | None]) -> Evaluated:
+        """Add groups that came back in the very exchange that lost others.
+
+        Their own gradient at the known point was never seen; their stand-in's is taken for it, or
+        the difference would blame the newly lost for what the returned bring.
+        """
+        sums = known.sums
+        for entry in returned:
+            if entry is not None:
+                sums = sums.plus(entry.at(known.point.w))
+        return replace(known, sums=sums)

@@ -1,0 +1,64 @@
+"""Armijo's rule on lengths that are probed several at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+
+#: Share of the decrease that the slope promises.
+ARMIJO: Final = 1e-4
+#: Lengths in one exchange.
+PROBED: Final = 4
+#: Exchanges after which a search gives up: the last length is 2**-47 of the first.
+PROBES_MAX: Final = 12
+#: A rise within this share of the value is rounding.
+ROUNDING: Final = 1e-15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The step that a search chose, and the objective there."""
+
+    step: float
+    value: float
+
+
+def lengths(longest: float, probe: int) -> F64:
+    """Return the lengths of the search's probe number ``probe`` (from 0): each half the last."""
+    return np.array([longest * 0.5**k for k in range(probe * PROBED, (probe + 1) * PROBED)])
+
+
+def choose(steps: F64, values: F64, value: float, slope: float) -> Accepted | None:
+    """Return the longest step with ``f(w + t p) <= f(w) + 1e-4 t slope``, or None.
+
+    Parameters
+    ----------
+    steps, values : ndarray (J,)
+        Lengths, longest first, and the objective there; not finite where it overflows.
+    value, slope : float
+        The objective and its derivative along the direction, at length 0.
+
+    Source: Armijo's condition; the resource-elastic paper performs an unspecified line search.
+    """
+    bound = value + ARMIJO * steps * slope + ROUNDING * abs(value)
+    for step, there, most in zip(steps.tolist(), values.tolist(), bound.tolist(), strict=True):
+        if there <= most:
+            return Accepted(step=step, value=there)
+    return None
+
+
+def first_length(value: float, slope: float, curvature: float) -> float:
+    """Return the longest length to try where no step is known: twice the quadratic model's best.
+
+    Used in the first round, and whenever the searched function has changed because examples
+    vanished or returned. ``curvature`` is the second derivative along the direction; where it is
+    not positive, the length is that at which a linear function would have lost ``value``.
+    """
+    if curvature > 0.0:
+        return -2.0 * slope / curvature
+    return abs(value) / -slope if value != 0.0 else 1.0

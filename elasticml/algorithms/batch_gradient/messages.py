@@ -1,0 +1,110 @@
+"""The exchanges of batch gradient descent: what goes down, what comes up, under which names.
+
+``gradient``
+    Down: ``w`` (n_sent,). Up: ``loss`` (), ``gradient`` (n_sent,), ``weight`` (): sums over the
+    examples at ``w``. ``point`` names w. With ``base``, ``direction`` and ``step``, a chunk whose
+    cached margins belong to ``base`` advances them by ``step`` times its cached directions instead
+    of multiplying by w; a chunk without them multiplies. ``scratch`` leaves the caches as they are.
+``probe``
+    Down: ``steps`` (J,), and ``direction`` (n_sent,) when it is new. Up: ``values`` (J,), sums of
+    losses at ``w + t_j * direction``; ``uncached`` (), the examples that could not take part,
+    because their chunk came after ``point`` or ``direction`` did.
+``curvature``
+    As ``probe`` without steps. Up: ``curvature`` (), the loss's second derivative along the
+    direction at ``w``; ``uncached``.
+``column_maxabs``, ``column_moments``
+    Up: ``maxabs`` (d,), merged by maximum; or ``count`` (), ``total`` (d,), ``squares`` (d,), with
+    ``weighted`` over weights instead of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Exchange, Scalar
+
+F64 = NDArray[np.float64]
+Require = Literal["any", "everybody"]
+
+GRADIENT: Final = "gradient"
+PROBE: Final = "probe"
+CURVATURE: Final = "curvature"
+COLUMN_MAXABS: Final = "column_maxabs"
+COLUMN_MOMENTS: Final = "column_moments"
+
+
+def gradient_exchange(
+    sent: F64,
+    parameters: Mapping[str, Scalar],
+    *,
+    require: Require = "any",
+    keep: bool = False,
+    seal: bool = False,
+    correct: bool = False,
+) -> Exchange:
+    """Ask for loss, gradient and weight at ``sent``."""
+    return Exchange(
+        operation=GRADIENT,
+        model={"w": sent},
+        returns={"loss": (), "gradient": sent.shape, "weight": ()},
+        parameters=parameters,
+        keep=keep,
+        require=require,
+        seal=seal,
+        phase="correct" if correct else "compute",
+    )
+
+
+def probe_exchange(
+    steps: F64,
+    direction: F64 | None,
+    parameters: Mapping[str, Scalar],
+    *,
+    require: Require,
+    seal: bool,
+) -> Exchange:
+    """Ask for the loss at several step lengths; no steps: for the curvature at the point."""
+    model = {} if direction is None else {"direction": direction}
+    if steps.size == 0:
+        return Exchange(
+            operation=CURVATURE,
+            model=model,
+            returns={"curvature": (), "uncached": ()},
+            parameters=parameters,
+            require=require,
+            seal=seal,
+        )
+    return Exchange(
+        operation=PROBE,
+        model={**model, "steps": steps},
+        returns={"values": steps.shape, "uncached": ()},
+        parameters=parameters,
+        require=require,
+        seal=seal,
+    )
+
+
+def maxabs_exchange(n_columns: int) -> Exchange:
+    """Ask for the largest absolute value of each column."""
+    return Exchange(
+        operation=COLUMN_MAXABS,
+        model={},
+        returns={"maxabs": (n_columns,)},
+        reduce="max",
+        require="everybody",
+    )
+
+
+def moments_exchange(n_columns: int, *, weighted: bool) -> Exchange:
+    """Ask for each column's sum and sum of squares."""
+    return Exchange(
+        operation=COLUMN_MOMENTS,
+        model={},
+        returns={"count": (), "total": (n_columns,), "squares": (n_columns,)},
+        parameters={"weighted": weighted},
+        require="everybody",
+    )

@@ -1,0 +1,115 @@
+"""What a job says of batch gradient descent, checked once and typed."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
+
+from elasticml.errors import ConfigError
+from elasticml.objectives.losses import Loss, loss_named
+
+#: Absence rules; "auto" is "taylor" for now.
+ABSENT: Final = ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload")
+#: Rounds of progress that a loss costs, by ``mode``: see ``Settings.roll_back``.
+_ROLL_BACK: Final = {"default": 0, "paper": 1}
+_CHOICES: Final[dict[str, tuple[object, ...]]] = {
+    "optimizer": ("gd",),
+    "step": ("line_search", "constant", "decay"),
+    "anchor": ("cached", "correction"),
+    "scale": ("none", "maxabs", "standard"),
+    "intercept": (False, True),
+    "mode": tuple(_ROLL_BACK),
+    "roll_back": (None, 0, 1, 2),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of ``batch_gradient``, in units of the mean-form objective."""
+
+    loss: Loss
+    l2: float = 1e-4
+    optimizer: str = "gd"
+    step: Literal["line_search", "constant", "decay"] = "line_search"
+    #: First step length of ``constant`` and ``decay``; None is 1/L, see ``steps.safe_step``.
+    step_size: float | None = None
+    anchor: Literal["cached", "correction"] = "cached"
+    intercept: bool = False
+    class_weight: Mapping[float, float] | Literal["balanced"] | None = None
+    #: Stop when the gradient's norm has fallen to this share of the first one.
+    tolerance: float = 0.0
+    scale: Literal["none", "maxabs", "standard"] = "none"
+    #: Rounds of progress that a loss during a gradient exchange costs. 0: keep w^r and use the
+    #: survivors' gradient that came up. 1: line 16 of Algorithm 2 in its written order, first
+    #: w^{r+1} <- w^r, then w^r <- w^{r-1}: round r is done again. 2: w^{r+1} = w^{r-1}.
+    roll_back: int = 0
+
+
+def read_settings(raw: Mapping[str, Any]) -> Settings:
+    """Check the ``algorithm`` section of a job.
+
+    Parameters
+    ----------
+    raw : mapping
+        As in a job record; a ``name`` is allowed. ``mode`` "paper" stands for ``roll_back`` 1.
+
+    Raises
+    ------
+    ConfigError
+        When a key is unknown or a value out of range.
+    """
+    known = {field.name for field in fields(Settings)} | {"mode", "name"}
+    for key in raw:
+        if key not in known:
+            close = difflib.get_close_matches(key, sorted(known), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"algorithm.{key} is unknown for batch_gradient, wanted one of "
+                f"{', '.join(sorted(known))}{hint}",
+                key=f"algorithm.{key}",
+            )
+    for key, allowed in _CHOICES.items():
+        if key in raw and raw[key] not in allowed:
+            raise _wrong(key, raw[key], "one of " + ", ".join(map(str, allowed)))
+    values = {key: raw[key] for key in raw if key not in ("name", "mode", "loss", "class_weight")}
+    for key in ("l2", "tolerance"):
+        if key in raw:
+            values[key] = _number(key, raw[key])
+    if raw.get("step_size") is not None:
+        values["step_size"] = _number("step_size", raw["step_size"])
+        if values["step_size"] == 0.0:
+            raise _wrong("step_size", raw["step_size"], "a number above 0")
+    if raw.get("roll_back") is None:
+        values["roll_back"] = _ROLL_BACK[raw.get("mode", "default")]
+    loss = loss_named(raw.get("loss", "logistic"))
+    weight = _class_weight(raw.get("class_weight"))
+    if weight is not None and not loss.is_classification:
+        raise _wrong("class_weight", raw["class_weight"], f"none with loss: {loss.name}")
+    return Settings(loss=loss, class_weight=weight, **values)
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong(key, value, "a number")
+    if not (math.isfinite(value) and value >= 0):
+        raise _wrong(key, value, "a finite number of at least 0")
+    return float(value)
+
+
+def _class_weight(raw: Any) -> Mapping[float, float] | Literal["balanced"] | None:
+    if raw is None or raw == "balanced":
+        return raw  # type: ignore[no-any-return]
+    if not isinstance(raw, Mapping):
+        raise _wrong("class_weight", raw, "'balanced' or a weight for each label")
+    # The labels are text where the job came through JSON.
+    weights = {float(label): _number("class_weight", weight) for label, weight in raw.items()}
+    if any(weight == 0.0 for weight in weights.values()):
+        raise _wrong("class_weight", raw, "weights above 0")
+    return weights
+
+
+def _wrong(key: str, got: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"algorithm.{key} is {got!r}, wanted {wanted}", key=f"algorithm.{key}")

@@ -1,0 +1,253 @@
+"""The member's half: sums of losses and gradients over its chunks, on cached margins."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Arrays, Parallel, Work
+from elasticml.algorithms.batch_gradient import messages, statistics
+from elasticml.algorithms.batch_gradient.settings import read_settings
+from elasticml.algorithms.batch_gradient.targets import Targets, targets_for
+from elasticml.data.chunk import Chunk
+from elasticml.data.products import Adjoint, Forward, make_adjoint, make_forward
+from elasticml.data.source import DataFacts
+from elasticml.errors import LocalProtocolError
+from elasticml.terms import ChunkId
+
+F64 = NDArray[np.float64]
+#: Serial of no point and of no direction.
+_NONE: Final = -1
+
+
+@dataclass(slots=True)
+class _Cache:
+    """What is kept of a chunk between exchanges; every array has shape (n_rows,)."""
+
+    targets: F64
+    #: Sample weight times class weight; None where all are one.
+    weights: F64 | None
+    weight: float
+    #: ``X w`` at the point with serial ``point``.
+    margins: F64
+    #: ``X p`` for the direction with serial ``direction``.
+    directions: F64
+    point: int = _NONE
+    direction: int = _NONE
+    #: Slopes, and margins of a ``scratch`` exchange: nothing is read from them later.
+    slopes: F64 = field(default_factory=lambda: np.empty(0))
+
+
+class BatchGradientSolver:
+    """Computes what :mod:`messages` describes; holds no more than caches of what it is given.
+
+    Whatever the caches hold, the results are the same but for rounding.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
+        self._settings = read_settings(settings)
+        self._facts = facts
+        self._targets: Targets = targets_for(self._settings, facts)
+        self._caches: dict[ChunkId, _Cache] = {}
+        #: Rows multiplied by a model or a direction so far: what caches are there to spare.
+        self.multiplied_rows = 0
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Return the arrays named in ``work.returns``, summed over exactly these chunks.
+
+        Chunks are cut into as many runs of about equal rows as there are threads; the runs' sums
+        are added in the chunks' order, so that the result depends on their number only.
+
+        Raises
+        ------
+        LocalProtocolError
+            When the operation is unknown.
+        """
+        given = {chunk.id for chunk in chunks}
+        for id in [id for id in self._caches if id not in given]:
+            del self._caches[id]
+        for chunk in chunks:
+            if chunk.id not in self._caches:
+                self._caches[chunk.id] = self._new_cache(chunk)
+        operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
+            messages.GRADIENT: self._gradient,
+            messages.PROBE: self._probe,
+            messages.CURVATURE: self._probe,
+            messages.COLUMN_MAXABS: self._maxabs,
+            messages.COLUMN_MOMENTS: self._moments,
+        }
+        if work.operation not in operations:
+            raise LocalProtocolError(
+                f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
+                f"{', '.join(operations)}: the trainer is another version's"
+            )
+        return operations[work.operation](work, chunks, parallel)
+
+    def _new_cache(self, chunk: Chunk) -> _Cache:
+        labels = np.asarray(chunk.labels, np.float64)
+        weights = self._targets.weights(labels, chunk.weights)
+        return _Cache(
+            targets=self._targets.of(labels),
+            weights=weights,
+            weight=float(chunk.n_rows) if weights is None else float(weights.sum()),
+            margins=np.empty(chunk.n_rows),
+            directions=np.empty(chunk.n_rows),
+            slopes=np.empty(chunk.n_rows),
+        )
+
+    # --- loss and gradient ------------------------------------------------------------------
+
+    def _gradient(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        sent = np.ascontiguousarray(work.model["w"], np.float64)
+        d = self._facts.n_columns
+        offset = float(sent[d]) if sent.size > d else 0.0
+        stale = [chunk for chunk in chunks if not self._is_current(chunk, work.parameters)]
+        forward = make_forward(self._facts.layout, sent[:d]) if stale else None
+        self.multiplied_rows += sum(chunk.n_rows for chunk in stale)
+
+        def run(part: Sequence[Chunk]) -> tuple[float, float, Adjoint]:
+            adjoint = make_adjoint(self._facts.layout, d)
+            loss, slope_sum = 0.0, 0.0
+            for chunk in part:
+                cache = self._caches[chunk.id]
+                margins = self._margins(chunk, work.parameters, forward, offset)
+                loss += self._settings.loss.value_and_slope(
+                    margins, cache.targets, cache.weights, cache.slopes
+                )
+                adjoint.add(chunk, cache.slopes)
+                if sent.size > d:
+                    slope_sum += float(cache.slopes.sum())
+            return loss, slope_sum, adjoint
+
+        loss = 0.0
+        gradient = np.zeros(sent.size)
+        for part_loss, slope_sum, adjoint in parallel.map(run, _runs(chunks, parallel.n_threads)):
+            loss += part_loss
+            adjoint.result(gradient[:d])
+            if sent.size > d:
+                gradient[d] += slope_sum
+        weight = sum(self._caches[chunk.id].weight for chunk in chunks)
+        return {"loss": np.array(loss), "gradient": gradient, "weight": np.array(float(weight))}
+
+    def _is_current(self, chunk: Chunk, parameters: Mapping[str, Any]) -> bool:
+        """Whether the chunk's margins at the point are cached, or one step from it."""
+        cache = self._caches[chunk.id]
+        return cache.point == parameters["point"] or _can_advance(cache, parameters)
+
+    def _margins(
+        self, chunk: Chunk, parameters: Mapping[str, Any], forward: Forward | None, offset: float
+    ) -> F64:
+        cache = self._caches[chunk.id]
+        if cache.point == parameters["point"]:
+            return cache.margins
+        scratch = bool(parameters.get("scratch", False))
+        margins = cache.slopes if scratch else cache.margins
+        if not scratch and _can_advance(cache, parameters):
+            margins += parameters["step"] * cache.directions
+        else:
+            assert forward is not None
+            forward(chunk, margins)
+            if offset != 0.0:
+                margins += offset
+        if not scratch:
+            cache.point = parameters["point"]
+        return margins
+
+    # --- along a direction ------------------------------------------------------------------
+
+    def _probe(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        d = self._facts.n_columns
+        sent = work.model.get("direction")
+        point, direction = work.parameters["point"], work.parameters["direction"]
+        here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
+        forward, offset = None, 0.0
+        if sent is None:
+            here = [chunk for chunk in here if self._caches[chunk.id].direction == direction]
+        else:
+            sent = np.ascontiguousarray(sent, np.float64)
+            forward = make_forward(self._facts.layout, sent[:d])
+            offset = float(sent[d]) if sent.size > d else 0.0
+            fresh = [c for c in here if self._caches[c.id].direction != direction]
+            self.multiplied_rows += sum(chunk.n_rows for chunk in fresh)
+        asked = work.model.get("steps")
+        steps = None if asked is None else np.array(asked, np.float64)
+
+        def run(part: Sequence[Chunk]) -> F64:
+            out = np.zeros(1 if steps is None else steps.size)
+            for chunk in part:
+                cache = self._caches[chunk.id]
+                if cache.direction != direction:
+                    assert forward is not None
+                    forward(chunk, cache.directions)
+                    if offset != 0.0:
+                        cache.directions += offset
+                    cache.direction = int(direction)
+                rows = (cache.margins, cache.directions, cache.targets, cache.weights)
+                if steps is None:
+                    out += self._settings.loss.curvature_along(*rows)
+                else:
+                    self._settings.loss.values_along(*rows, steps, out)
+            return out
+
+        total = np.zeros(1 if steps is None else steps.size)
+        for part in parallel.map(run, _runs(here, parallel.n_threads)):
+            total += part
+        uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
+        came = {"curvature": total.reshape(())} if steps is None else {"values": total}
+        return {**came, "uncached": np.array(float(uncached))}
+
+    # --- columns ----------------------------------------------------------------------------
+
+    def _maxabs(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        def run(part: Sequence[Chunk]) -> F64:
+            out = np.zeros(self._facts.n_columns)
+            statistics.raise_to_maxabs(part, self._facts, out)
+            return out
+
+        largest = np.zeros(self._facts.n_columns)
+        for part in parallel.map(run, _runs(chunks, parallel.n_threads)):
+            np.maximum(largest, part, out=largest)
+        return {"maxabs": largest}
+
+    def _moments(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        weighted = bool(work.parameters["weighted"])
+
+        def coefficients(chunk: Chunk) -> F64:
+            weights = self._caches[chunk.id].weights
+            return weights if weighted and weights is not None else np.ones(chunk.n_rows)
+
+        def run(part: Sequence[Chunk]) -> tuple[float, F64, F64]:
+            total, squares = np.zeros(self._facts.n_columns), np.zeros(self._facts.n_columns)
+            each = [coefficients(chunk) for chunk in part]
+            statistics.add_moments(part, each, self._facts, total, squares)
+            return float(sum(c.sum() for c in each)), total, squares
+
+        count, total, squares = 0.0, *np.zeros((2, self._facts.n_columns))
+        for some, part_total, part_squares in parallel.map(run, _runs(chunks, parallel.n_threads)):
+            count += some
+            total += part_total
+            squares += part_squares
+        return {"count": np.array(count), "total": total, "squares": squares}
+
+
+def _can_advance(cache: _Cache, parameters: Mapping[str, Any]) -> bool:
+    return (
+        "base" in parameters
+        and cache.point == parameters["base"]
+        and cache.direction == parameters["direction"]
+    )
+
+
+def _runs(chunks: Sequence[Chunk], n_runs: int) -> list[Sequence[Chunk]]:
+    """Cut the chunks into at most ``n_runs`` consecutive runs of about equal rows."""
+    ends = np.cumsum([chunk.n_rows for chunk in chunks])
+    if not len(ends) or n_runs <= 1:
+        return [chunks] if len(ends) else []
+    shares = ends[-1] * np.arange(1, n_runs) / n_runs
+    cuts = sorted({0, len(chunks), *np.searchsorted(ends, shares, side="left").tolist()})
+    return [chunks[low:high] for low, high in itertools.pairwise(cuts)]

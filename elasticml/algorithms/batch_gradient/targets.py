@@ -1,0 +1,87 @@
+"""From labels to targets and weights: two classes become -1 and +1, each with its weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.batch_gradient.settings import Settings
+from elasticml.data.source import DataFacts
+from elasticml.errors import ConfigError, DataError
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """How labels and sample weights enter the loss, the same on every member."""
+
+    #: The larger of two labels; None in regression, where a label is its own target.
+    positive: float | None
+    negative_weight: float = 1.0
+    positive_weight: float = 1.0
+
+    def of(self, labels: F64) -> F64:
+        """Return the targets; new, shape (n,)."""
+        if self.positive is None:
+            return labels.copy()
+        return np.where(labels == self.positive, 1.0, -1.0)
+
+    def weights(self, labels: F64, weights: F64 | None) -> F64 | None:
+        """Return sample weight times class weight, new, shape (n,); None where all are one."""
+        if self.negative_weight == self.positive_weight == 1.0:
+            return None if weights is None else weights.copy()
+        of_class = np.where(labels == self.positive, self.positive_weight, self.negative_weight)
+        return of_class if weights is None else of_class * weights
+
+
+def targets_for(settings: Settings, facts: DataFacts) -> Targets:
+    """Fix the targets for a data set.
+
+    Raises
+    ------
+    DataError
+        When a classification loss meets other than two labels.
+    ConfigError
+        When ``class_weight`` names other labels than the data have.
+    """
+    if not settings.loss.is_classification:
+        return Targets(positive=None)
+    classes = facts.classes
+    if classes is None or len(classes) != 2:
+        got = "continuous labels" if classes is None else _listed(classes)
+        raise DataError(
+            f"loss: {settings.loss.name} found {got}, wanted exactly 2 distinct labels; keep two "
+            "classes in the data, or use loss: squared for regression",
+            labels=None if classes is None else list(classes),
+        )
+    negative, positive = classes
+    counts = facts.label_counts
+    if settings.class_weight is None:
+        return Targets(positive=positive)
+    if settings.class_weight == "balanced":
+        return Targets(
+            positive=positive,
+            negative_weight=facts.n_rows / (2.0 * counts[negative]),
+            positive_weight=facts.n_rows / (2.0 * counts[positive]),
+        )
+    unknown = sorted(set(settings.class_weight) - set(classes))
+    if unknown:
+        raise ConfigError(
+            f"algorithm.class_weight names label {unknown[0]:g}, wanted labels among {negative:g} "
+            f"and {positive:g}; correct it",
+            key="algorithm.class_weight",
+        )
+    return Targets(
+        positive=positive,
+        negative_weight=settings.class_weight.get(negative, 1.0),
+        positive_weight=settings.class_weight.get(positive, 1.0),
+    )
+
+
+def _listed(classes: tuple[float, ...]) -> str:
+    shown = ", ".join(f"{label:g}" for label in classes[:5])
+    more = ", ..." if len(classes) > 5 else ""
+    return f"{len(classes)} distinct label{'s' * (len(classes) != 1)} ({shown}{more})"

@@ -1,0 +1,270 @@
+"""The driver's half: Distr-BGD and Elastic Distr-BGD, Algorithms 1 and 2.
+
+A round is one ``gradient`` exchange and, with the line search, a ``probe`` or more. Losses and
+returns cost exchanges of their own; where nobody comes or goes there are none, and Algorithm 2 is
+Algorithm 1.
+
+Source: the resource-elastic paper, section 2. Lines 18 to 20 (who brings an absent group back, and
+when) are the driver's; the others' places are named where they stand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Exchange, Model, Outcome, RoundEnd, Scalar, Trainer
+from elasticml.algorithms.batch_gradient import preparation
+from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated, Point, Rules
+from elasticml.algorithms.batch_gradient.line_search import Accepted
+from elasticml.algorithms.batch_gradient.messages import gradient_exchange
+from elasticml.algorithms.batch_gradient.search import Ray, search
+from elasticml.algorithms.batch_gradient.settings import ABSENT, Settings, read_settings
+from elasticml.algorithms.batch_gradient.steps import StepRule
+from elasticml.algorithms.batch_gradient.targets import Targets, targets_for
+from elasticml.data.source import DataFacts
+from elasticml.errors import ConfigError, JobFailedError
+from elasticml.objectives.penalties import L2
+
+F64 = NDArray[np.float64]
+_Result = TypeVar("_Result")
+#: Rounds after which cached margins are computed anew, so that rounding does not pile up in them.
+REFRESH_ROUNDS: Final = 50
+#: Searches without result, one after another, after which nothing can be gained any more.
+FAILED_SEARCHES_MAX: Final = 2
+
+
+def make_trainer(settings: Mapping[str, Any], facts: DataFacts, absent: str) -> Trainer:
+    """Make the trainer of a job.
+
+    Parameters
+    ----------
+    settings : mapping
+        The job's ``algorithm`` section, see ``settings.Settings``.
+    facts : DataFacts
+    absent : str
+        "auto" | "taylor" | "ignore" | "ignore_rescaled" | "stall" | "reload".
+
+    Raises
+    ------
+    ConfigError
+        When a setting is unknown or out of range.
+    DataError
+        When a classification loss meets other than two labels.
+    """
+    checked = read_settings(settings)
+    if absent not in ABSENT:
+        raise ConfigError(f"absent is {absent!r}, wanted one of {', '.join(ABSENT)}", key="absent")
+    targets = targets_for(checked, facts)
+    return _train(checked, facts, targets, Rules.of(absent))
+
+
+def _train(settings: Settings, facts: DataFacts, targets: Targets, rules: Rules) -> Trainer:
+    columns = yield from preparation.fix_columns(settings, facts)
+    rule = yield from preparation.fix_step(settings, columns)
+    elastic = Elastic(
+        columns=columns,
+        rules=rules,
+        cached_anchors=settings.anchor == "cached",
+        total_weight=preparation.weight_of_all(facts, targets),
+    )
+    # Line 4: choose w^0.
+    start = Point(serial=0, w=np.zeros(columns.n_model))
+    penalty = L2(strength=settings.l2, n_penalised=columns.n_columns)
+    descent = _Descent(settings=settings, elastic=elastic, penalty=penalty, rule=rule, point=start)
+    while True:
+        ended = yield from descent.round()
+        if isinstance(ended, Model):
+            return ended
+        if not (yield ended):
+            return (yield from descent.finish())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Descent:
+    """The model between rounds, and what the next round may build on."""
+
+    settings: Settings
+    elastic: Elastic
+    penalty: L2
+    #: None is the line search.
+    rule: StepRule | None
+    #: w^r.
+    point: Point
+    #: How solvers may get the margins at ``point`` without multiplying.
+    advance: Mapping[str, Scalar] = field(default_factory=dict)
+    rounds: int = 0
+    #: Last serial given to a point, and to a direction.
+    points: int = 0
+    directions: int = 0
+    #: Longest step that the next search tries; None where the searched function is new.
+    longest: float | None = None
+    #: Norm of the first gradient.
+    first_norm: float | None = None
+    failed_searches: int = 0
+    #: The objective at ``point`` where it is known already, over all examples.
+    value: float | None = None
+
+    def round(self) -> Generator[Exchange, Outcome, RoundEnd | Model]:
+        """Lines 5 to 17: evaluate w^r, make up for who vanished, and step."""
+        elastic = self.elastic
+        elastic.note = None
+        before = elastic.corrections
+        while True:
+            evaluated = yield from self._watched(
+                elastic.evaluate(self.point, self.advance, roll_back=self.settings.roll_back > 0)
+            )
+            if evaluated is None:
+                return self._roll_back()
+            value, gradient = self._objective(evaluated)
+            norm = float(np.linalg.norm(gradient))
+            finished = self._check(value, norm)
+            if finished is not None:
+                return finished
+            ray = self._ray(evaluated, value, gradient)
+            if self.rule is not None:
+                accepted: Accepted | str | None = Accepted(
+                    step=self.rule.length(self.rounds), value=math.nan
+                )
+            else:
+                accepted = yield from self._watched(
+                    search(elastic, self.penalty, ray, self.longest)
+                )
+            if not isinstance(accepted, str):
+                break
+        row = RoundEnd(
+            objective=value,
+            objective_kind="exact" if elastic.is_whole else "estimated",
+            step=0.0 if accepted is None else accepted.step,
+            stand_ins=elastic.stand_ins.count,
+            extra=self._extra(norm, ray.probes, elastic.corrections - before),
+            model=elastic.columns.arrays(self.point.w),
+        )
+        self._move(ray, accepted, value)
+        self.rounds += 1
+        return row
+
+    def _watched(
+        self, part: Generator[Exchange, Outcome, Any]
+    ) -> Generator[Exchange, Outcome, Any]:
+        """Forget the step length when the set of examples changes: it fits another function."""
+        before = self.elastic.changes
+        result = yield from part
+        if self.elastic.changes != before:
+            self.longest = None
+            self.failed_searches = 0
+        return result
+
+    def _objective(self, evaluated: Evaluated) -> tuple[float, F64]:
+        """Estimated objective and its gradient: stand-ins' share included, penalty once."""
+        elastic, w, sums = self.elastic, evaluated.point.w, evaluated.sums
+        loss, gradient = sums.loss, sums.gradient
+        if elastic.stand_ins.entries:
+            loss = loss + elastic.stand_ins.value(w)
+            gradient = gradient + elastic.stand_ins.gradient
+        divisor = elastic.divisor(sums)
+        value = loss / divisor + self.penalty.value(w)
+        return value, gradient / divisor + self.penalty.gradient(w)
+
+    def _ray(self, evaluated: Evaluated, value: float, gradient: F64) -> Ray:
+        self.directions += 1
+        return Ray(
+            origin=evaluated,
+            serial=self.directions,
+            direction=-gradient,
+            value=value,
+            slope=-float(gradient @ gradient),
+        )
+
+    def _check(self, value: float, norm: float) -> Model | None:
+        """Stop where the gradient is small enough, or nothing can be gained; only when whole."""
+        if not math.isfinite(value):
+            raise JobFailedError(
+                f"the objective is {value} in round {self.rounds}, wanted a finite one: the "
+                "step is too long or the values too large; lower algorithm.step_size or set "
+                "algorithm.scale",
+                reason="diverged",
+            )
+        if self.first_norm is None:
+            self.first_norm = norm
+        if not self.elastic.is_whole:
+            return None
+        if norm <= self.settings.tolerance * self.first_norm:
+            reason = f"gradient norm <= {self.settings.tolerance:g} of the first"
+            return self._model(value, converged=True, reason=reason)
+        if self.failed_searches >= FAILED_SEARCHES_MAX:
+            reason = "no step lowers the objective: the precision of float64 is reached"
+            return self._model(value, converged=False, reason=reason)
+        return None
+
+    def _move(self, ray: Ray, accepted: Accepted | None, value: float) -> None:
+        """Line 17: w^{r+1} = w^r - step * (gradient of the estimated objective)."""
+        if accepted is None:
+            self.failed_searches += 1
+            self.longest = None
+            self.advance = {}
+            self.value = value if self.elastic.is_whole else None
+            return
+        self.failed_searches = 0
+        self.longest = 2.0 * accepted.step
+        self.points += 1
+        came_from = self.point.serial
+        self.point = Point(serial=self.points, w=self.point.w + accepted.step * ray.direction)
+        searched = self.rule is None
+        refresh = (self.rounds + 1) % REFRESH_ROUNDS == 0
+        self.advance = (
+            {"base": came_from, "direction": ray.serial, "step": accepted.step}
+            if searched and not refresh
+            else {}
+        )
+        self.value = accepted.value if searched and self.elastic.is_whole else None
+
+    def _roll_back(self) -> RoundEnd:
+        """Line 16: w^{r+1} <- w^r, w^r <- w^{r-1}; the stored gradient is the survivors' already.
+
+        With ``roll_back`` 2 the next round begins at w^{r-1} itself.
+        """
+        row = RoundEnd(
+            objective=None,
+            objective_kind="estimated",
+            stand_ins=self.elastic.stand_ins.count,
+            extra=self._extra(None, 0, 1),
+            model=self.elastic.columns.arrays(self.point.w),
+        )
+        assert self.elastic.known is not None
+        if self.settings.roll_back == 2:
+            self.point = self.elastic.known.point
+        self.advance = {}
+        self.value = None
+        self.rounds += 1
+        return row
+
+    def _extra(
+        self, norm: float | None, probes: int, corrections: int
+    ) -> Mapping[str, float | int | str | None]:
+        return {
+            "gradient_norm": norm,
+            "probes": probes,
+            "corrections": corrections,
+            "note": self.elastic.note,
+        }
+
+    def finish(self) -> Generator[Exchange, Outcome, Model]:
+        """Make the model when the job stops; one more exchange where its objective is not known."""
+        value = self.value
+        if value is None and self.elastic.is_whole:
+            sent = self.elastic.columns.down(self.point.w)
+            outcome = yield gradient_exchange(sent, {**self.advance, "point": self.point.serial})
+            if outcome.absent_examples == 0:
+                sums = self.elastic.read(outcome.arrays)
+                value = sums.loss / sums.weight + self.penalty.value(self.point.w)
+        return self._model(value, converged=False, reason="stopped as asked")
+
+    def _model(self, value: float | None, *, converged: bool, reason: str) -> Model:
+        arrays = self.elastic.columns.arrays(self.point.w)
+        return Model(arrays=arrays, converged=converged, reason=reason, objective=value)
