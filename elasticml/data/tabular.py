@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -302,8 +303,11 @@ def _parquet_names(path: str, token: str, delimiter: str, header: bool) -> tuple
         return tuple(file.schema_arrow.names)
 
 
-def _open_parquet(path: str) -> Any:
-    try:
-        return pyarrow.parquet.ParquetFile(open_binary(path))
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} is no readable Parquet file: {error}", path=path) from None
+@contextlib.contextmanager
+def _open_parquet(path: str) -> Iterator[Any]:
+    with open_binary(path) as raw:
+        try:
+            file = pyarrow.parquet.ParquetFile(raw)
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise DataError(f"{path} is no readable Parquet file: {error}", path=path) from None
+        yield file

@@ -1,0 +1,191 @@
+"""CSV and Parquet tables become chunks: categories one-hot, and wrong cells named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+
+from elasticml.data import files
+from elasticml.data.chunk import Chunk
+from elasticml.data.facts import merge_summaries
+from elasticml.data.source import load_all, source_from_spec, survey_all
+from elasticml.data.tabular import TableSource, read_csv, read_parquet
+from elasticml.errors import ConfigError, DataError
+
+MIXED = "a,colour,b,y,w\n1,red,0,1,1\n2.5,blue,4,-1,2\n-3e1,red,5,1,0.5\n0,green,0,-1,1\n"
+#: a, blue, green, red, b
+MIXED_ROWS = [[1, 0, 0, 1, 0], [2.5, 1, 0, 0, 4], [-30, 0, 0, 1, 5], [0, 0, 1, 0, 0]]
+
+
+def write(path: Path, text: str) -> str:
+    path.write_bytes(text.encode())
+    return str(path)
+
+
+def array(chunks: list[Chunk]) -> np.ndarray:
+    parts = []
+    for chunk in chunks:
+        if chunk.layout.kind == "dense":
+            parts.append(chunk.values)
+            continue
+        values = chunk.values if chunk.layout.kind == "csr" else np.ones(len(chunk.indices))
+        shape = (chunk.n_rows, chunk.layout.n_columns)
+        parts.append(sp.csr_array((values, chunk.indices, chunk.indptr), shape=shape).toarray())
+    return np.vstack(parts)
+
+
+def mixed(path: str, **options: Any) -> TableSource:
+    return read_csv(path, "y", weight="w", categorical=["colour"], **options)
+
+
+@pytest.mark.parametrize("n_bytes", [2**23, 1, 7, 40])
+def test_every_row_of_a_csv_file_is_in_exactly_one_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_bytes: int
+) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", n_bytes)
+    data = survey_all(mixed(write(tmp_path / "a.csv", MIXED)))
+    parts = [data.read(block.index, 2**20, 1) for block in data.blocks()]
+    chunks = [chunk for some, _ in parts for chunk in some]
+    facts = merge_summaries([summary for _, summary in parts])
+    assert array(chunks).tolist() == MIXED_ROWS
+    assert np.concatenate([c.labels for c in chunks]).tolist() == [1, -1, 1, -1]
+    assert np.concatenate([c.weights for c in chunks]).tolist() == [1, 2, 0.5, 1]
+    assert (facts.n_columns, facts.weight_sum) == (5, 4.5)
+    assert facts.vocabularies == {"colour": ("blue", "green", "red")}
+
+
+def test_categorical_columns_must_be_surveyed_first(tmp_path: Path) -> None:
+    data = mixed(write(tmp_path / "a.csv", MIXED))
+    assert data.needs_survey
+    with pytest.raises(ConfigError, match="survey every block"):
+        data.read(0, None, 1)
+    ready = survey_all(data)
+    assert not ready.needs_survey
+    again = source_from_spec(json.loads(json.dumps(ready.spec())))
+    assert array(load_all(again)).tolist() == MIXED_ROWS
+    assert again.fingerprint() == ready.fingerprint()
+
+
+def test_values_that_training_did_not_see_become_zeros_with_a_note(tmp_path: Path) -> None:
+    train = survey_all(mixed(write(tmp_path / "a.csv", MIXED)))
+    facts = merge_summaries([train.read(0, None, 1)[1]])
+    other = mixed(write(tmp_path / "b.csv", "a,colour,b,y,w\n1,pink,2,1,1\n1,red,2,1,1\n"))
+    chunks, summary = other.with_facts(facts).read(0, None, 1)
+    assert array(chunks).tolist() == [[1, 0, 0, 0, 2], [1, 0, 0, 1, 2]]
+    assert summary.notes == (
+        "1 values of column 'colour' were not seen in training and became zeros",
+    )
+
+
+def test_a_label_of_texts_is_numbered_in_sorted_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "1,no\n2,yes\n3,no\n")
+    data = survey_all(read_csv(path, -1, header=False, categorical=[-1]))
+    (chunk,) = load_all(data)
+    assert chunk.labels.tolist() == [0, 1, 0]
+    assert chunk.values.tolist() == [[1], [2], [3]]
+    test = read_csv(write(tmp_path / "b.csv", "1,maybe\n"), -1, header=False, categorical=[-1])
+    with pytest.raises(DataError, match=r"b\.csv, line 1, column '1': label is 'maybe', wanted"):
+        test.with_facts(merge_summaries([data.survey(0)])).read(0, None, 1)
+
+
+def test_tabs_quotes_returns_and_blank_lines_are_understood(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", '"x y"\ty\r\n"1.5"\t1\r\n\r\n2\t0\r\n')
+    (chunk,) = load_all(read_csv(path, "y", delimiter="\t"))
+    assert chunk.values.tolist() == [[1.5], [2]]
+
+
+WRONG = {
+    "a,b,y\n1,2,1\n3,x,1\n": r"a\.csv, line 3, column 'b': value is 'x', wanted a number",
+    "a,b,y\n1,2,1\n\n3,1\n": r"a\.csv, line 4: 2 fields, wanted 3",
+    "a,b,y\n1,2,1\n3,inf,1\n": r"line 3, column 'b': value is inf, wanted a finite number",
+    "a,b,y\n1,,1\n3,NA,1\n": r"column 'b' of .*a\.csv has 2 missing values, the first in line 2",
+    "a,b,y\n1,2,1\n\n3,4,?\n": r"column 'y' of .*a\.csv has 1 missing values, the first in line 4",
+    "a,a,y\n1,2,1\n": r"line 1: column 'a' stands twice in the header",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_cell_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DataError, match=WRONG[text]) as caught:
+        load_all(read_csv(write(tmp_path / "a.csv", text), "y"))
+    assert "\n" not in str(caught.value)
+
+
+def test_lines_are_counted_over_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", 16)
+    text = "a,y\n" + "1,1\n" * 20 + "oh,1\n" + "1,1\n" * 5
+    with pytest.raises(DataError, match=r"line 22, column 'a': value is 'oh'"):
+        load_all(read_csv(write(tmp_path / "a.csv", text), "y"))
+
+
+def test_wrong_column_names_and_settings_are_config_errors(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", MIXED)
+    with pytest.raises(
+        ConfigError, match=r"data\.label names column 'colur'.*did you mean 'colour'"
+    ):
+        load_all(read_csv(path, "colur"))
+    with pytest.raises(ConfigError, match=r"data\.ignore names column 9"):
+        load_all(read_csv(path, "y", ignore=[9]))
+    with pytest.raises(ConfigError, match="wanted one character"):
+        read_csv(path, "y", delimiter="::")
+    with pytest.raises(ConfigError, match=r"data\.label is missing"):
+        source_from_spec({"format": "csv", "path": path})
+
+
+def test_a_parquet_file_is_read_by_row_groups(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {
+        "i": rng.integers(0, 9, 100),
+        "f": rng.normal(size=100).astype(np.float32),
+        "b": rng.integers(0, 2, 100).astype(bool),
+        "y": rng.choice([0, 1], 100),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=30)
+    data = read_parquet(str(tmp_path / "a.parquet"), "y")
+    assert [block.rows for block in data.blocks()] == [30, 30, 30, 10]
+    chunks = load_all(source_from_spec(data.spec()))
+    want = np.column_stack([columns[name] for name in ("i", "f", "b")]).astype(float)
+    np.testing.assert_array_equal(array(chunks), want)
+
+
+def test_parquet_categories_may_be_texts_numbers_or_dictionaries(tmp_path: Path) -> None:
+    texts = pa.array(["x", "y", "x"]).dictionary_encode()
+    table = pa.table({"c": texts, "k": [7, 5, 7], "y": [1.0, 0.0, 1.0]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    data = survey_all(read_parquet(str(tmp_path / "a.parquet"), "y", categorical=["c", "k"]))
+    assert array(load_all(data)).tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1]]
+
+
+def test_wrong_parquet_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"no parquet file")
+    with pytest.raises(DataError, match="a is no readable Parquet file"):
+        read_parquet(str(tmp_path / "a"), "y").blocks()
+    pq.write_table(pa.table({"x": [1.0, None, float("nan")], "y": [1, 2, 3]}), tmp_path / "b")
+    with pytest.raises(DataError, match=r"'x' of .*b has 2 missing values, the first in row 1 of"):
+        load_all(read_parquet(str(tmp_path / "b"), "y"))
+    pq.write_table(pa.table({"x": ["u"], "y": [1]}), tmp_path / "c")
+    with pytest.raises(DataError, match=r"column 'x' of .*c holds string, wanted numbers"):
+        load_all(read_parquet(str(tmp_path / "c"), "y"))
+    pq.write_table(pa.table({"x": pa.array([], pa.float64()), "y": []}), tmp_path / "d")
+    with pytest.raises(DataError, match="d holds no rows"):
+        read_parquet(str(tmp_path / "d"), "y").blocks()
+
+
+def test_real_tables_are_read(data_dir: Path) -> None:
+    higgs = data_dir / "higgs" / "higgs_sas_10984.csv.gz"
+    chunks = load_all(read_csv(str(higgs), -1))
+    with gzip.open(higgs, "rt") as text:
+        want = np.loadtxt(text, delimiter=",", skiprows=1)
+    np.testing.assert_array_equal(array(chunks), want[:, :-1])
+    assert array(chunks).shape == (10984, 28)
+    housing = str(data_dir / "california_housing" / "housing.csv.gz")
+    with pytest.raises(DataError, match=r"'total_bedrooms' of .* has 207 missing values"):
+        load_all(read_csv(housing, "median_house_value", categorical=["ocean_proximity"]))
