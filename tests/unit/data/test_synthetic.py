@@ -1,0 +1,160 @@
+"""Synthetic splice sites: reproducible by block, learnable, not trivial; problems with optima."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.metrics import average_precision_score
+
+from elasticml.data.known_optima import make_linear
+from elasticml.data.ngrams import letters_of_codes
+from elasticml.data.products import make_adjoint, make_forward
+from elasticml.data.sequences import read_sequences
+from elasticml.data.source import load_all, merge_summaries, source_from_spec
+from elasticml.data.synthetic import BLOCK_ROWS, make_splice, synthetic_splice, write_splice
+from elasticml.errors import ConfigError
+
+
+def letters_and_labels(source):
+    chunks = load_all(source)
+    letters = [letters_of_codes(chunk.codes, chunk.layout) for chunk in chunks]
+    return np.concatenate(letters), np.concatenate([chunk.labels for chunk in chunks])
+
+
+def margins_of(chunks, w):
+    forward = make_forward(chunks[0].layout, w)
+    outs = [np.empty(chunk.n_rows) for chunk in chunks]
+    for chunk, out in zip(chunks, outs, strict=True):
+        forward(chunk, out)
+    return np.concatenate(outs)
+
+
+def fit_logistic(chunks, l2, rounds):
+    """A few rounds of L-BFGS on mean logistic loss plus l2 / 2 |w|^2."""
+    y = np.concatenate([chunk.labels for chunk in chunks])
+    layout, bounds = chunks[0].layout, np.cumsum([0] + [chunk.n_rows for chunk in chunks])
+
+    def value_and_gradient(w):
+        m = y * margins_of(chunks, w)
+        adjoint, gradient = make_adjoint(layout, w.size), l2 * w
+        slope = -y / (1 + np.exp(m)) / y.size
+        for k, chunk in enumerate(chunks):
+            adjoint.add(chunk, slope[bounds[k] : bounds[k + 1]])
+        adjoint.result(gradient)
+        return np.logaddexp(0, -m).mean() + l2 / 2 * w @ w, gradient
+
+    start = np.zeros(layout.n_columns)
+    return minimize(
+        value_and_gradient, start, jac=True, method="L-BFGS-B", options={"maxiter": rounds}
+    ).x
+
+
+def test_rows_are_the_same_from_the_function_the_source_and_the_file(tmp_path):
+    made = make_splice(5000, 3, length=40)
+    source = source_from_spec(synthetic_splice(5000, seed=3, length=40, ngrams=[1, 2]).spec())
+    letters, labels = letters_and_labels(source)
+    assert letters.tolist() == made.letters.tolist()
+    assert labels.tolist() == made.labels.tolist()
+    write_splice(tmp_path / "s.tsv.gz", 5000, 3, length=40)
+    letters, labels = letters_and_labels(read_sequences(str(tmp_path / "s.tsv.gz"), ngrams=[1, 2]))
+    assert letters.tolist() == made.letters.tolist()
+    assert labels.tolist() == made.labels.tolist()
+
+
+def test_blocks_can_be_drawn_alone_in_any_order_and_do_not_depend_on_the_number_of_rows():
+    many, few = synthetic_splice(3 * BLOCK_ROWS), synthetic_splice(BLOCK_ROWS + 10)
+    whole, part = many.read(1, 2**20, 2)[0], few.read(1, 2**20, 9)[0]
+    assert [block.rows for block in few.blocks()] == [BLOCK_ROWS, 10]
+    assert part[0].codes.tolist() == whole[0].codes[:10].tolist()
+    again = synthetic_splice(3 * BLOCK_ROWS).read(1, 2**20, 2)[0]
+    assert [chunk.content_id for chunk in again] == [chunk.content_id for chunk in whole]
+    other = synthetic_splice(3 * BLOCK_ROWS, seed=1).read(1, 2**20, 2)[0]
+    assert (other[0].codes != whole[0].codes).mean() > 0.5
+
+
+def test_facts_have_the_papers_features_and_the_asked_share_of_positives():
+    source = synthetic_splice(20_000, positive_share=0.05)
+    facts = merge_summaries([source.read(block.index, None, 4)[1] for block in source.blocks()])
+    assert (facts.n_rows, facts.n_columns, facts.classes) == (20_000, 47_028, (-1.0, 1.0))
+    # Four standard deviations of a binomial share.
+    assert abs(facts.label_counts[1.0] / 20_000 - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 20_000)
+
+
+@pytest.mark.parametrize("length", [8, 15, 141])
+def test_every_row_has_its_ag_in_the_middle(length):
+    made = make_splice(300, length=length, positive_share=0.3)
+    centre = (length - 2) // 2
+    assert made.letters.shape == (300, length)
+    assert set(map(tuple, made.letters[:, centre : centre + 2].tolist())) == {(0, 2)}
+    assert set(np.unique(made.letters)) == {0, 1, 2, 3}
+
+
+def test_problem_is_learnable_but_not_trivial():
+    train = load_all(synthetic_splice(6000, seed=0))
+    test = load_all(synthetic_splice(6000, seed=1))
+    truth = np.concatenate([chunk.labels for chunk in test]) > 0
+    w = fit_logistic(train, l2=1e-3, rounds=12)
+    auprc = average_precision_score(truth, margins_of(test, w))
+    assert truth.mean() < 0.04
+    assert 0.5 < auprc < 0.9
+
+
+def test_test_rows_of_another_length_are_refused():
+    source = synthetic_splice(10, length=30)
+    assert source.with_columns(30 * 4 + 29 * 16 + 28 * 64 + 27 * 256).n_columns == 9_288
+    with pytest.raises(ConfigError, match="have 9288 features, the training data 47028"):
+        source.with_columns(47_028)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rows": 0}, "data.rows is 0, wanted a whole number >= 1"),
+        ({}, "data.rows is missing"),
+        ({"rows": 9, "seed": -1}, "data.seed is -1"),
+        ({"rows": 9, "length": 7}, "data.length is 7"),
+        ({"rows": 9, "positive_share": 1.0}, "wanted a number between 0 and 1"),
+        ({"rows": 9, "ngrams": [1, 6]}, "data.ngrams is [1, 6]"),
+        ({"rows": 9, "ngrams": 3}, "data.ngrams is 3"),
+        ({"rows": 9, "sead": 1}, "did you mean 'seed'?"),
+    ],
+)
+def test_impossible_settings_are_refused(options, words):
+    with pytest.raises(ConfigError) as caught:
+        source_from_spec({"format": "synthetic_splice", **options})
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "n", "d", "density"),
+    [
+        ("squared", 50, 7, 1.0),
+        ("squared", 30, 60, 0.2),
+        ("logistic", 20, 20, 1.0),
+        ("logistic", 9, 40, 1.0),
+    ],
+)
+def test_known_optimum_is_stationary_and_its_objective_is_what_the_formula_gives(
+    loss, n, d, density
+):
+    problem = make_linear(n, d, 5, loss=loss, l2=0.3, density=density)
+    z = problem.values @ problem.optimum
+    if loss == "squared":
+        value, slope = (z - problem.labels) ** 2 / 2, z - problem.labels
+    else:
+        m = problem.labels * z
+        value, slope = np.logaddexp(0, -m), -problem.labels / (1 + np.exp(m))
+        assert set(problem.labels) == {-1.0, 1.0}
+    gradient = problem.values.T @ slope / n + 0.3 * problem.optimum
+    penalty = 0.15 * problem.optimum @ problem.optimum
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-12)
+    np.testing.assert_allclose(problem.objective, value.mean() + penalty, rtol=1e-12)
+    assert np.abs(problem.optimum).max() > 1e-3
+
+
+def test_impossible_linear_problems_are_refused():
+    with pytest.raises(ValueError, match="wanted n, d >= 1, l2 > 0"):
+        make_linear(3, 2, l2=0.0)
+    with pytest.raises(ValueError, match="logistic wants n <= d"):
+        make_linear(3, 2, loss="logistic")
