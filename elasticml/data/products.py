@@ -13,8 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data import kernels
-from elasticml.data.chunk import Chunk, Layout
-from elasticml.data.ngrams import CODES_MAX, first_columns
+from elasticml.data.chunk import (
+    Chunk,
+    Layout,
+    binary_csr_chunk,
+    csr_chunk,
+    dense_chunk,
+    sequence_chunk,
+)
+from elasticml.data.ngrams import CODES_MAX, first_columns, sequence_layout
+from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 _Number = TypeVar("_Number", np.float64, np.int64)
@@ -190,6 +198,26 @@ def make_adjoint(layout: Layout, d: int) -> Adjoint:
     if layout.kind == "sequence" and d < layout.n_columns:
         raise ValueError(f"d is {d}, wanted at least {layout.n_columns}")
     return Adjoint(layout, d)
+
+
+def warm_kernels() -> None:
+    """Compile every product for float64 chunks, or load its machine code from the cache.
+
+    Members call it before they report ready, so that no exchange waits for a compiler.
+    """
+    one, id = np.ones(1), ChunkId("warm", 0, 0)
+    layout = sequence_layout("AC", 8, (1, 2))
+    for chunk in (
+        dense_chunk(id, one, np.ones((1, 1))),
+        csr_chunk(id, one, [0, 1], [0], one, 1),
+        binary_csr_chunk(id, one, [0, 1], [0], 1),
+        sequence_chunk(id, one, np.zeros((1, 8), np.uint8), layout),
+    ):
+        w, out = np.ones(chunk.layout.n_columns), np.empty(1)
+        make_forward(chunk.layout, w)(chunk, out)
+        adjoint = make_adjoint(chunk.layout, w.size)
+        adjoint.add(chunk, out)
+        adjoint.result(w)
 
 
 def _check(chunk: Chunk, layout: Layout, d: int, vector: F64) -> None:

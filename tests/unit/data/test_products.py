@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elasticml.data import kernels
 from elasticml.data.chunk import (
     Chunk,
     binary_csr_chunk,
@@ -25,7 +26,7 @@ from elasticml.data.ngrams import (
     letters_of_codes,
     sequence_layout,
 )
-from elasticml.data.products import make_adjoint, make_forward
+from elasticml.data.products import make_adjoint, make_forward, warm_kernels
 from elasticml.terms import ChunkId
 
 ID = ChunkId("test", 0, 0)
@@ -236,3 +237,22 @@ def test_other_sequences_and_other_lengths_are_refused():
 def test_impossible_ngrams_are_refused(alphabet, length, ngrams, words):
     with pytest.raises(ValueError, match=words):
         sequence_layout(alphabet, length, ngrams)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_warm_kernels_leaves_nothing_to_compile_for_float64_chunks(kind):
+    warm_kernels()
+    compiled = [
+        getattr(kernels, name)
+        for name in dir(kernels)
+        if name.endswith(("_forward", "_adjoint", "_weights", "_table"))
+    ]
+    assert len(compiled) == 10
+    before = [kernel.signatures[:] for kernel in compiled]
+    chunk, matrix = make_chunk(kind, np.random.default_rng(0), 9, 5)
+    forward_of(chunk, np.ones(matrix.shape[1]))
+    adjoint_of(chunk, np.ones(9), matrix.shape[1])
+    received = Chunk.from_body(ID, bytes(chunk.body))
+    forward_of(received, np.ones(matrix.shape[1] + 1)[:-1])
+    adjoint_of(received, np.ones(10)[1:], matrix.shape[1])
+    assert [kernel.signatures for kernel in compiled] == before
