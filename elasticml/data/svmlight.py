@@ -38,7 +38,6 @@ _UNSORTED = "{} rows with unsorted indices were sorted"
 _QID = "{} query numbers (qid:) were ignored"
 _ZERO_TOKEN = re.compile(rb"[ \t]0+:")
 _ZERO_INDEX = re.compile(rb"^[^#\n]*[ \t]0+:", re.MULTILINE)
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 
@@ -180,7 +179,7 @@ class SvmlightSource:
         indptr = np.zeros(n_lines + 1, np.int64)
         indices = np.empty(n_colons, np.int32)
         values = np.empty(n_colons)
-        slow = np.empty((n_lines + n_colons, 2), np.int64)
+        slow = np.empty((n_lines + n_colons, 3), np.int64)
         counters = np.empty(kernels.N_COUNTERS, np.int64)
         limit = -1 if self.n_columns is None else self.n_columns
         kernels.parse(
@@ -197,14 +196,15 @@ class SvmlightSource:
         got = counters.tolist()
         if got[kernels.ERROR]:
             self._refuse_token(piece, got[kernels.ERROR], got[kernels.ERROR_AT], base)
-        for at, place in slow[: got[kernels.SLOW]].tolist():
-            number = _float_at(text, at)
-            if not np.isfinite(number):
-                self._refuse_token(piece, kernels.BAD_VALUE, at, base)
-            if place < 0:
-                labels[-1 - place] = number
-            else:
-                values[place] = number
+        left = slow[: got[kernels.SLOW]]
+        exact = np.array([float(text[a:b]) for a, b in left[:, :2].tolist()], dtype=np.float64)
+        endless = ~np.isfinite(exact)
+        if endless.any():
+            at = int(left[np.argmax(endless), 0])
+            self._refuse_token(piece, kernels.BAD_VALUE, at, base)
+        is_label = left[:, 2] < 0
+        labels[-1 - left[is_label, 2]] = exact[is_label]
+        values[left[~is_label, 2]] = exact[~is_label]
         n_rows, stored = got[kernels.ROWS], got[kernels.STORED]
         indptr, indices, values = indptr[: n_rows + 1], indices[:stored], values[:stored]
         if got[kernels.UNSORTED]:
@@ -306,9 +306,3 @@ def _token_at(text: bytes, at: int) -> str:
     """Return the token that starts at byte ``at``, up to a blank or a comment."""
     found = cast("re.Match[bytes]", re.compile(rb"[^\s#]*").match(text, at))
     return found.group().decode("utf-8", "replace")
-
-
-def _float_at(text: bytes, at: int) -> float:
-    """Read the decimal that starts at byte ``at``; the kernel has checked its form."""
-    found = _NUMBER.match(_token_at(text, at))
-    return float(found.group()) if found else float("nan")

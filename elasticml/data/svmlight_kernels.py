@@ -2,7 +2,9 @@
 
 A decimal whose digits fit 2**53 and whose power of ten is at most 22 is the correctly rounded
 quotient or product of two exact doubles (Clinger, "How to read floating point numbers accurately",
-1990); every other number is left to Python's ``float``.
+1990). With up to 19 digits it is worked out in twice the precision and taken where its rounding is
+beyond doubt (Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded
+last bit", 1991). Every other number is left to Python's ``float``.
 """
 
 from __future__ import annotations
@@ -28,6 +30,11 @@ N_COUNTERS: Final = 9
 
 _INDEX_MAX: Final = 2**31 - 1
 _MANTISSA_MAX: Final = 2**53
+#: Ten times this and a digit more still fit 63 bits.
+_DIGITS_MAX: Final = 9 * 10**17
+#: Relative error of the correction in twice the precision is below 2**-50.
+_DOUBT: Final = 2.0**-49
+_SPLIT: Final = 2.0**27 + 1.0
 _POWER_MAX: Final = 22
 _POWERS: Final = 10.0 ** np.arange(_POWER_MAX + 1)
 
@@ -50,6 +57,37 @@ def _is_end(text: NDArray[np.uint8], at: int) -> bool:
 
 
 @kernel
+def _product_error(a: float, b: float) -> float:
+    """Return exactly what rounding ``a * b`` lost.
+
+    Source: Dekker, "A floating-point technique for extending the available precision", 1971.
+    """
+    a_high = _SPLIT * a - (_SPLIT * a - a)
+    b_high = _SPLIT * b - (_SPLIT * b - b)
+    a_low, b_low = a - a_high, b - b_high
+    return ((a_high * b_high - a * b) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+@kernel
+def _scaled(mantissa: int, power: int) -> tuple[float, bool]:
+    """Return ``mantissa * 10**power`` and whether its rounding is beyond doubt; up to 63 bits."""
+    high = float(mantissa)
+    low = float(mantissa - int(high))
+    scale = _POWERS[abs(power)]
+    if power >= 0:
+        value = high * scale
+        correction = _product_error(high, scale) + low * scale
+    else:
+        value = high / scale
+        rest = (high - value * scale) - _product_error(value, scale)
+        correction = (rest + low) / scale
+    doubt = abs(correction) * _DOUBT
+    rounded = value + correction
+    is_sure = value + (correction - doubt) == rounded and value + (correction + doubt) == rounded
+    return rounded, is_sure
+
+
+@kernel
 def _number(text: NDArray[np.uint8], at: int) -> tuple[float, int, int]:
     """Read a decimal at ``at``: its value, where it ends, and whether the value is exact."""
     n = text.size
@@ -65,7 +103,7 @@ def _number(text: NDArray[np.uint8], at: int) -> tuple[float, int, int]:
             seen_dot = True
         elif _ZERO <= c <= _NINE:
             digits += 1
-            if mantissa <= _MANTISSA_MAX:
+            if mantissa <= _DIGITS_MAX:
                 mantissa = 10 * mantissa + (c - _ZERO)
                 power -= 1 if seen_dot else 0
             else:
@@ -91,10 +129,15 @@ def _number(text: NDArray[np.uint8], at: int) -> tuple[float, int, int]:
         power += sign * exponent
     if mantissa == 0:
         return 0.0, at, _EXACT
-    if not exact or mantissa > _MANTISSA_MAX or power > _POWER_MAX or power < -_POWER_MAX:
+    if not exact or power > _POWER_MAX or power < -_POWER_MAX:
         return 1.0, at, _INEXACT
-    value = np.float64(mantissa)
-    value = value * _POWERS[power] if power >= 0 else value / _POWERS[-power]
+    if mantissa <= _MANTISSA_MAX:
+        value = float(mantissa)
+        value = value * _POWERS[power] if power >= 0 else value / _POWERS[-power]
+    else:
+        value, exact = _scaled(mantissa, power)
+        if not exact:
+            return 1.0, at, _INEXACT
     return (-value if negative else value), at, _EXACT
 
 
@@ -162,9 +205,9 @@ def parse(
         Columns from here on are dropped and counted; -1 for no limit.
     labels, indptr, indices, values : ndarray, written
         Long enough for one row a line and one value a colon. Explicit zeros are not stored.
-    slow : ndarray (labels + colons, 2), written
-        Numbers left to Python: where the token starts, and where it goes: its place in ``values``,
-        or ``-1 - row`` for a label.
+    slow : ndarray (labels + colons, 3), written
+        Numbers left to Python: where the token starts and ends, and where the number goes: its
+        place in ``values``, or ``-1 - row`` for a label.
     counters : ndarray (N_COUNTERS,), written
         See the names at the top; ``ERROR_AT`` is the start of the wrong token.
     """
@@ -186,7 +229,7 @@ def parse(
             break
         labels[row] = value
         if how == _INEXACT:
-            slow[n_slow, 0], slow[n_slow, 1] = at, -1 - row
+            slow[n_slow, 0], slow[n_slow, 1], slow[n_slow, 2] = at, end, -1 - row
             n_slow += 1
         at, stored, n_slow = _features(
             text, end, base, limit, stored, n_slow, indices, values, slow, counters
@@ -238,7 +281,7 @@ def _features(
         counters[LAST_COLUMN] = max(counters[LAST_COLUMN], column)
         # A stored zero would only cost memory, and keep rows of ones from being binary.
         if how == _INEXACT:
-            slow[n_slow, 0], slow[n_slow, 1] = value_at, stored
+            slow[n_slow, 0], slow[n_slow, 1], slow[n_slow, 2] = value_at, end, stored
             n_slow += 1
         elif value == 0.0:
             continue

@@ -72,6 +72,27 @@ def test_any_numbers_are_read_as_scikit_learn_reads_them(
     assert (matrix(chunks, 41) != X).nnz == 0
 
 
+@pytest.mark.parametrize("digits", [1, 15, 16, 17, 18, 19, 20, 25])
+def test_decimals_of_any_length_are_rounded_as_python_rounds_them(
+    tmp_path: Path, digits: int
+) -> None:
+    rng = np.random.default_rng(digits)
+    words = []
+    for _ in range(3000):
+        whole = "".join(map(str, rng.integers(0, 10, digits)))
+        point = rng.integers(0, digits + 1)
+        exponent = rng.choice(["", "e5", "E-9", f"e{rng.integers(-40, 40)}"])
+        words.append(f"{rng.choice(['', '-', '+'])}{whole[:point]}.{whole[point:]}{exponent}")
+    # Ties between two doubles, and their neighbours: 2**53 + 1 and so on, with digits to spare.
+    words += [f"{2**53 + i}{'0' * (digits % 3)}e-{digits % 3}" for i in range(8)]
+    words += [f"{(2**54 + 2 * i) * 5 + j}e-1" for i in range(8) for j in (-1, 0, 1)]
+    path = write(tmp_path / "a", "".join(f"{word} 1:{word}\n" for word in words))
+    chunks = load_all(read_svmlight(path))
+    want = [float(word) for word in words]
+    assert labels(chunks) == want
+    assert matrix(chunks, 1).toarray().ravel().tolist() == want
+
+
 @pytest.mark.parametrize("n_bytes", [1, 7, 64, 1000, 10**6])
 @pytest.mark.parametrize("ending", ["\n", ""])
 def test_every_row_is_in_exactly_one_block(
