@@ -17,6 +17,7 @@ from elasticml.data.chunk import (
     csr_chunk,
     dense_chunk,
 )
+from elasticml.errors import DataError
 from elasticml.terms import ChunkId
 
 #: Header of a body and the most that the padding of its sections takes.
@@ -76,7 +77,14 @@ def cut(
     """Cut rows into chunks with the ids ``(source, block, first_ordinal + i)``.
 
     Sparse rows whose stored values are all 1 become binary CSR, without values.
+
+    Raises
+    ------
+    DataError
+        When a value is too large for float32.
     """
+    if dtype == "float32":
+        _check_float32(rows.values if rows.dense is None else rows.dense, block)
     n = len(rows.labels)
     itemsize = 4 if dtype == "float32" else 8
     fixed = 8 if rows.weights is None else 16

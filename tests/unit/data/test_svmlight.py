@@ -213,6 +213,13 @@ def test_a_wrong_line_is_named_wherever_blocks_begin(
     assert "\n" not in str(caught.value)
 
 
+def test_a_value_too_large_for_float32_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "1 1:1e300\n")
+    assert load_all(read_svmlight(path))[0].values.tolist() == [1e300]
+    with pytest.raises(DataError, match=r"magnitude 1e\+300 in block 0 does not fit float32"):
+        load_all(read_svmlight(path, dtype="float32"))
+
+
 def test_a_truncated_gzip_file_names_the_last_line(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     text = "".join(f"1 1:{value!r}\n" for value in rng.random(50_000).tolist())
