@@ -1,7 +1,12 @@
 """Links between Dask servers: a Dask comm opens them, with its port and its TLS.
 
-Both sides then use the stream below the comm (``StreamLink``), or, where there is none or
-``hello["transport"]`` is ``"comm"``, Dask's own messages (``CommLink``).
+Both sides then leave the comm aside and use the bytes below it: the socket of ``tcp://``
+(``SocketLink``), the stream of ``tls://`` (``StreamLink``). Where there is neither (``inproc://``,
+``ws://``, ``ucx``), or ``hello["transport"]`` is ``"comm"``, Dask's messages do (``CommLink``).
+
+Two things of Dask's that are no contract are relied on, and tested: that the comms of ``tcp://``
+and ``tls://`` have their tornado stream at ``stream``, and that a handler whose first parameter is
+called ``comm`` owns the comm.
 """
 
 from __future__ import annotations
@@ -9,15 +14,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from distributed.comm import connect
 from distributed.core import Status
+from tornado.iostream import IOStream, SSLIOStream
 
 from elasticml.collective.comm_link import CommLink
-from elasticml.collective.frames import VERSION
-from elasticml.collective.stream_link import StreamLink, has_stream
+from elasticml.collective.frames import VERSION, Frame, Header, Kind
+from elasticml.collective.socket_link import SocketLink
+from elasticml.collective.stream_link import StreamLink
 from elasticml.collective.transport import Link, LinkClosedError, OnLink
 from elasticml.errors import ConfigError, RemoteProtocolError
 
@@ -30,6 +38,9 @@ EXTENSION: Final = "elasticml-links"
 CHOICES: Final = ("auto", "stream", "comm")
 #: Seconds until a peer that does not answer is given up.
 CONNECT_S_MAX: Final = 5.0
+
+
+AnyLink = SocketLink | StreamLink | CommLink
 
 
 class Server(Protocol):
@@ -51,7 +62,7 @@ class DaskTransport:
         self.is_closed = False
         self._server = server
         self._on_link: OnLink | None = None
-        self._links: set[StreamLink | CommLink] = set()
+        self._links: set[AnyLink] = set()
 
     @property
     def address(self) -> str:
@@ -95,7 +106,11 @@ class DaskTransport:
         except BaseException:
             _abort(comm)
             raise
-        return self._keep(StreamLink(comm, hello) if kind == "stream" else CommLink(comm, hello))
+        link = self._keep(_link_over(comm, kind, hello))
+        # The accepter is silent until it has this, so that nothing is lost between the comm's
+        # last message and the link's first frame.
+        await link.send(Frame(kind=Kind.CONTROL, prefix={}))
+        return link
 
     def listen(self, on_link: OnLink) -> None:
         """Hand every link that is opened to us from now on to ``on_link``, instead of before."""
@@ -127,21 +142,23 @@ class DaskTransport:
         comm.allow_offload = False
         comm.deserialize = False
         kind = "stream" if transport == "stream" and has_stream(comm) else "comm"
-        await comm.write({"transport": kind})
         greeting: dict[str, Any] = json.loads(hello)
-        link = self._keep(
-            StreamLink(comm, greeting) if kind == "stream" else CommLink(comm, greeting)
-        )
+        await comm.write({"transport": kind})
+        # No await between the last message and the link: nobody else reads the stream meanwhile.
+        link = self._keep(_link_over(comm, kind, greeting))
         try:
+            await link.receive(_no_payload)
             await on_link(link)
             await link.closed.wait()
+        except LinkClosedError:
+            logger.debug("the link from %s is closed", link.peer)
         except Exception:
             logger.exception("the listener for the link from %s failed", link.peer)
         finally:
             link.close()
         return Status.dont_reply
 
-    def _keep(self, link: StreamLink | CommLink) -> StreamLink | CommLink:
+    def _keep(self, link: AnyLink) -> AnyLink:
         """Remember a link, so that closing the transport closes it."""
         self._links = {known for known in self._links if not known.closed.is_set()}
         self._links.add(link)
@@ -156,6 +173,26 @@ def transport_of(server: Server) -> DaskTransport:
         server.extensions[EXTENSION] = transport
         server.handlers[HANDLER] = transport.accept
     return transport
+
+
+def has_stream(comm: Any) -> bool:
+    """Whether a comm lies on a tornado stream; no contract of Dask's, therefore asked."""
+    return isinstance(getattr(comm, "stream", None), IOStream)
+
+
+def _link_over(comm: Any, kind: str, hello: Mapping[str, Any]) -> AnyLink:
+    """Make the link on which both sides have agreed."""
+    if kind != "stream":
+        return CommLink(comm, hello)
+    if isinstance(comm.stream, SSLIOStream) or sys.platform == "win32":
+        return StreamLink(comm, hello)
+    return SocketLink(comm, hello)
+
+
+def _no_payload(header: Header, prefix: Mapping[str, Any]) -> memoryview:
+    raise RemoteProtocolError(
+        f"a link began with {header.payload_bytes} bytes of payload, wanted an empty frame"
+    )
 
 
 async def _ask(comm: Any, choice: str, hello: Mapping[str, Any]) -> str:

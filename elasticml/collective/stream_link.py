@@ -1,18 +1,12 @@
-"""A link over the tornado stream below a Dask comm: bytes straight from and into arrays.
-
-Two things of Dask's that are no contract are relied on, and tested: that the comms of ``tcp://``
-and ``tls://`` have their stream at ``stream``, and that a handler whose first parameter is called
-``comm`` owns the comm. Where there is no stream, ``comm_link.py`` does the same through messages.
-"""
+"""A link over the tornado stream below a Dask comm, as TLS needs it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
+from tornado.iostream import IOStream
 
 from elasticml.collective.frames import HEADER_BYTES, Frame, Header, decode, unpack
 from elasticml.collective.transport import Allocate, LinkClosedError, payload_buffer
@@ -22,11 +16,6 @@ JOINED_BYTES_MAX: Final = 64 * 1024
 #: Longest single read or write of a stream: TLS takes no more than 2 GiB at once, and tornado
 #: refuses to read more than half of the memory.
 PART_BYTES_MAX: Final = 64 * 2**20
-
-
-def has_stream(comm: Any) -> bool:
-    """Whether a comm lies on a tornado stream that we may use; no contract of Dask's, so asked."""
-    return isinstance(getattr(comm, "stream", None), IOStream)
 
 
 class StreamLink:
@@ -42,7 +31,6 @@ class StreamLink:
         # Without this reference the comm is collected, and closes its stream with it.
         self._comm = comm
         self._stream: IOStream = comm.stream
-        self._is_plain = not isinstance(self._stream, SSLIOStream)
         self._head = memoryview(bytearray(HEADER_BYTES))
         # Replaces the comm's own callback; ``close`` tells the comm what that would have.
         self._stream.set_close_callback(self.close)
@@ -57,11 +45,15 @@ class StreamLink:
         """
         head, payload = frame.encode()
         n_payload = 0 if payload is None else payload.nbytes
+        stream = self._stream
         try:
             if payload is None or n_payload <= JOINED_BYTES_MAX:
-                await self._stream.write(head if payload is None else b"".join((head, payload)))
+                await stream.write(head if payload is None else b"".join((head, payload)))
             else:
-                await self._write_both(head, payload)
+                written = stream.write(head)
+                for start in range(0, n_payload, PART_BYTES_MAX):
+                    written = stream.write(payload[start : start + PART_BYTES_MAX])
+                await written
         except OSError as fault:
             raise self._lost(fault) from None
         except BaseException:
@@ -69,26 +61,6 @@ class StreamLink:
             self.close()
             raise
         self.sent_bytes += len(head) + n_payload
-
-    async def _write_both(self, head: bytes, payload: memoryview) -> None:
-        """Write a header and a long payload, by one call where the socket is a plain one.
-
-        A header sent alone would wake the peer twice, which costs a fifth of an exchange of
-        47,028 doubles.
-        """
-        stream, n_sent = self._stream, 0
-        if stream.closed():
-            raise StreamClosedError
-        if self._is_plain and not stream.writing():
-            with contextlib.suppress(BlockingIOError):
-                n_sent = stream.socket.sendmsg((head, payload))
-        written = None
-        if n_sent < len(head):
-            written = stream.write(head[n_sent:])
-        for start in range(max(0, n_sent - len(head)), payload.nbytes, PART_BYTES_MAX):
-            written = stream.write(payload[start : start + PART_BYTES_MAX])
-        if written is not None:
-            await written
 
     async def receive(self, allocate: Allocate) -> Frame:
         """Read the next frame, its payload straight into the buffer from ``allocate``.

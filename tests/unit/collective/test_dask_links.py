@@ -14,9 +14,10 @@ from distributed.security import Security
 
 from elasticml.collective import dask_links
 from elasticml.collective.comm_link import CommLink
-from elasticml.collective.dask_links import DaskTransport, transport_of
+from elasticml.collective.dask_links import DaskTransport, has_stream, transport_of
 from elasticml.collective.frames import Frame, Header, Kind
-from elasticml.collective.stream_link import StreamLink, has_stream
+from elasticml.collective.socket_link import SocketLink
+from elasticml.collective.stream_link import StreamLink
 from elasticml.collective.transport import LinkClosedError
 from elasticml.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.asyncio
 
 #: How a link is opened, and what it must be: the scheme, the choice, the kind.
 WAYS = [
-    pytest.param("tcp", "auto", StreamLink, id="tcp-stream"),
+    pytest.param("tcp", "auto", SocketLink, id="tcp-socket"),
     pytest.param("tls", "auto", StreamLink, id="tls-stream"),
     pytest.param("tcp", "comm", CommLink, id="tcp-comm"),
     pytest.param("tls", "comm", CommLink, id="tls-comm"),
@@ -218,7 +219,7 @@ async def test_sender_that_waits_for_room_learns_of_a_lost_peer():
 async def test_foreign_bytes_are_a_protocol_error_and_close_the_link():
     async with servers() as there:
         near, far = await pair(there)
-        await near._stream.write(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n")
+        await near._comm.stream.write(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n")
 
         with pytest.raises(RemoteProtocolError, match="another version"):
             await far.receive(fresh)
