@@ -117,6 +117,16 @@ def is_binary(values: NDArray[Any] | None) -> bool:
     return values is None or bool(np.all(values == 1))
 
 
+def _check_float32(values: NDArray[Any] | None, block: int) -> None:
+    largest = 0.0 if values is None or values.size == 0 else float(np.abs(values).max())
+    if largest > float(np.finfo(np.float32).max):
+        raise DataError(
+            f"a value of magnitude {largest:g} in block {block} does not fit float32; set dtype: "
+            "float64 or scale the column",
+            block=block,
+        )
+
+
 def _chunk(rows: Rows, id: ChunkId, start: int, stop: int, dtype: Dtype, binary: bool) -> Chunk:
     labels = rows.labels[start:stop]
     weights = None if rows.weights is None else rows.weights[start:stop]
