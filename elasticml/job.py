@@ -1,0 +1,322 @@
+"""A job: an algorithm on a source of data, run by the members of a Dask cluster."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from elasticml.data.source import Source, resolve_chunk_bytes
+from elasticml.errors import ConfigError
+from elasticml.jobs.faults import check_faults, read_faults
+from elasticml.jobs.follow import follow
+from elasticml.jobs.handle import Handle, Watcher, attach_handle, prepare_scheduler
+from elasticml.jobs.job_file import JobFile
+from elasticml.jobs.record import RECORD_VERSION
+from elasticml.jobs.result import Result
+from elasticml.jobs.schema import unknown_choice
+from elasticml.jobs.settings import (
+    Absent,
+    BatchGradient,
+    Collective,
+    Evaluate,
+    Fault,
+    ImportedAlgorithm,
+    Members,
+    Stop,
+)
+from elasticml.jobs.wire import checked
+from elasticml.terms import VERSION, format_size, parse_size
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+#: A member may use this share of its worker's memory.
+MEMORY_SHARE = 0.6
+#: What a job does that says nothing of when to stop.
+DEFAULT_STOP = Stop(rounds=100)
+
+
+class Job:
+    """An algorithm, data, and what shall happen when members come and go.
+
+    Nothing is read or started before :meth:`start` or :meth:`run`.
+
+    Parameters
+    ----------
+    algorithm : BatchGradient or ImportedAlgorithm
+    data : Source
+        Of ``read_svmlight``, ``read_csv``, ``read_parquet``, ``read_sequences``, ``from_arrays``.
+    test : Source, optional
+        Data for the test metrics; read by the client when the job has ended.
+    name : str
+        For people; it begins the name of the run's directory.
+    absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"}
+        What stands in for the examples of members that are gone; "auto" is "taylor".
+    stop : Stop
+        When the job ends.
+    seed : int, not negative
+    faults : sequence of mappings
+        Planned faults, such as ``{"round": 100, "lose": 7, "how": "kill"}`` and
+        ``{"round": 200, "return": 7}``; only on an ``elasticml.LocalCluster``.
+    chunk_size : size, optional
+        Bytes of a chunk, such as ``"200 KiB"``; by default ``min(1 MiB, total / (64 members))``.
+    members : Members
+        ``start``: members before round 0, by default as many as the cluster has workers.
+    evaluate : Evaluate, None or False
+        ``Evaluate(every=10)`` keeps every tenth round's model, to be evaluated at the end; None
+        only the last one; False evaluates nothing.
+    threads : int, optional
+        Compute threads of a member; by default those of its worker.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is wrong.
+    """
+
+    def __init__(
+        self,
+        algorithm: BatchGradient | ImportedAlgorithm,
+        data: Source,
+        *,
+        test: Source | None = None,
+        name: str = "job",
+        absent: Absent = "auto",
+        policies: Sequence[Mapping[str, Any]] = (),
+        stop: Stop = DEFAULT_STOP,
+        seed: int = 0,
+        faults: Sequence[Fault | Mapping[str, Any]] = (),
+        collective: Collective | None = None,
+        partitions: int | None = None,
+        members: Members | None = None,
+        evaluate: Evaluate | bool | None = None,
+        chunk_size: int | str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        if absent not in get_args(Absent):
+            raise unknown_choice(absent, get_args(Absent), "absent")
+        if policies:
+            raise unknown_choice(dict(policies[0]).get("name"), (), "policies[0].name")
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ConfigError(f"seed: got {seed!r}, wanted a whole number from 0 on", path="seed")
+        for key, count in (("partitions", partitions), ("threads", threads)):
+            if count is not None and (not isinstance(count, int) or count < 1):
+                raise ConfigError(f"{key}: got {count!r}, wanted at least 1", path=key)
+        self.algorithm = algorithm
+        self.data = data
+        self.test = test
+        self.name = name
+        self.absent = absent
+        self.stop = stop
+        self.seed = seed
+        self.faults = read_faults(faults)
+        self.collective = collective or Collective()
+        self.partitions = partitions
+        self.members = members or Members()
+        self.evaluates = evaluate is not False
+        self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
+        self.chunk_bytes = _chunk_bytes(chunk_size)
+        self.threads = threads
+        if self.members.start is not None:
+            check_faults(self.faults, self.members.start)
+
+    @classmethod
+    def from_file(cls, file: JobFile) -> Job:
+        """Make the job that a job file describes; its cluster is the caller's business.
+
+        Raises
+        ------
+        ConfigError
+            When a setting is wrong.
+        """
+        taken = {f.name: getattr(file, f.name) for f in fields(file)}
+        del taken["cluster"]
+        return cls(taken.pop("algorithm"), taken.pop("data"), **taken)
+
+    def check_data(self) -> None:
+        """List the blocks of all data without reading them.
+
+        Raises
+        ------
+        ConfigError, DataError
+            When a file is missing, empty, or not what it was said to be.
+        """
+        self.data.blocks()
+        if self.test is not None:
+            self.test.blocks()
+
+    def check_memory(self, worker_bytes: int | None) -> None:
+        """Prove that a chunk fits into a worker; None and 0 are a worker without a limit.
+
+        Raises
+        ------
+        ConfigError
+            When a chunk is larger than 60 % of the worker's memory.
+        """
+        if not worker_bytes or self.chunk_bytes is None:
+            return
+        if self.chunk_bytes > MEMORY_SHARE * worker_bytes:
+            raise ConfigError(
+                f"data.chunk_size: got {format_size(self.chunk_bytes)}, wanted at most "
+                f"{format_size(MEMORY_SHARE * worker_bytes)}, which is 60 % of a worker's memory; "
+                "make chunks smaller or workers larger",
+                path="data.chunk_size",
+            )
+
+    def record(self, job_id: str, members: int) -> dict[str, Any]:
+        """Write the job as plain values, for the scheduler.
+
+        Parameters
+        ----------
+        members : int
+            How many members the job waits for before round 0.
+        """
+        evaluate = None if self.evaluate is None else self.evaluate.model_dump(mode="json")
+        return {
+            "version": RECORD_VERSION,
+            "package": VERSION,
+            "job": job_id,
+            "name": self.name,
+            "data": self.data.spec(),
+            "test": None if self.test is None else self.test.spec(),
+            "chunk_bytes": self.chunk_bytes,
+            "algorithm": self.algorithm.section(),
+            "absent": self.absent,
+            "policies": [],
+            "stop": self.stop.model_dump(),
+            "seed": self.seed,
+            "deterministic": True,
+            "faults": [fault.entry() for fault in self.faults],
+            "collective": self.collective.model_dump(),
+            "partitions": self.partitions,
+            "members": {"start": members, "min": self.members.min},
+            "evaluate": evaluate,
+            "threads": self.threads,
+        }
+
+    def start(self, client: Client) -> Handle:
+        """Hand the job to the cluster's scheduler and return at once.
+
+        Parameters
+        ----------
+        client : distributed.Client
+            Of any Dask cluster whose workers have elasticml.
+
+        Raises
+        ------
+        ConfigError, DataError
+            When the cluster or the data do not fit the job.
+        """
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        members = self.members.start or len(workers)
+        if members < 1:
+            raise ConfigError(
+                "the cluster has no workers, and members.start does not say how many to wait for; "
+                "start workers or set members.start",
+                path="members.start",
+            )
+        check_faults(self.faults, members)
+        limits = [worker.get("memory_limit") or 0 for worker in workers.values()]
+        self.check_memory(min(limits, default=0))
+        if self.test is not None:
+            self.test.blocks()
+        record = self.record(_job_id(self.name), members)
+        extras: dict[str, Any] = {}
+        if getattr(self.data, "is_in_memory", False):
+            size = resolve_chunk_bytes(self.data, self.chunk_bytes, members)
+            bodies = self.data.chunk_bodies(size, members)  # type: ignore[attr-defined]
+            record["chunk_bytes"] = size
+            extras = {
+                "ids": list(bodies.ids),
+                "bodies": [bytes(body) for body in bodies.bodies],
+                "summaries": [summary.to_json() for summary in bodies.summaries],
+            }
+        prepare_scheduler(client)
+        checked(client.sync(client.scheduler.em_submit, record=record, **extras))
+        return Handle(client, record["job"], record, self.data, self.test)
+
+    def run(
+        self,
+        client: Client,
+        *,
+        progress: bool = False,
+        run_dir: str | Path | None = None,
+        watchers: Sequence[Watcher] = (),
+        cluster: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Run the job to its end. Ctrl-C ends it; its directory then holds what it had reached.
+
+        Parameters
+        ----------
+        client : distributed.Client
+        progress : bool
+            Whether the terminal shows how the job stands.
+        run_dir : path, optional
+            Where story, history, model, summary and report are written while the job runs.
+        watchers : sequence of Watcher
+            Told the story as it grows.
+        cluster : mapping, optional
+            The ``cluster`` section for ``job.yaml``.
+
+        Raises
+        ------
+        ConfigError, DataError
+            When the cluster or the data do not fit the job.
+        JobFailedError
+            When the job failed at run time.
+        """
+        from elasticml.jobs.progress import Progress
+
+        handle = self.start(client)
+        arguments: dict[str, Any] = {
+            "run_dir": run_dir,
+            "cluster": cluster,
+            "evaluates": self.evaluates,
+            "cancels": True,
+        }
+        if not progress:
+            return follow(handle, watchers=watchers, **arguments)
+        with Progress() as shown:
+            return follow(handle, watchers=[*watchers, shown], **arguments)
+
+
+def attach(client: Client, job_id: str) -> Handle:
+    """Get hold of a job that another client started on this cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    job_id : str
+        ``handle.job_id`` of the client that started it.
+
+    Raises
+    ------
+    ConfigError
+        When the scheduler does not know the job; results are kept for 24 hours.
+    """
+    return attach_handle(client, job_id)
+
+
+def _job_id(name: str) -> str:
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower() or "job"
+    return f"{stem[:40]}-{secrets.token_hex(4)}"
+
+
+def _chunk_bytes(size: int | str | None) -> int | None:
+    if size is None or size == "auto":
+        return None
+    try:
+        nbytes = parse_size(size)
+    except (ValueError, TypeError):
+        nbytes = 0
+    if isinstance(size, bool) or nbytes < 1 or not math.isfinite(nbytes):
+        raise ConfigError(
+            f"data.chunk_size: got {size!r}, wanted 'auto' or a size such as '1 MiB'",
+            path="data.chunk_size",
+        )
+    return nbytes

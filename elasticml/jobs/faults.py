@@ -1,0 +1,88 @@
+"""Planned faults as a whole: who is there when one happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from elasticml.errors import ConfigError
+from elasticml.jobs.schema import read_settings
+from elasticml.jobs.settings import Fault
+
+
+def read_faults(raw: object, path: str = "faults") -> tuple[Fault, ...]:
+    """Check a list of faults.
+
+    Returns
+    -------
+    tuple of Fault
+        By round; those of one round in the order given.
+
+    Raises
+    ------
+    ConfigError
+        When it is no list, or an entry is wrong.
+    """
+    if raw is None:
+        return ()
+    if not isinstance(raw, Sequence) or isinstance(raw, str):
+        raise ConfigError(
+            f"{path}: got {raw!r}, wanted a list such as [{{round: 100, lose: 7}}]", path=path
+        )
+    entries: list[Any] = list(raw)
+    faults = [
+        entry if isinstance(entry, Fault) else read_settings(Fault, entry, f"{path}[{index}]")
+        for index, entry in enumerate(entries)
+    ]
+    return tuple(sorted(faults, key=lambda fault: fault.round))
+
+
+def check_faults(faults: Sequence[Fault], workers: int) -> None:
+    """Prove that the members to go are there and those to come back have gone.
+
+    Parameters
+    ----------
+    faults : sequence of Fault, by round
+    workers : int
+        Members at round 0, in slots 0 to ``workers - 1``.
+
+    Raises
+    ------
+    ConfigError
+        When a fault takes more members than there are, names a slot that is empty, or brings back
+        more than have gone.
+    """
+    here = set(range(workers))
+    gone: set[int] = set()
+    unnamed = 0
+    for fault in faults:
+        where = f"faults: round {fault.round}"
+        n_here = workers - len(gone) - unnamed
+        if fault.returned is not None:
+            n_gone = len(gone) + unnamed
+            if fault.returned > n_gone:
+                raise ConfigError(
+                    f"{where}: return: {fault.returned}, but {n_gone} of {workers} members have "
+                    f"gone by then; lose them in an earlier round",
+                    path="faults",
+                )
+            # Which slots come back first is the driver's choice, so named ones are forgotten.
+            unnamed += len(gone) - fault.returned
+            gone = set()
+        elif isinstance(fault.lose, list):
+            wrong = [slot for slot in fault.lose if slot not in here or slot in gone]
+            if wrong or len(fault.lose) > n_here:
+                raise ConfigError(
+                    f"{where}: lose: {fault.lose}, but slot {(wrong or fault.lose)[0]} holds no "
+                    f"member then; slots are 0 to {workers - 1}",
+                    path="faults",
+                )
+            gone |= set(fault.lose)
+        elif fault.lose is not None:
+            if fault.lose > n_here:
+                raise ConfigError(
+                    f"{where}: lose: {fault.lose}, but {n_here} of {workers} members are there "
+                    f"then; lose fewer or set cluster.workers",
+                    path="faults",
+                )
+            unnamed += fault.lose

@@ -1,0 +1,152 @@
+"""Follow a job to its end: tell the watchers, write its directory, evaluate its models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from elasticml.errors import ElasticmlError, error_from_dict
+from elasticml.jobs.handle import Handle, Watcher
+from elasticml.jobs.record import job_of
+from elasticml.jobs.result import Result, evaluate, make_result
+from elasticml.jobs.run_directory import RunDirectory
+
+#: How long an interrupted job is given to say its last words.
+LAST_WORDS_S = 5.0
+
+
+def follow(
+    handle: Handle,
+    *,
+    run_dir: str | Path | None = None,
+    watchers: Sequence[Watcher] = (),
+    cluster: Mapping[str, Any] | None = None,
+    evaluates: bool = True,
+    cancels: bool = False,
+) -> Result:
+    """Follow a job to its end and return what it has come to.
+
+    Parameters
+    ----------
+    run_dir : path, optional
+        Where the run is written while it grows.
+    watchers : sequence of Watcher
+        Told every batch of the story's records.
+    cluster : mapping, optional
+        The ``cluster`` section for ``job.yaml``.
+    evaluates : bool
+        Whether the data are read again, for the objective over all of them and the metrics.
+    cancels : bool
+        Whether Ctrl-C here ends the job. The directory holds what it has reached either way.
+
+    Raises
+    ------
+    ElasticmlError
+        What made the job fail; what there is of the run has been written before.
+    KeyboardInterrupt
+        After an interrupt, when what there is has been written.
+    """
+    job = job_of(handle.spec) | ({} if cluster is None else {"cluster": dict(cluster)})
+    if run_dir is None:
+        return _follow(handle, job, None, watchers, evaluates, cancels)
+    with RunDirectory(Path(run_dir)).open(job) as directory:
+        return _follow(handle, job, directory, [directory, *watchers], evaluates, cancels)
+
+
+def _follow(
+    handle: Handle,
+    job: Mapping[str, Any],
+    directory: RunDirectory | None,
+    watchers: Sequence[Watcher],
+    evaluates: bool,
+    cancels: bool,
+) -> Result:
+    story: list[Mapping[str, Any]] = []
+    try:
+        for batch in handle.batches():
+            story += batch
+            for watcher in watchers:
+                watcher.record(batch)
+        result = _collect(handle, job, directory, story, evaluates)
+    except KeyboardInterrupt:
+        if cancels:
+            _last_words(handle, watchers, story)
+        _rescue(handle, job, directory, story, "interrupted")
+        raise
+    except ElasticmlError as error:
+        _rescue(handle, job, directory, story, error.message)
+        raise
+    if directory is not None:
+        _write_report(directory.path)
+    return result
+
+
+def _collect(
+    handle: Handle,
+    job: Mapping[str, Any],
+    directory: RunDirectory | None,
+    story: list[Mapping[str, Any]],
+    evaluates: bool,
+) -> Result:
+    outcome = handle.outcome()
+    run_dir = None if directory is None else directory.path
+    result = make_result(outcome, job=job, story=story, run_dir=run_dir)
+    if directory is not None:
+        # Evaluation may take long: what is known is written before it.
+        result.write(directory)
+    if outcome.state == "failed" and outcome.error is not None:
+        raise error_from_dict(dict(outcome.error))
+    if evaluates and outcome.state == "done":
+        result = evaluate(
+            result, outcome, record=handle.spec, source=handle.source, test=handle.test
+        )
+        if directory is not None:
+            result.write(directory)
+    return result
+
+
+def _last_words(
+    handle: Handle, watchers: Sequence[Watcher], story: list[Mapping[str, Any]]
+) -> None:
+    """Cancel the job and take down what it still has to say."""
+    end_s = time.monotonic() + LAST_WORDS_S
+    try:
+        handle.cancel()
+        for batch in handle.batches(since=len(story)):
+            story += batch
+            for watcher in watchers:
+                watcher.record(batch)
+            if time.monotonic() > end_s:
+                return
+    except ElasticmlError:
+        return
+
+
+def _rescue(
+    handle: Handle,
+    job: Mapping[str, Any],
+    directory: RunDirectory | None,
+    story: list[Mapping[str, Any]],
+    reason: str,
+) -> None:
+    """Write what there is of a run that did not come to its end."""
+    if directory is None:
+        return
+    try:
+        result = make_result(handle.outcome(), job=job, story=story, run_dir=directory.path)
+    except ElasticmlError:
+        directory.write_summary({"name": job["name"], "reason": reason, "error": reason})
+    else:
+        if reason == "interrupted":
+            result = replace(result, summary={**result.summary, "reason": reason})
+        result.write(directory)
+    _write_report(directory.path)
+
+
+def _write_report(path: Path) -> None:
+    from elasticml.report.html import write_report
+
+    write_report(path)

@@ -1,0 +1,330 @@
+"""Job files: YAML in, checked settings out; every error names the key, its place and the remedy."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from elasticml.data.source import FORMATS, Source, source_from_spec
+from elasticml.errors import ConfigError
+from elasticml.jobs.faults import check_faults, read_faults
+from elasticml.jobs.schema import join, read_settings, unknown_choice, unknown_key
+from elasticml.jobs.settings import (
+    ALGORITHMS,
+    CLUSTERS,
+    Absent,
+    Address,
+    BatchGradient,
+    Cluster,
+    Collective,
+    Evaluate,
+    Fault,
+    ImportedAlgorithm,
+    LocalWorkers,
+    Members,
+    Scale,
+    Stop,
+)
+
+#: The sections of a job file, in the order in which a run writes them.
+SECTIONS = (
+    "name",
+    "data",
+    "algorithm",
+    "cluster",
+    "absent",
+    "policies",
+    "stop",
+    "seed",
+    "faults",
+    "collective",
+    "partitions",
+    "members",
+    "evaluate",
+    "threads",
+)
+#: Keys of ``data`` that are not the reader's.
+_NOT_THE_READERS = ("test", "chunk_size", "scale")
+DEFAULT_ROUNDS = 100
+#: The sections that every job file has.
+_EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: batch_gradient"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFile:
+    """A job file's sections, checked; nothing has been read or started."""
+
+    name: str
+    data: Source
+    test: Source | None
+    chunk_size: int | str | None
+    algorithm: BatchGradient | ImportedAlgorithm
+    cluster: Cluster
+    absent: Absent
+    stop: Stop
+    seed: int
+    faults: tuple[Fault, ...]
+    collective: Collective
+    partitions: int | None
+    members: Members
+    evaluate: Evaluate | bool | None
+    threads: int | None
+
+
+def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
+    """Read a job file.
+
+    Parameters
+    ----------
+    path : path
+        Paths in the file are relative to its folder; ``~`` and ``$NAME`` are expanded.
+    settings : sequence of str
+        Changes such as ``"stop.rounds=50"`` or ``"faults.0.lose=3"``, made before it is checked.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such file, it is no YAML, or something in it is wrong.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        why = "does not exist" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise ConfigError(
+            f"job file {str(path)!r}: {why}; name a YAML file", path=str(path)
+        ) from None
+    raw = _mapping(text, str(path))
+    for setting in settings:
+        change(raw, setting)
+    return parse_job(raw, folder=path.resolve().parent, name=path.stem)
+
+
+def _mapping(text: str, where: str) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigError(f"job file {where!r}{place}: no YAML: {problem}", path=where) from None
+    if not isinstance(raw, dict):
+        raise ConfigError(
+            f"job file {where!r}: wanted sections such as data: and algorithm:, got "
+            f"{'nothing' if raw is None else type(raw).__name__}",
+            path=where,
+        )
+    return raw
+
+
+def change(raw: dict[str, Any], setting: str) -> None:
+    """Carry out one ``section.key=value`` on a job file's mapping, in place.
+
+    Parameters
+    ----------
+    setting : str
+        A number in the path counts in a list, from 0. The value is read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        When it has no ``=``, the value is no YAML, or the path leads nowhere.
+    """
+    path, sign, text = setting.partition("=")
+    keys = path.strip().split(".")
+    if not sign or not all(keys):
+        raise ConfigError(
+            f"--set {setting}: wanted section.key=value, such as --set stop.rounds=50"
+        )
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {setting}: the value is no YAML; quote it") from None
+    place: Any = raw
+    for key in keys[:-1]:
+        place = _step(place, key, setting)
+    if isinstance(place, list):
+        _step(place, keys[-1], setting)
+        place[int(keys[-1])] = value
+    elif isinstance(place, dict):
+        place[keys[-1]] = value
+    else:
+        raise ConfigError(f"--set {setting}: {keys[-2]} is {place!r}, which has no keys")
+
+
+def _step(place: Any, key: str, setting: str) -> Any:
+    if isinstance(place, list):
+        if not key.isdigit() or int(key) >= len(place):
+            raise ConfigError(f"--set {setting}: wanted a number below {len(place)}, got {key!r}")
+        return place[int(key)]
+    if not isinstance(place, dict):
+        raise ConfigError(f"--set {setting}: {key!r} is below {place!r}, which has no keys")
+    if place.get(key) is None:
+        place[key] = {}
+    return place[key]
+
+
+def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
+    """Check what a job file says.
+
+    Parameters
+    ----------
+    raw : mapping
+        Its sections.
+    folder : Path
+        What relative paths are relative to.
+    name : str
+        The job's name where the file gives none.
+
+    Raises
+    ------
+    ConfigError
+        When anything is wrong.
+    """
+    for key in raw:
+        if key not in SECTIONS:
+            raise unknown_key(key, SECTIONS, "")
+    for key in ("data", "algorithm"):
+        if not isinstance(raw.get(key), Mapping):
+            example = {
+                "data": "format: svmlight, path: train.svm",
+                "algorithm": "name: batch_gradient",
+            }
+            raise ConfigError(f"{key} is missing; such as {key}: {{{example[key]}}}", path=key)
+    data, test = _sources(raw["data"], folder)
+    cluster = _cluster(raw.get("cluster"))
+    absent = raw.get("absent", "auto")
+    if absent not in get_args(Absent):
+        raise unknown_choice(absent, get_args(Absent), "absent")
+    _no_policies(raw.get("policies"))
+    parsed = JobFile(
+        name=str(raw.get("name") or name),
+        data=data,
+        test=test,
+        chunk_size=raw["data"].get("chunk_size"),
+        algorithm=_algorithm(raw["algorithm"], raw["data"].get("scale")),
+        cluster=cluster,
+        absent=absent,
+        stop=read_settings(Stop, raw.get("stop") or {"rounds": DEFAULT_ROUNDS}, "stop"),
+        seed=raw.get("seed", 0),
+        faults=read_faults(raw.get("faults")),
+        collective=read_settings(Collective, raw.get("collective"), "collective"),
+        partitions=raw.get("partitions"),
+        members=read_settings(Members, raw.get("members"), "members"),
+        evaluate=_evaluate(raw.get("evaluate")),
+        threads=raw.get("threads"),
+    )
+    _check_together(parsed)
+    return parsed
+
+
+def _check_together(job: JobFile) -> None:
+    """Check what several sections must agree on."""
+    if not isinstance(job.cluster, LocalWorkers):
+        if job.faults:
+            raise ConfigError(
+                f"faults: cluster.kind is {job.cluster.kind}, whose processes are not ours to "
+                "stop; use cluster.kind: local, or leave faults out",
+                path="faults",
+            )
+        return
+    workers, start = job.cluster.workers, job.members.start
+    if start is not None and start > workers:
+        raise ConfigError(
+            f"members.start: got {start}, wanted at most cluster.workers, {workers}: the others "
+            "would never come",
+            path="members.start",
+        )
+    check_faults(job.faults, start or workers)
+
+
+def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source | None]:
+    spec = {key: value for key, value in section.items() if key not in _NOT_THE_READERS}
+    if not _is_one_of(spec.get("format"), FORMATS):
+        raise unknown_choice(spec.get("format"), sorted(FORMATS), "data.format")
+    if spec["format"] == "arrays":
+        raise ConfigError(
+            "data.format: arrays in memory have no file; write them to one and name it, or start "
+            "the job from Python",
+            path="data.format",
+        )
+    spec = _with_path(spec, folder)
+    test = section.get("test")
+    if test is None:
+        return source_from_spec(spec), None
+    if isinstance(test, str):
+        test = {"path": test}
+    if not isinstance(test, Mapping):
+        raise ConfigError(f"data.test: got {test!r}, wanted a path or a mapping", path="data.test")
+    inherits = test.get("format", spec["format"]) == spec["format"]
+    test = {**(spec if inherits else {}), **_with_path(test, folder)}
+    return source_from_spec(spec), source_from_spec(test)
+
+
+def _with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Make a spec's path absolute, with the environment's names put in."""
+    path = spec.get("path")
+    if not isinstance(path, str):
+        return dict(spec)
+    expanded = os.path.expanduser(os.path.expandvars(path))
+    unset = re.search(r"\$\{?(\w+)", expanded)
+    if unset:
+        raise ConfigError(
+            f"data.path: {path!r} names the environment variable {unset[1]}, which is not set; "
+            f"export {unset[1]}=...",
+            path="data.path",
+        )
+    if "://" not in expanded:
+        expanded = str(folder / expanded)
+    return {**spec, "path": expanded}
+
+
+def _algorithm(section: Mapping[str, Any], scale: object) -> BatchGradient | ImportedAlgorithm:
+    name = section.get("name")
+    rest = {key: value for key, value in section.items() if key != "name"}
+    if isinstance(name, str) and ":" in name:
+        return read_settings(ImportedAlgorithm, section, "algorithm")
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise unknown_choice(name, sorted(ALGORITHMS), "algorithm.name")
+    if scale is not None:
+        if scale not in get_args(Scale):
+            raise unknown_choice(scale, get_args(Scale), "data.scale")
+        if rest.setdefault("scale", scale) != scale:
+            raise ConfigError(
+                f"data.scale is {scale!r} but algorithm.scale is {rest['scale']!r}; give one",
+                path="data.scale",
+            )
+    return read_settings(ALGORITHMS[name], rest, "algorithm")
+
+
+def _cluster(section: object) -> Cluster:
+    if isinstance(section, str):
+        return Address(address=section)
+    kind = section.get("kind", "local") if isinstance(section, Mapping) else "local"
+    if not _is_one_of(kind, CLUSTERS):
+        raise unknown_choice(kind, CLUSTERS, "cluster.kind")
+    return read_settings(CLUSTERS[kind], section, "cluster")
+
+
+def _is_one_of(word: object, known: Collection[str]) -> bool:
+    return isinstance(word, str) and word in known
+
+
+def _no_policies(section: object) -> None:
+    if not section:
+        return
+    first = section[0] if isinstance(section, list) else section
+    name = first.get("name") if isinstance(first, Mapping) else first
+    raise unknown_choice(name, (), join(join("policies", 0), "name"))
+
+
+def _evaluate(section: object) -> Evaluate | bool | None:
+    if section is None or section is False:
+        return section
+    return read_settings(Evaluate, section, "evaluate")

@@ -1,0 +1,130 @@
+"""How a job stands, in a terminal: one line that changes, or few lines where there is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from elasticml.jobs.status import JobStatus
+
+#: Seconds between lines where the output is no terminal.
+QUIET_S = 5.0
+_TOLD = ("MemberLost", "MemberNoticed", "GroupReturned")
+
+
+class Progress:
+    """Shows a job's status while it is followed; a context manager.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        Default: standard error.
+    label : str, optional
+        Shown instead of the job's name.
+    clock : callable
+        Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        label: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console(file=sys.stderr)
+        self._label = label
+        self._clock = clock
+        self._status = JobStatus(job="")
+        self._live: Live | None = None
+        self._said_s: float | None = None
+        self._is_over = False
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=8, transient=False)
+            self._live.start()
+            self._live.update(self._line())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Take note of further records, and show what has become of the job."""
+        for record in records:
+            self._status = self._status.after(record)
+            if record.get("event") in _TOLD:
+                self.note(_told(record))
+        if self._live is not None:
+            self._live.update(self._line())
+            return
+        now_s = self._clock()
+        ended = self._status.is_over and not self._is_over
+        self._is_over = self._status.is_over
+        if ended or self._said_s is None or now_s - self._said_s >= QUIET_S:
+            self._said_s = now_s
+            self._console.print(self._line(), soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """Print a line of its own; only in a terminal."""
+        if self._live is not None:
+            self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def _line(self) -> Text:
+        return Text(status_line(self._status, self._label), no_wrap=True, overflow="ellipsis")
+
+
+def status_line(status: JobStatus, label: str | None = None) -> str:
+    """Write a job's status as one line: round, objective, members, stand-ins, time to go."""
+    name = label or status.name or "job"
+    if status.round == 0 and not status.is_over:
+        return f"{name}: loading data on {status.members} members"
+    of = "" if status.rounds_max is None else f"/{status.rounds_max}"
+    parts = [f"{name}: round {status.round}{of}"]
+    if status.objective is not None:
+        sign = "~" if status.objective_kind == "estimated" else ""
+        parts.append(f"objective {sign}{status.objective:.6g}")
+    if status.gap is not None:
+        parts.append(f"gap {status.gap:.2g}")
+    parts.append(f"{status.members} members")
+    if status.absent_examples:
+        parts.append(f"{status.absent_examples} examples absent")
+    if status.stand_ins:
+        parts.append(f"{status.stand_ins} stand-ins")
+    if status.is_over:
+        parts.append(f"{status.state} after {_time(status.seconds)}: {status.reason}")
+    elif status.eta_s is not None:
+        parts.append(f"{_time(status.eta_s)} to go")
+    return " | ".join(parts)
+
+
+def _told(record: Mapping[str, Any]) -> str:
+    at = f"round {record.get('round')}"
+    match record.get("event"):
+        case "MemberLost":
+            return f"{at}: member {record.get('member')} lost ({record.get('reason')})"
+        case "MemberNoticed":
+            return f"{at}: member {record.get('member')} goes in {record.get('grace_s')} s"
+    return f"{at}: {len(record.get('members') or ())} members' chunks are back"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,43 @@
+"""The job record that goes to the scheduler, and the job file that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Of the record's form; the scheduler refuses others.
+RECORD_VERSION = 1
+#: Keys of a record that a job file spells the same way, in the file's order.
+_SAME = ("absent", "policies", "stop", "seed", "collective", "partitions", "members", "evaluate")
+
+
+def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a job as a job file would say it, without its cluster.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record. What is None or empty in it is left out.
+    """
+    data = _given(record["data"])
+    if record.get("test"):
+        data["test"] = _given(record["test"])
+    if record.get("chunk_bytes"):
+        data["chunk_size"] = record["chunk_bytes"]
+    job: dict[str, Any] = {
+        "name": record["name"],
+        "data": data,
+        "algorithm": _given(record["algorithm"]),
+    }
+    for key in _SAME:
+        value = record.get(key)
+        value = _given(value) if isinstance(value, Mapping) else value
+        if value is not None and value != [] and value != {}:
+            job[key] = value
+    if record.get("faults"):
+        job["faults"] = [dict(fault) for fault in record["faults"]]
+    return job
+
+
+def _given(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if value is not None}

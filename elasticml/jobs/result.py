@@ -1,0 +1,186 @@
+"""What a job comes to: model, history, summary, story, report."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.jobs.evaluator import Evaluator, Score
+from elasticml.jobs.model import LinearModel
+from elasticml.jobs.run_directory import Row, RunDirectory
+from elasticml.jobs.wire import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a job has come to.
+
+    ``model`` is None where the job ended before its first round. ``history`` has one row a round,
+    the state at the round's beginning, and a last one for the final model.
+    """
+
+    model: LinearModel | None
+    arrays: Mapping[str, NDArray[np.float64]]
+    history: list[Row]
+    summary: dict[str, Any]
+    #: The job as a job file would say it.
+    job: Mapping[str, Any] = field(repr=False)
+    story: Sequence[Mapping[str, Any]] = field(repr=False, default=())
+    #: Where the run has been written; None where it was not asked for.
+    run_dir: Path | None = None
+
+    def to_pandas(self) -> Any:
+        """Return the history as a ``pandas.DataFrame``.
+
+        Raises
+        ------
+        ConfigError
+            When pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("pandas is not installed; pip install pandas") from None
+        return pandas.DataFrame(self.history)
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write the report as one page and return its path.
+
+        Raises
+        ------
+        ConfigError
+            When the page cannot be written there.
+        """
+        from elasticml.report.html import write_report
+
+        if self.run_dir is not None:
+            return write_report(self.run_dir, Path(path))
+        with tempfile.TemporaryDirectory() as folder:
+            run_dir = Path(folder) / str(self.summary.get("name") or "job")
+            with RunDirectory(run_dir).open(self.job) as directory:
+                directory.record(self.story)
+                self.write(directory)
+            return write_report(run_dir, Path(path))
+
+    def write(self, directory: RunDirectory) -> None:
+        """Write history, model and summary into a run directory."""
+        directory.write_history(self.history)
+        if self.arrays:
+            classes = None if self.model is None else self.model.classes_
+            named = {} if classes is None else {"classes": classes}
+            directory.write_model({**self.arrays, **named})
+        directory.write_summary(self.summary)
+
+
+def make_result(
+    outcome: Outcome,
+    *,
+    job: Mapping[str, Any],
+    story: Sequence[Mapping[str, Any]],
+    run_dir: Path | None,
+) -> Result:
+    """Put a result together from what the scheduler keeps of a job; nothing is evaluated."""
+    facts = outcome.facts
+    classes = None if facts is None else facts.classes
+    is_linear = {"coef", "intercept"} <= outcome.arrays.keys()
+    # A job on a regression loss has no classes, however few distinct labels there are.
+    if (job.get("algorithm") or {}).get("loss") == "squared":
+        classes = None
+    summary = {**outcome.summary, "train": {}, "test": {}}
+    if outcome.error is not None:
+        summary["error"] = outcome.error.get("message")
+    if run_dir is not None:
+        summary["run_dir"] = str(run_dir)
+    return Result(
+        model=LinearModel(outcome.arrays, classes) if is_linear else None,
+        arrays=outcome.arrays,
+        history=outcome.history,
+        summary=summary,
+        job=job,
+        story=story,
+        run_dir=run_dir,
+    )
+
+
+def evaluate(
+    result: Result,
+    outcome: Outcome,
+    *,
+    record: Mapping[str, Any],
+    source: Any,
+    test: Any,
+    n_threads: int | None = None,
+) -> Result:
+    """Read the data again and fill in the objective over all of them, and the metrics.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record.
+    source, test : Source or None
+        The data trained on and the test data.
+
+    Returns
+    -------
+    Result
+        A copy with ``objective_full`` and test metrics in the history, and ``train``, ``test``
+        and an exact objective in the summary. Data that cannot be read here are a note in
+        ``summary["not_evaluated"]``.
+    """
+    if outcome.facts is None or not outcome.history or result.model is None:
+        return result
+    last = len(outcome.history) - 1
+    rows = {int(row["round"]): index for index, row in enumerate(outcome.history[:last])}
+    models = {rows[r]: arrays for r, arrays in outcome.snapshots.items() if r in rows}
+    models[last] = outcome.arrays
+    places = sorted(models)
+    history = [dict(row) for row in result.history]
+    summary = dict(result.summary)
+    failed: list[str] = []
+    try:
+        evaluator = Evaluator(record["algorithm"], outcome.facts, n_threads)
+        if source is not None:
+            scores = evaluator.score_training(
+                source,
+                [models[place] for place in places],
+                record.get("chunk_bytes"),
+                (record.get("members") or {}).get("start") or 1,
+            )
+            _fill_training(history, summary, places, scores)
+        if test is not None:
+            scores, notes = evaluator.score_test(test, [models[place] for place in places])
+            for place, score in zip(places, scores, strict=True):
+                history[place] |= {f"test_{name}": v for name, v in score.metrics.items()}
+            summary["test"] = dict(scores[-1].metrics)
+            summary["test_notes"] = list(notes)
+    except ElasticmlError as error:
+        failed.append(error.message)
+    if failed:
+        summary["not_evaluated"] = failed[0]
+    return Result(
+        model=result.model,
+        arrays=result.arrays,
+        history=history,
+        summary=summary,
+        job=result.job,
+        story=result.story,
+        run_dir=result.run_dir,
+    )
+
+
+def _fill_training(
+    history: list[Row], summary: dict[str, Any], places: Sequence[int], scores: Sequence[Score]
+) -> None:
+    for place, score in zip(places, scores, strict=True):
+        history[place]["objective_full"] = score.objective
+    summary["train"] = dict(scores[-1].metrics)
+    if summary.get("objective") is None:
+        summary["objective"] = scores[-1].objective
+        summary.pop("objective_missing_because", None)

@@ -1,0 +1,230 @@
+"""The directory that a run leaves behind, usable at every moment while it grows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from elasticml.errors import ConfigError
+
+Row = dict[str, Any]
+
+#: The columns with which every history begins.
+FIRST_COLUMNS = (
+    "round",
+    "seconds",
+    "objective",
+    "gap",
+    "step",
+    "members",
+    "absent_examples",
+    "stand_ins",
+    "moved_bytes",
+    "sent_bytes",
+    "objective_kind",
+)
+#: The columns that the evaluator fills, with which a history ends.
+LAST_COLUMNS = (
+    "objective_full",
+    "test_auprc",
+    "test_auroc",
+    "test_accuracy",
+    "test_logloss",
+    "test_rmse",
+    "test_r2",
+)
+#: Fields of a story record that are no column of the history.
+_STORY_FIELDS = frozenset({"t", "event", "cause", "idle"})
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Order the columns of a history: the fixed ones, the algorithm's, the evaluator's."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    own = [name for name in names if name not in FIRST_COLUMNS and name not in LAST_COLUMNS]
+    return [*FIRST_COLUMNS, *own, *(name for name in LAST_COLUMNS if name in names)]
+
+
+def history_row(record: Mapping[str, Any]) -> Row:
+    """Take the history row out of a ``RoundEnded`` record of the story."""
+    row = {name: value for name, value in record.items() if name not in _STORY_FIELDS}
+    row.setdefault("seconds", record.get("t"))
+    return row
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under another name, then rename it: a reader sees all of it or none."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def default_run_path(name: str, now: datetime) -> Path:
+    """Name a run's directory: ``runs/<name>-<time>``, with a number where that is taken."""
+    stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'job'}-{now:%Y%m%d-%H%M%S}"
+    path = Path("runs") / stem
+    count = 2
+    while path.exists():
+        path = Path("runs") / f"{stem}-{count}"
+        count += 1
+    return path
+
+
+class RunDirectory:
+    """Writes a run: the story and the history line by line, everything else whole at its end.
+
+    Parameters
+    ----------
+    path : Path
+        Made by :meth:`open`; must not hold a run already.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._story: IO[str] | None = None
+        self._history: IO[str] | None = None
+        #: Columns of the history as it stands in the file.
+        self._columns: list[str] = []
+        self._rows: list[Row] = []
+
+    def open(self, job: Mapping[str, Any]) -> RunDirectory:
+        """Make the directory and write ``job.yaml``.
+
+        Parameters
+        ----------
+        job : mapping
+            The job as a job file would say it.
+
+        Raises
+        ------
+        ConfigError
+            When the directory holds a run, or cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if (self.path / "story.jsonl").exists():
+                raise ConfigError(
+                    f"{self.path}: holds a run already; give another directory or remove it",
+                    path=str(self.path),
+                )
+            text = yaml.safe_dump(dict(job), sort_keys=False, default_flow_style=None, width=100)
+            write_whole(self.path / "job.yaml", text.encode())
+            self._story = (self.path / "story.jsonl").open("w", encoding="utf-8")
+            self._history = (self.path / "history.csv").open("w", encoding="utf-8", newline="")
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path}: a run cannot be written there: {error.strerror}; give another "
+                f"directory",
+                path=str(self.path),
+            ) from None
+        self._set_columns(list(FIRST_COLUMNS))
+        return self
+
+    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Append records to the story, and rows to the history; both are on disk on return."""
+        if self._story is None or self._history is None:
+            raise ValueError("the run directory is not open")
+        for record in records:
+            self._story.write(json.dumps(record, default=_plain, allow_nan=True) + "\n")
+            if record.get("event") == "RoundEnded":
+                self._append(history_row(record))
+        self._story.flush()
+        self._history.flush()
+
+    def _append(self, row: Row) -> None:
+        assert self._history is not None
+        self._rows.append(row)
+        if not set(row) <= set(self._columns):
+            self._set_columns(columns_of([dict.fromkeys(self._columns), row]))
+        else:
+            self._history.write(_csv_text([row], self._columns, header=False))
+
+    def _set_columns(self, columns: list[str]) -> None:
+        """Begin the history anew with more columns, and go on appending to it."""
+        if self._history is not None:
+            self._history.close()
+        self._columns = columns
+        write_whole(self.path / "history.csv", _csv_text(self._rows, columns).encode())
+        self._history = (self.path / "history.csv").open("a", encoding="utf-8", newline="")
+
+    def write_history(self, rows: Sequence[Row]) -> None:
+        """Replace the history by the job's own, evaluated one."""
+        if self._history is not None:
+            self._history.close()
+            self._history = None
+        write_whole(self.path / "history.csv", _csv_text(rows, columns_of(rows)).encode())
+
+    def write_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write ``model.npz``."""
+        buffer = io.BytesIO()
+        # mypy takes the arrays for the keyword allow_pickle.
+        np.savez(buffer, **dict(arrays))  # type: ignore[arg-type]
+        write_whole(self.path / "model.npz", buffer.getvalue())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``."""
+        text = json.dumps(json_safe(summary), indent=2)
+        write_whole(self.path / "summary.json", (text + "\n").encode())
+
+    def close(self) -> None:
+        """Close the files; what was recorded stays."""
+        for file in (self._story, self._history):
+            if file is not None:
+                file.close()
+        self._story = self._history = None
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def json_safe(value: Any) -> Any:
+    """Copy a value with NumPy scalars made plain and non-finite floats made None."""
+    if isinstance(value, Mapping):
+        return {str(key): json_safe(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_safe(item) for item in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return json_safe(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+
+
+def _csv_text(rows: Iterable[Mapping[str, Any]], columns: list[str], header: bool = True) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
+    if header:
+        writer.writeheader()
+    for row in rows:
+        writer.writerow({name: "" if value is None else value for name, value in row.items()})
+    return buffer.getvalue()

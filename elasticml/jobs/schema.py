@@ -1,0 +1,153 @@
+"""Settings that are checked when they are read, and errors that name the key and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+
+from elasticml.errors import ConfigError
+
+
+class Settings(BaseModel):
+    """A frozen group of settings: unknown keys and wrong values are a one-line ``ConfigError``.
+
+    A check over several fields is an ``after`` validator that raises ``ValueError`` with a text
+    beginning with the name of the field to blame.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True
+    )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
+        path = (info.context or {}).get("path")
+        try:
+            return handler(value)
+        except ValidationError as error:
+            raise _explained(error, cls, cls.__name__ if path is None else path) from None
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def read_settings(kind: type[S], raw: object, path: str) -> S:
+    """Check one section of a job file.
+
+    Parameters
+    ----------
+    kind : type
+        The settings that the section holds.
+    raw : object
+        What the file says there; None is an empty section.
+    path : str
+        Where in the file that is, such as ``"algorithm"`` or ``"faults[0]"``.
+
+    Returns
+    -------
+    Settings
+
+    Raises
+    ------
+    ConfigError
+        When it is no mapping, has an unknown key, lacks one, or has a wrong value.
+    """
+    raw = {} if raw is None else raw
+    if not isinstance(raw, Mapping):
+        raise ConfigError(
+            f"{path}: got {_short(raw)}, wanted a mapping with keys such as "
+            f"{', '.join(keys_of(kind)[:4])}",
+            path=path,
+        )
+    return kind.model_validate(dict(raw), context={"path": path})
+
+
+def keys_of(kind: type[Settings]) -> list[str]:
+    """List the keys of a section as a job file spells them."""
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """Find the known word that a misspelt one most resembles; None when none is close."""
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def unknown_key(key: object, known: Iterable[str], path: str) -> ConfigError:
+    """Make the error for a key that a section does not have."""
+    known = list(known)
+    return ConfigError(
+        f"{join(path, key)} is not a setting{_hint(key, known)}", path=path, key=str(key)
+    )
+
+
+def unknown_choice(value: object, known: Iterable[str], path: str) -> ConfigError:
+    """Make the error for a word that is none of those which exist in this release."""
+    known = list(known)
+    return ConfigError(f"{path}: got {_short(value)}{_hint(value, known)}", path=path)
+
+
+def join(path: str, key: object) -> str:
+    """Append a key, or an index, to the path of a section."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else str(key)
+
+
+def _hint(word: object, known: list[str]) -> str:
+    match = nearest(word, known)
+    guess = f"; did you mean {match!r}?" if match else ""
+    return f"{guess} (there is {', '.join(known)})" if known else f"{guess} (there is none yet)"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _explained(error: ValidationError, kind: type[Settings], path: str) -> ConfigError:
+    """Turn the first of pydantic's errors into one line."""
+    details = error.errors(include_url=False)
+    first = details[0]
+    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    where = path
+    for step in first["loc"]:
+        # Union branches add their type's name to the location; it is no key of the file.
+        if step == first["loc"][0] or isinstance(step, int):
+            where = join(where, step)
+    if first["type"] == "extra_forbidden":
+        wrong = unknown_key(first["loc"][-1], keys_of(kind), path)
+        return ConfigError(wrong.message + more, **wrong.fields)
+    if first["type"] == "missing":
+        field = kind.model_fields.get(str(first["loc"][-1]))
+        what = f": {field.description}" if field and field.description else ""
+        return ConfigError(f"{where} is missing{what}{more}", path=where)
+    if first["type"] == "value_error" and not first["loc"]:
+        return ConfigError(join(path, first["ctx"]["error"]) + more, path=path)
+    return ConfigError(f"{where}: got {_short(first['input'])}{_wanted(first)}{more}", path=where)
+
+
+def _wanted(detail: Mapping[str, Any]) -> str:
+    """Say what pydantic wanted instead, with its separator."""
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "literal_error":
+            words = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
+            return _hint(detail["input"], words)
+        case "value_error":
+            return f": {context['error']}"
+        case "greater_than_equal":
+            return f", wanted at least {context['ge']:g}"
+        case "greater_than":
+            return f", wanted more than {context['gt']:g}"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return ", wanted a whole number"
+        case "float_parsing" | "float_type" | "finite_number":
+            return ", wanted a finite number"
+        case "bool_parsing" | "bool_type":
+            return ", wanted true or false"
+    return f": {detail['msg'][0].lower()}{detail['msg'][1:]}"

@@ -1,0 +1,184 @@
+"""The sections of a job: algorithm, stop, faults, collective, members, evaluation, cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from elasticml.jobs.schema import Settings
+from elasticml.terms import parse_size
+
+Scale = Literal["none", "maxabs", "standard"]
+Absent = Literal["auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"]
+
+
+class BatchGradient(Settings):
+    """Batch gradient descent on a smooth loss with an L2 penalty, elastic by stand-ins.
+
+    The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
+    times the class weight.
+
+    Source: Algorithms 1 and 2 of the resource-elastic paper.
+    """
+
+    name: ClassVar[str] = "batch_gradient"
+
+    loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge"] = "logistic"
+    l2: float = Field(default=1e-4, ge=0)
+    optimizer: Literal["gd"] = "gd"
+    step: Literal["line_search", "constant", "decay"] = "line_search"
+    step_size: float | None = Field(default=None, gt=0)
+    anchor: Literal["cached", "correction"] = "cached"
+    intercept: bool = False
+    class_weight: dict[float, float] | Literal["balanced"] | None = None
+    tolerance: float = Field(default=0.0, ge=0)
+    mode: Literal["default", "paper"] = "default"
+    roll_back: Literal[0, 1, 2] | None = None
+    scale: Scale = "none"
+
+    @model_validator(mode="after")
+    def _check_together(self) -> BatchGradient:
+        if isinstance(self.class_weight, dict) and min(self.class_weight.values(), default=1) <= 0:
+            raise ValueError("class_weight: every weight must be more than 0")
+        if self.class_weight is not None and self.loss == "squared":
+            raise ValueError("class_weight: loss: squared has no classes; weigh the samples")
+        return self
+
+    def section(self) -> dict[str, Any]:
+        """Write the settings as the ``algorithm`` section of a job record."""
+        values = self.model_dump()
+        if isinstance(self.class_weight, dict):
+            # JSON has no numbers as keys.
+            values["class_weight"] = {str(k): v for k, v in self.class_weight.items()}
+        return {"name": self.name, **values}
+
+
+class ImportedAlgorithm(Settings):
+    """An algorithm of the user's own, by the import path of its ``Algorithm``, and its settings."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:attribute")
+
+    def section(self) -> dict[str, Any]:
+        """Write the settings as the ``algorithm`` section of a job record."""
+        return self.model_dump()
+
+
+#: The algorithms of this release by the name that a job file gives them.
+ALGORITHMS: dict[str, type[BatchGradient]] = {BatchGradient.name: BatchGradient}
+
+
+class Stop(Settings):
+    """When a job ends; whichever comes first."""
+
+    rounds: int | None = Field(default=None, ge=1)
+    seconds: float | None = Field(default=None, gt=0)
+    gap: float | None = Field(default=None, gt=0)
+    objective: float | None = None
+
+    @model_validator(mode="after")
+    def _check_bounded(self) -> Stop:
+        if self.rounds is None and self.seconds is None:
+            raise ValueError("rounds is missing: give rounds or seconds, so that the job ends")
+        return self
+
+
+class Fault(Settings):
+    """One planned fault: members that go, or come back, at the beginning of a round."""
+
+    round: int = Field(ge=0, description="the round in which it happens")
+    lose: int | list[int] | None = None
+    returned: int | None = Field(default=None, alias="return", ge=1)
+    how: Literal["notice", "terminate", "kill"] = "kill"
+    phase: Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"] = (
+        "broadcast"
+    )
+    grace: float = Field(default=5.0, ge=0, description="seconds between the notice and the end")
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Fault:
+        if (self.lose is None) == (self.returned is None):
+            raise ValueError("lose: give exactly one of lose (members or slots) and return")
+        slots = self.lose if isinstance(self.lose, list) else []
+        if isinstance(self.lose, int) and self.lose < 1:
+            raise ValueError(f"lose: got {self.lose}, wanted at least 1")
+        if self.lose == [] or len(set(slots)) < len(slots) or min(slots, default=0) < 0:
+            raise ValueError(f"lose: got {slots}, wanted different slots, counted from 0")
+        return self
+
+    def entry(self) -> dict[str, Any]:
+        """Write the fault as the job record has it."""
+        if self.returned is not None:
+            return {"round": self.round, "return": self.returned}
+        return {
+            "round": self.round,
+            "phase": self.phase,
+            "lose": self.lose,
+            "how": self.how,
+            "grace": self.grace,
+        }
+
+
+class Collective(Settings):
+    """How models go down and partials come up."""
+
+    topology: Literal["auto", "star", "tree"] = "auto"
+    fan_out: int = Field(default=2, ge=1)
+    transport: Literal["auto", "stream", "comm"] = "auto"
+    #: Seconds that an exchange may take at least before a silent member counts as stopped.
+    deadline: float = Field(default=10.0, gt=0)
+
+
+class Members(Settings):
+    """How many members a job waits for before round 0, and how few it goes on with."""
+
+    start: int | None = Field(default=None, ge=1)
+    min: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Members:
+        if self.start is not None and self.min > self.start:
+            raise ValueError(f"min: got {self.min}, wanted at most members.start, {self.start}")
+        return self
+
+
+class Evaluate(Settings):
+    """Which rounds' models are kept, to be evaluated over all data when the job has ended."""
+
+    every: int | None = Field(default=None, ge=1)
+    #: Further rounds, by number.
+    rounds: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+
+class LocalWorkers(Settings):
+    """Worker processes on this machine, started for the job and ended with it."""
+
+    kind: Literal["local"] = "local"
+    workers: int = Field(default=4, ge=1)
+    threads: int = Field(default=1, ge=1)
+    memory: str | int = "auto"
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, memory: str | int) -> str | int:
+        if memory != "auto" and parse_size(memory) < 2**26:
+            raise ValueError("a worker needs at least 64 MiB")
+        return memory
+
+
+class Address(Settings):
+    """A Dask cluster that runs already."""
+
+    kind: Literal["address"] = "address"
+    address: str = Field(description="the scheduler's, such as tcp://host:8786")
+
+
+Cluster = LocalWorkers | Address
+
+#: The kinds of cluster of this release.
+CLUSTERS: dict[str, type[LocalWorkers] | type[Address]] = {
+    "local": LocalWorkers,
+    "address": Address,
+}

@@ -1,0 +1,95 @@
+"""How a job stands, folded from its story record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """How a job stands."""
+
+    job: str
+    name: str = ""
+    #: loading, running, done, failed or cancelled.
+    state: str = "loading"
+    #: Rounds that have ended.
+    round: int = 0
+    rounds_max: int | None = None
+    seconds_max: float | None = None
+    #: Seconds since the job began, at the last record.
+    seconds: float = 0.0
+    #: Seconds at the end of the first round, from which the pace is reckoned.
+    first_round_s: float | None = None
+    objective: float | None = None
+    objective_kind: str = "exact"
+    gap: float | None = None
+    members: int = 0
+    absent_examples: int = 0
+    stand_ins: int = 0
+    examples: int | None = None
+    features: int | None = None
+    #: Why the job ended; None while it runs.
+    reason: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, well or not."""
+        return self.state in ("done", "failed", "cancelled")
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until the job's round or time limit at the pace so far; None if unknown."""
+        ends = []
+        if self.seconds_max is not None:
+            ends.append(self.seconds_max - self.seconds)
+        if self.rounds_max is not None and self.round > 1 and self.first_round_s is not None:
+            pace = (self.seconds - self.first_round_s) / (self.round - 1)
+            ends.append(pace * (self.rounds_max - self.round))
+        return max(0.0, min(ends)) if ends else None
+
+    def after(self, record: Mapping[str, Any]) -> JobStatus:
+        """Return the status after one more record of the story."""
+        now = replace(self, seconds=max(self.seconds, float(record.get("t") or 0.0)))
+        match record.get("event"):
+            case "JobStarted":
+                spec = record.get("spec") or {}
+                stop = spec.get("stop") or {}
+                return replace(
+                    now,
+                    name=str(record.get("name") or ""),
+                    rounds_max=stop.get("rounds"),
+                    seconds_max=stop.get("seconds"),
+                )
+            case "DataLoaded" | "DataDealt":
+                return replace(
+                    now,
+                    state="running",
+                    examples=record.get("rows", self.examples),
+                    features=record.get("features", self.features),
+                )
+            case "MemberActive":
+                return replace(now, members=self.members + 1)
+            case "RoundEnded":
+                return now._after_round(record)
+            case "JobEnded":
+                state = str(record.get("state") or "done")
+                return replace(now, state=state, reason=str(record.get("reason") or ""))
+        return now
+
+    def _after_round(self, row: Mapping[str, Any]) -> JobStatus:
+        objective = row.get("objective")
+        return replace(
+            self,
+            state="running",
+            round=int(row["round"]) + 1,
+            first_round_s=self.seconds if self.first_round_s is None else self.first_round_s,
+            objective=self.objective if objective is None else objective,
+            objective_kind=str(row.get("objective_kind") or "exact"),
+            gap=row.get("gap"),
+            members=int(row.get("members") or 0),
+            absent_examples=int(row.get("absent_examples") or 0),
+            stand_ins=int(row.get("stand_ins") or 0),
+        )

@@ -1,0 +1,60 @@
+"""What the scheduler answers a client, turned back into arrays, facts and exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.data.facts import DataFacts
+from elasticml.errors import error_from_dict
+
+Arrays = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a job has reached, as the scheduler keeps it."""
+
+    state: str
+    #: The model's arrays; empty before the first round.
+    arrays: Arrays
+    #: Models at the beginning of rounds, where the job asked for them.
+    snapshots: dict[int, Arrays]
+    history: list[dict[str, Any]]
+    summary: dict[str, Any]
+    facts: DataFacts | None
+    #: What made the job fail.
+    error: Mapping[str, Any] | None
+
+
+def checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the answer; raise the error that it holds instead of one."""
+    error = answer.get("error")
+    if error is not None and "state" not in answer:
+        raise error_from_dict(dict(error))
+    return answer
+
+
+def read_outcome(answer: Mapping[str, Any]) -> Outcome:
+    """Read the answer to ``em_result``; arrays are float64 and own their memory."""
+    facts = answer.get("facts")
+    return Outcome(
+        state=answer["state"],
+        arrays=_arrays(answer["arrays"]),
+        snapshots={int(key): _arrays(value) for key, value in answer["snapshots"].items()},
+        history=[dict(row) for row in answer["history"]],
+        summary=dict(answer["summary"]),
+        facts=None if facts is None else DataFacts.from_json(facts),
+        error=answer.get("error"),
+    )
+
+
+def _arrays(named: Mapping[str, Any]) -> Arrays:
+    return {
+        name: np.frombuffer(value["data"], dtype="<f8").reshape(value["shape"]).copy()
+        for name, value in named.items()
+    }
