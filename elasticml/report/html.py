@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from elasticml.report.lane_plot import lanes_picture
-from elasticml.report.markup import document, esc, figure, number, table
+from elasticml.report.markup import document, esc, figure, number, table_html
 from elasticml.report.plots import members_picture, metric_picture, objective_picture
 from elasticml.report.run import RunData, finite, read_run
 from elasticml.report.series import absence_windows, membership_marks
@@ -92,7 +92,8 @@ def _header(run: RunData) -> str:
         parts.append(f"absent examples: {run.spec['absent']}")
     notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in run.notes)
     if run.state == "unfinished":
-        notes += '<p class="warn">The run has not ended, or was cut off: this is what it had written.</p>'
+        said = "The run has not ended, or was cut off: this is what it had written."
+        notes += f'<p class="warn">{said}</p>'
     error = run.summary.get("error")
     if error:
         notes += f'<p class="warn">{esc(error)}</p>'
@@ -166,7 +167,9 @@ def _gap_words(summary: Mapping[str, Any]) -> str:
 def _ending(run: RunData) -> str:
     """Say in a word whether the algorithm's own tolerance was reached."""
     converged = run.summary.get("converged", run.last("JobEnded").get("converged"))
-    return {True: "converged", False: "stopped as asked"}.get(converged, "so far")
+    if not isinstance(converged, bool):
+        return "so far" if run.state == "unfinished" else ""
+    return "converged" if converged else "not converged"
 
 
 def _members(run: RunData) -> tuple[str, str]:
@@ -261,7 +264,7 @@ def _rounds(run: RunData, page: Path) -> str:
     return (
         f"<section><h2>Rounds</h2><details{opened}><summary>Table of rounds</summary>"
         f'<p class="small">Row r is the state at the beginning of round r; {note}. Shaded:'
-        f" examples absent.</p>{table([n.replace('_', ' ') for n in names], rows, classes)}"
+        f" examples absent.</p>{table_html([n.replace('_', ' ') for n in names], rows, classes)}"
         "</details></section>"
     )
 

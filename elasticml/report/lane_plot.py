@@ -7,7 +7,7 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgba
 from matplotlib.ticker import MaxNLocator
 
 from elasticml.report.lanes import KINDS, Kind, Lanes, make_lanes, occupancy
@@ -23,6 +23,9 @@ KIND_COLOURS: dict[Kind, str] = {
     "move": COLOURS["orange"],
     "gone": COLOURS["red"],
 }
+#: Where the overview differs, being an image that cannot follow a page's scheme: a grey that lets
+#: a light or a dark page through.
+_SHARE_COLOURS: dict[Kind, tuple[str, float]] = {"wait": ("#7d8894", 0.42)}
 _KIND_WORDS: dict[Kind, str] = {
     "compute": "computing",
     "wait": "waiting",
@@ -110,14 +113,13 @@ def _close_ups(run: RunData, lanes: Lanes, times: Clock) -> list[tuple[str, floa
 def _draw_shares(ax: Axes, lanes: Lanes) -> None:
     """Paint the overview: each bin's colour is the mixture of what the member did in it."""
     edges = np.linspace(lanes.start_s, lanes.end_s, _BINS + 1)
-    shares = occupancy(lanes, edges)
-    colours = np.array([to_rgb(KIND_COLOURS[kind]) for kind in KINDS])
-    here = shares.copy()
-    here[:, :, KINDS.index("gone")] = 0.0
-    present = here.sum(axis=2)
-    # (slots, bins, kinds) @ (kinds, 3): the mean colour of the time in which somebody was there.
-    rgb = here @ colours / np.maximum(present, 1e-12)[:, :, None]
-    image = np.concatenate([rgb, np.minimum(present, 1.0)[:, :, None]], axis=2)
+    colours = np.array([to_rgba(_SHARE_COLOURS.get(kind, KIND_COLOURS[kind])) for kind in KINDS])
+    colours[KINDS.index("gone"), 3] = 0.0
+    # (slots, bins, kinds) * (kinds,) @ (kinds, 3): colours mix by their opacity.
+    weights = occupancy(lanes, edges) * colours[:, 3]
+    opacity = weights.sum(axis=2, keepdims=True)
+    rgb = weights @ colours[:, :3] / np.maximum(opacity, 1e-12)
+    image = np.concatenate([rgb, opacity], axis=2)
     # Every lane is six rows of the image, the last of them empty: the gap between lanes.
     rows = np.repeat(image, 6, axis=0)
     rows[5::6, :, 3] = 0.0

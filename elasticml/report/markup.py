@@ -26,7 +26,9 @@ def number(value: object, digits: int = 6) -> str:
     return f"{value:.{digits}g}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], classes: Sequence[str] = ()) -> str:
+def table_html(
+    head: Sequence[str], rows: Iterable[Sequence[str]], classes: Sequence[str] = ()
+) -> str:
     """Write a table of plain cells; ``classes`` gives each row's class, empty for none."""
     lines = ["".join(f'<th scope="col">{esc(cell)}</th>' for cell in head)]
     body = []

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from elasticml.report.run import RunData
+from elasticml.report.run import History, RunData
 from elasticml.report.series import (
     Clock,
     Mark,
@@ -18,6 +18,7 @@ from elasticml.report.series import (
     headline_metric,
     members_over_time,
     membership_marks,
+    metric_name,
     wants_log,
 )
 from elasticml.report.style import (
@@ -44,10 +45,11 @@ def objective_picture(run: RunData) -> Picture | None:
     seconds = np.array([times.at(r) for r in rounds])
     timed = bool(np.isfinite(seconds).any())
     panels = ["objective", "gap"] if _positive(history.column("gap")) else ["objective"]
-    figure = new_figure(9.6, 3.5 * len(panels))
+    tall = 3.4 * len(panels)
+    figure = new_figure(9.6, tall)
     grid = figure.add_gridspec(
         len(panels), 2 if timed else 1, wspace=0.13, hspace=0.45,
-        left=0.065, right=0.925, top=1 - 0.50 / (3.5 * len(panels)), bottom=0.46 / (3.5 * len(panels)),
+        left=0.065, right=0.925, top=1 - 0.40 / tall, bottom=0.46 / tall,
     )  # fmt: skip
     left: Axes | None = None
     for i, panel in enumerate(panels):
@@ -89,8 +91,7 @@ def metric_picture(run: RunData) -> Picture | None:
     values, rounds = run.history.column(column), run.history.column("round")
     known = np.isfinite(values)
     x, y = rounds[known], values[known]
-    short = column.removeprefix("test_").replace("_", " ")
-    short = short.upper() if short in ("auprc", "auroc", "rmse") else short
+    short = metric_name(column)
     figure = new_figure(9.6, 3.3)
     ax = figure.add_axes((0.065, 0.15, 0.85, 0.70))
     ax.plot(x, y, color=COLOURS["blue"], marker="o", markersize=3.2 if len(x) < 80 else 0)
@@ -193,16 +194,23 @@ def mark_members(ax: Axes, marks: Sequence[Mark], place: Callable[[Mark], float]
     ax.set_xlim(low, high)
 
 
+def split_exact(history: History) -> tuple[Floats, Floats]:
+    """Split the driver's objective into its exact and its other rows, each (n_rows,), else NaN.
+
+    A segment between two rows belongs to the row at its left end; both halves keep the joint.
+    """
+    own = history.column("objective")
+    exact = np.array([kind == "exact" for kind in history.kinds], dtype=bool)
+    after_exact = np.concatenate([[False], exact])[: len(exact)]
+    after_other = np.concatenate([[False], ~exact])[: len(exact)]
+    return np.where(exact | after_exact, own, np.nan), np.where(~exact | after_other, own, np.nan)
+
+
 def _draw_objective(ax: Axes, run: RunData, x: Floats, *, labelled: bool) -> None:
     """Draw the driver's objective, dashed while estimated, and the evaluator's points."""
     history = run.history
     own, full = history.column("objective"), history.column("objective_full")
-    exact = np.array([kind == "exact" for kind in history.kinds], dtype=bool)
-    # A segment belongs to the row at its left end; both halves keep the joint.
-    solid, dashed = own.copy(), own.copy()
-    reach = np.concatenate([[False], exact[:-1]]) if len(exact) else exact
-    solid[~(exact | reach)] = np.nan
-    dashed[exact & ~np.concatenate([[False], ~exact[:-1]])] = np.nan
+    solid, dashed = split_exact(history)
     ax.plot(x, solid, color=COLOURS["blue"])
     ax.plot(x, dashed, color=COLOURS["blue"], linestyle=(0, (2, 1.2)))
     seen = np.isfinite(full)
@@ -230,7 +238,10 @@ def _objective_alt(run: RunData) -> str:
     if not known.any():
         return "Objective over all examples, at the rounds in which it was evaluated."
     x, y = rounds[known], own[known]
-    words = f"Objective against round and time: {y[0]:.4g} at round {x[0]:.0f}, {y[-1]:.4g} at round {x[-1]:.0f}."
+    words = (
+        f"Objective against round and time: {y[0]:.4g} at round {x[0]:.0f},"
+        f" {y[-1]:.4g} at round {x[-1]:.0f}."
+    )
     for window in absence_windows(run.history)[:3]:
         words += (
             f" Examples were absent from round {window.start_round:.0f} to {window.end_round:.0f}."
@@ -238,13 +249,18 @@ def _objective_alt(run: RunData) -> str:
     return words
 
 
-def focus(ax: Axes, x: Floats, y: Floats) -> None:
-    """Bound the y axis by what comes after the first tenth, say what is cut, choose its scale."""
+def focus(ax: Axes, x: Floats, y: Floats, after: float | None = None) -> None:
+    """Bound the y axis by what comes late, say what is cut, and choose the scale.
+
+    Late is what lies at ``after`` and beyond, by default past the first tenth of the x axis.
+    """
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]
     if not len(x):
         return
-    late = y[x >= x.min() + 0.1 * (x.max() - x.min())] if len(x) >= 5 else y
+    if after is None or not (x >= after).any():
+        after = float(x.min() + 0.1 * (x.max() - x.min()))
+    late = y[x >= after] if len(x) >= 5 else y
     low, high = float(late.min()), float(late.max())
     margin = 0.12 * (high - low) or 0.05 * abs(high) or 1.0
     first = float(y[int(np.argmin(x))])

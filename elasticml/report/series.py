@@ -45,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Maps rounds to seconds since the job started, by the rounds that the story and history saw."""
+    """Maps rounds to seconds since the job started, by the rounds that the run saw begin."""
 
     rounds: NDArray[np.float64]
     seconds: NDArray[np.float64]
@@ -140,7 +140,7 @@ def clock(run: RunData) -> Clock:
 
 
 def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Times (k,) in seconds and the number of members that take part from then on (k,).
+    """Return times (k,) in seconds, and the number of members that take part from each on (k,).
 
     A member takes part from ``MemberActive`` on, or from its joining in stories without that
     event; where the story names no member at all, the history's count is given.
@@ -166,7 +166,7 @@ def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def full_objective(history: History) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rounds (k,) and the objective over all examples (k,), wherever it is known.
+    """Return rounds (k,) and the objective over all examples (k,), wherever it is known.
 
     The evaluator's figure goes first; a row without one counts when the driver's own objective
     was exact in it.
@@ -182,6 +182,44 @@ def full_objective(history: History) -> tuple[NDArray[np.float64], NDArray[np.fl
 def headline_metric(history: History) -> tuple[str, str] | None:
     """Column and name of the test metric to show; None where nothing was evaluated."""
     return next(((c, words) for c, words in TEST_METRICS if history.has(c)), None)
+
+
+def united_windows(runs: Sequence[RunData]) -> list[tuple[float, float]]:
+    """Unite the rounds of absence of all runs, ascending."""
+    spans = sorted(
+        (w.start_round, w.end_round) for run in runs for w in absence_windows(run.history)
+    )
+    united: list[tuple[float, float]] = []
+    for start, end in spans:
+        if united and start <= united[-1][1]:
+            united[-1] = (united[-1][0], max(united[-1][1], end))
+        else:
+            united.append((start, end))
+    return united
+
+
+def common_metric(runs: Sequence[RunData]) -> str:
+    """Choose the headline test metric of the first run that has one; empty where none has."""
+    return next((found[0] for run in runs if (found := headline_metric(run.history))), "")
+
+
+def last_round(run: RunData) -> float:
+    """Return the last round of the history; 0 where there is none."""
+    rounds = run.history.column("round")
+    return float(rounds.max()) if len(rounds) else 0.0
+
+
+def metric_series(run: RunData, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return rounds and values at which a test metric was evaluated."""
+    values = run.history.column(metric)
+    known = np.isfinite(values)
+    return run.history.column("round")[known], values[known]
+
+
+def metric_name(column: str) -> str:
+    """Write a test column's short name for people: AUPRC for ``test_auprc``."""
+    short = column.removeprefix("test_").replace("_", " ")
+    return short.upper() if short in ("auprc", "auroc", "rmse") else short
 
 
 def wants_log(values: NDArray[np.float64]) -> bool:

@@ -62,12 +62,14 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
     "svg.fonttype": "none",
+    # Names come from job files: a dollar sign in one is no formula.
+    "text.parse_math": False,
     "path.simplify": True,
     "path.simplify_threshold": 0.2,
     "figure.facecolor": PAPER,
 }
 #: Pixels to the inch of the PNG files.
-_DPI = 160
+_DPI = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def styled(draw: Callable[..., Any], *args: Any) -> Any:
 
 def new_figure(width_in: float, height_in: float) -> Figure:
     """Return an empty figure that belongs to no window system."""
-    figure = Figure(figsize=(width_in, height_in))
+    figure = Figure(figsize=(width_in, height_in), dpi=_DPI)
     FigureCanvasAgg(figure)
     return figure
 

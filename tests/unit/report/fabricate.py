@@ -51,7 +51,7 @@ def fabricate_run(
     path.mkdir(parents=True, exist_ok=True)
     (path / "story.jsonl").write_text("".join(json.dumps(r) + "\n" for r in made.records))
     with (path / "history.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(made.rows)
     if finished:
@@ -78,9 +78,10 @@ def gap_at(r: int, absent: str, at: int, back: int, lose: int) -> tuple[float, f
         return (quiet(at + after), quiet(at + after))
     if absent == "taylor":
         full = quiet(at + 1.25 * away - 1 + after)
-        return (full, full * (1 - 0.2 * (after == 0)))
+        return (full, full * (0.8 if r < back else 1.0))
     drift = 0.0016 * (1 - math.exp(-away / 40)) * math.exp(-after / 12)
-    return (quiet(at + 0.9 * away + after) + drift, quiet(at + away + after) - 1e-3 * (after == 0))
+    full = quiet(at + 0.9 * away + after) + drift
+    return (full, quiet(at + away) - 1e-3 if after == 0 and r < back else full)
 
 
 class _World:
@@ -171,8 +172,9 @@ def _begin(world: _World, absent: str, members: int) -> None:
         world.tell("MemberActive", member=world.name(slot), chunks=CHUNKS // members,
                    examples=ROWS // members, round=0, cause="loaded")  # fmt: skip
     world.t += 0.02
-    world.tell("DataLoaded", rows=ROWS, features=FEATURES, chunks=CHUNKS, bytes=10_430_000,
-               notes=["3 rows with an unknown letter were skipped"], cause="all blocks read")  # fmt: skip
+    world.tell("DataLoaded", rows=ROWS, features=FEATURES, chunks=CHUNKS,
+               bytes=10_430_000, notes=["3 rows with an unknown letter were skipped"],
+               cause="all blocks read")  # fmt: skip
 
 
 def _lose(world: _World, r: int, victims: set[int], how: str, members: int) -> set[int]:
@@ -223,7 +225,8 @@ def _row(
     away = bool(gone) and world.moved == 0
     row: dict[str, Any] = dict.fromkeys(COLUMNS, None)
     row |= {
-        "round": r, "seconds": round(world.t - started, 4), "step": 0.5 + 0.4 * math.sin(r / 3) ** 2,
+        "round": r, "seconds": round(world.t - started, 4),
+        "step": 0.5 + 0.4 * math.sin(r / 3) ** 2,
         "objective": OPTIMUM + believed, "members": len(world.here),
         "objective_kind": "estimated" if away else "exact",
         "absent_examples": ROWS * gone // members if away else 0, "stand_ins": int(away),

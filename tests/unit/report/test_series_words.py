@@ -1,0 +1,98 @@
+"""What is derived from a run: windows, marks, clocks, curves; and its story in words."""
+
+import math
+
+import numpy as np
+
+from elasticml.report.run import parse_history, read_run
+from elasticml.report.series import (
+    absence_windows,
+    clock,
+    full_objective,
+    members_over_time,
+    membership_marks,
+    wants_log,
+)
+from elasticml.report.words import seconds_text, timeline
+from tests.unit.report.fabricate import fabricate_run
+
+
+def history(text):
+    return parse_history(text, [], finished=True)
+
+
+def test_rounds_with_absent_examples_make_windows():
+    table = "round,absent_examples\n0,0\n1,5\n2,7\n3,0\n4,2\n"
+    windows = [(w.start_round, w.end_round, w.examples) for w in absence_windows(history(table))]
+    assert windows == [(1, 3, 7), (4, 5, 2)]
+
+
+def test_losses_and_returns_are_counted_by_round(tmp_path):
+    run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
+    marks = [(m.kind, m.round, m.count) for m in membership_marks(run.records)]
+    assert marks == [("lost", 5, 7), ("back", 10, 7)]
+
+
+def test_clock_places_history_rows_on_the_story_s_time(tmp_path):
+    run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
+    begun = {r["round"]: r["t"] for r in run.records if r["event"] == "RoundStarted"}
+    times = clock(run)
+    np.testing.assert_allclose([times.at(r) for r in range(20)], list(begun.values()), atol=2e-4)
+
+
+def test_members_count_from_taking_part_until_lost(tmp_path):
+    run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
+    seconds, counts = members_over_time(run)
+    assert counts.max() == 14
+    assert counts[-1] == 14
+    lost_at = next(m.at_s for m in membership_marks(run.records) if m.kind == "lost")
+    assert counts[seconds >= lost_at].min() == 7
+    assert (np.diff(seconds) >= 0).all()
+
+
+def test_full_objective_prefers_the_evaluator_and_leaves_estimates_out():
+    table = (
+        "round,objective,objective_kind,objective_full\n"
+        "0,4,exact,\n1,3,estimated,\n2,2,estimated,2.5\n3,1,exact,\n"
+    )
+    rounds, values = full_objective(history(table))
+    assert (rounds.tolist(), values.tolist()) == ([0, 2, 3], [4, 2.5, 1])
+
+
+def test_log_axis_is_for_positive_values_far_apart():
+    assert wants_log(np.array([1.0, np.nan, 10.0]))
+    assert not wants_log(np.array([1.0, 2.0]))
+    assert not wants_log(np.array([0.0, 10.0]))
+    assert not wants_log(np.array([np.nan]))
+
+
+def test_timeline_tells_a_round_s_losses_in_one_sentence_with_their_cause(tmp_path):
+    run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
+    lost = [e for e in timeline(run.records) if "lost" in e.text]
+    assert [(e.round, e.text, e.cause) for e in lost] == [
+        (
+            5,
+            "7 members lost (killed without notice): 0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0.",
+            "fault of the job file at round 5",
+        )
+    ]
+
+
+def test_timeline_of_records_without_fields_still_has_a_line_for_each():
+    events = (
+        "JobStarted DataLoaded MemberJoined MemberActive MemberNoticed MemberLost ChunksAbsent "
+        "GroupReturned ChunksMoved FaultInjected JobEnded Unheard"
+    ).split()
+    entries = timeline([{"t": 0.0, "event": event} for event in events])
+    assert len(entries) == len(events) - 1
+    assert all(entry.text.endswith(".") for entry in entries)
+
+
+def test_durations_read_well():
+    assert [seconds_text(s) for s in (0.0123, 59.5, 61, 7260, math.nan)] == [
+        "0.0123 s",
+        "59.5 s",
+        "1 min 1 s",
+        "2 h 1 min",
+        "–",
+    ]
