@@ -1,0 +1,7 @@
+"""``python -m elasticml``: the command line."""
+
+from __future__ import annotations
+
+from elasticml.cli.main import main
+
+main()

@@ -1,0 +1,66 @@
+"""The cluster that a command runs on: opened, connected, and ended with the command."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from elasticml.errors import ConfigError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from elasticml.jobs.settings import Cluster
+
+#: How long a scheduler may take to answer.
+CONNECT_S = 10
+
+
+@contextmanager
+def client_of(cluster: Cluster, *, verbose: bool = False) -> Iterator[Client]:
+    """Open a client of the cluster that a job names; local workers are started and ended here.
+
+    Raises
+    ------
+    ConfigError
+        When no scheduler answers at the address.
+    SubmissionError
+        When local workers do not start.
+    """
+    from elasticml.jobs.settings import Address
+
+    quieten(verbose)
+    if isinstance(cluster, Address):
+        from distributed import Client
+
+        try:
+            client = Client(cluster.address, timeout=CONNECT_S)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"cluster.address: no scheduler answers at {cluster.address!r} "
+                f"({type(error).__name__}); start one or correct the address",
+                path="cluster.address",
+            ) from error
+        with client:
+            yield client
+        return
+    from elasticml.clusters.local import LocalCluster
+
+    local = LocalCluster(cluster.workers, cluster.threads, memory_limit=cluster.memory)
+    local.launch()  # it starts while Dask's client is imported
+    with local:
+        from distributed import Client
+
+        with Client(local) as client:
+            yield client
+
+
+def quieten(verbose: bool) -> None:
+    """Keep Dask's talk of lost connections off the terminal; a lost member is no news here."""
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+        return
+    for name in ("distributed", "tornado", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,0 +1,131 @@
+"""``elasticml demo``: half of the members vanish and come back, answered in four ways."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from elasticml.job import Job
+
+#: A scenario's label, its directory, and its rule for absent examples; None: nobody goes.
+SCENARIOS = (
+    ("no failure", "no-failure", None),
+    ("stall", "stall", "stall"),
+    ("ignore", "ignore", "ignore"),
+    ("taylor", "taylor", "taylor"),
+)
+ROUNDS, LOST_AT, BACK_AT = 300, 100, 200
+L2 = 1.5e-3
+
+_HELP = """Train on 14 worker processes; kill 7 in round 100; bring 7 back in round 200.
+
+Four times on one cluster: without failure, and with three answers to it: wait (stall), go on with
+the examples that are left (ignore), or let a first-order estimate stand in for the others (taylor).
+Prints objective and test AUPRC at five rounds, and where the picture is.
+
+\b
+Examples:
+    elasticml demo
+    elasticml demo --out runs/demo --rows 20000
+    elasticml demo --json | tail -1
+"""
+
+
+@click.command(help=_HELP, short_help="See it work, in three minutes.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("runs/demo"),
+    show_default=True,
+    help="The folder for the four run directories and the picture; a former demo there goes.",
+)
+@click.option("--rows", default=12_000, show_default=True, type=click.IntRange(min=1000))
+@click.option("--workers", default=14, show_default=True, type=click.IntRange(min=2))
+@click.option("--json", "as_json", is_flag=True, help="Print the results as the last line.")
+@click.option("-v", "--verbose", is_flag=True, help="Show Dask's log, and tracebacks of errors.")
+def demo(out: Path, rows: int, workers: int, as_json: bool, verbose: bool) -> None:
+    """Show what the package is for."""
+    from elasticml.cli.cluster import client_of
+    from elasticml.jobs.settings import LocalWorkers
+
+    started_s = time.monotonic()
+    directories = [out / folder for _, folder, _ in SCENARIOS]
+    _clear(directories)
+    half = workers // 2
+    click.echo(
+        f"Training on {rows} synthetic splice sites with {workers} worker processes; {half} are "
+        f"killed in round {LOST_AT} and come back in round {BACK_AT}."
+    )
+    cluster = LocalWorkers(workers=workers)
+    summaries: dict[str, Any] = {}
+    with client_of(cluster, verbose=verbose) as client:
+        for (label, _, absent), directory in zip(SCENARIOS, directories, strict=True):
+            job = _job(label, absent, rows, workers)
+            summaries[label] = _run(job, client, label, directory, cluster.model_dump())
+    _show(out, directories, summaries, time.monotonic() - started_s, as_json)
+
+
+def _job(label: str, absent: Any, rows: int, workers: int) -> Job:
+    from elasticml.data.synthetic import synthetic_splice
+    from elasticml.job import Job
+    from elasticml.jobs.settings import BatchGradient, Evaluate, Members, Stop
+
+    half = workers // 2
+    faults = [{"round": LOST_AT, "lose": half}, {"round": BACK_AT, "return": half}]
+    return Job(
+        BatchGradient(loss="logistic", l2=L2),
+        synthetic_splice(rows, seed=1),
+        test=synthetic_splice(rows // 2, seed=2),
+        name=label,
+        absent=absent or "taylor",
+        stop=Stop(rounds=ROUNDS),
+        faults=faults if absent else (),
+        members=Members(start=workers),
+        evaluate=Evaluate(every=10, rounds=(199,)),
+    )
+
+
+def _run(job: Job, client: Any, label: str, directory: Path, cluster: dict[str, Any]) -> Any:
+    from rich.console import Console
+
+    from elasticml.jobs.follow import follow
+    from elasticml.jobs.progress import Progress
+
+    handle = job.start(client)
+    with Progress(Console(stderr=True), label=f"{label:<10}") as progress:
+        result = follow(
+            handle, run_dir=directory, watchers=[progress], cluster=cluster, cancels=True
+        )
+    handle.forget()
+    return result.summary
+
+
+def _clear(directories: list[Path]) -> None:
+    """Remove the runs of a former demo, and nothing that does not look like one."""
+    for directory in directories:
+        if (directory / "story.jsonl").is_file():
+            shutil.rmtree(directory)
+
+
+def _show(
+    out: Path, directories: list[Path], summaries: dict[str, Any], seconds: float, as_json: bool
+) -> None:
+    from elasticml.jobs.run_directory import json_safe
+    from elasticml.report.overlay import table, write_overlay
+    from elasticml.report.overlay_table import text_table
+
+    labels = list(summaries)
+    page = write_overlay(directories, labels, out / "demo.html")
+    click.echo()
+    click.echo(text_table(table(directories, labels)))
+    click.echo(f"picture     {out / 'overlay.png'}")
+    click.echo(f"report      {page}")
+    click.echo(f"time        {seconds:.0f} s")
+    if as_json:
+        click.echo(json.dumps(json_safe({"seconds": seconds, "runs": summaries})))

@@ -1,0 +1,93 @@
+"""The command line: ``elasticml demo | run | report | doctor``, its errors and exit codes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from elasticml.cli.demo import demo
+from elasticml.cli.doctor import doctor
+from elasticml.cli.report import report
+from elasticml.cli.run import run
+from elasticml.errors import ConfigError, DataError, ElasticmlError
+from elasticml.terms import VERSION
+
+#: Exit codes: as asked; bad job, data or command line; failed at run time; interrupted.
+OK, BAD_INPUT, FAILED, INTERRUPTED = 0, 2, 3, 130
+
+_HELP = """Train models on a Dask cluster whose workers come and go.
+
+A job file says what to train, on what data and what to do when members vanish:
+
+\b
+    name: first
+    data: {format: svmlight, path: train.svm, test: test.svm}
+    algorithm: {name: batch_gradient, loss: logistic, l2: 1.0e-4}
+    cluster: {kind: local, workers: 4}
+    stop: {rounds: 100}
+
+\b
+    elasticml demo                          see it work, in three minutes
+    elasticml run job.yaml                  run a job file
+    elasticml report runs/first-*           compare runs
+    elasticml doctor                        what of this machine is usable
+
+Exit codes: 0 done as asked, 2 wrong job, data or command line, 3 failed at run time,
+130 interrupted.
+"""
+
+
+@click.group(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="elasticml")
+def elasticml() -> None:
+    """Hold the commands together."""
+
+
+for _command in (demo, run, report, doctor):
+    elasticml.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; errors are one line on standard error."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = elasticml.main(given, prog_name="elasticml", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = BAD_INPUT
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted; what the run had reached stays in its directory")
+        code = INTERRUPTED
+    except Exception as error:
+        if "--verbose" in given or "-v" in given:
+            traceback.print_exc()
+        code = _explain(error)
+    sys.exit(code if isinstance(code, int) else OK)
+
+
+def _explain(error: Exception) -> int:
+    """Say in one line what went wrong; return the exit code."""
+    if isinstance(error, ElasticmlError):
+        _say(error.message)
+        return BAD_INPUT if isinstance(error, ConfigError | DataError) else FAILED
+    text = " ".join(str(error).split()) or "no message"
+    _say(f"internal error: {type(error).__name__}: {text} (--verbose shows where)")
+    return FAILED
+
+
+def _say(text: str) -> None:
+    click.echo(f"elasticml: {' '.join(text.split())}", err=True)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """Treat SIGTERM as Ctrl-C, so that the run's directory is finished and workers end."""
+    raise KeyboardInterrupt
