@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+import elasticml
+from elasticml.cli.main import elasticml as elasticml_command
+from elasticml.jobs.job_file import parse_job
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: First parts of the paths that documents name; elsewhere (``runs/…``) nothing is promised.
@@ -100,17 +104,29 @@ def test_every_make_target_that_a_document_names_exists(document):
 
 
 @every_document
-def test_every_block_of_python_compiles(document):
-    for language, text in blocks(document):
-        if language == "python":
-            compile(text, str(document), "exec")
+def test_every_command_that_a_document_names_exists(document):
+    named = {
+        code.split()[1]
+        for code in code_in(document)
+        if code.startswith("elasticml ") and re.fullmatch(r"[a-z]+", code.split()[1])
+    }
+    assert named - elasticml_command.commands.keys() == set()
 
 
 @every_document
-def test_every_block_of_yaml_can_be_read(document):
+def test_every_block_of_python_compiles_and_names_what_is_public(document):
     for language, text in blocks(document):
-        if language == "yaml":
-            assert yaml.safe_load(text) is not None
+        if language == "python":
+            compile(text, str(document), "exec")
+            assert set(re.findall(r"\bem\.(\w+)", text)) - set(elasticml.__all__) == set()
+
+
+@every_document
+def test_every_block_of_yaml_that_names_an_algorithm_is_a_job(document):
+    for language, text in blocks(document):
+        raw = yaml.safe_load(text) if language == "yaml" else {}
+        if "algorithm" in raw:
+            parse_job(raw, folder=ROOT, name="example")
 
 
 @every_document

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import re
+import sys
 import tokenize
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -49,8 +52,12 @@ IMPURE_LIBRARIES = {
 #: Parts in which no array occurs, not even through what they import.
 PLAIN = ("control", "policies")
 ARRAY_LIBRARIES = {"numba", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "torch"}
-#: Parts that may write to the log; the others return what they have to say.
-LOGGING = ("runtime", "collective", "clusters")
+#: Parts that may write to the log; the others return what they have to say. The command line only
+#: chooses what is shown of it.
+LOGGING = ("runtime", "collective", "clusters", "cli")
+
+#: Projects whose modules have another name.
+MODULE_OF_PROJECT = {"pyyaml": "yaml", "scikit_learn": "sklearn"}
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
@@ -63,13 +70,14 @@ def module_of(path: Path) -> str:
 
 
 def part_of(module: str) -> str:
-    """The layered part a module belongs to; empty for the package itself."""
-    return module.partition(".")[2].partition(".")[0]
+    """The layered part a module belongs to; empty for the two doors, facade and ``__main__``."""
+    part = module.partition(".")[2].partition(".")[0]
+    return "" if part == "__main__" else part
 
 
 MODULES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-#: The modules below the facade ``elasticml/__init__.py``, which may import them all.
-BELOW_FACADE = [name for name in MODULES if part_of(name)]
+#: The modules behind the doors, which may import them all.
+INSIDE = [name for name in MODULES if part_of(name)]
 
 
 @cache
@@ -140,12 +148,12 @@ def test_the_walk_finds_the_package():
 
 
 def test_every_part_of_the_package_has_a_layer():
-    assert {part_of(name) for name in BELOW_FACADE} - RANK.keys() == set()
+    assert {part_of(name) for name in INSIDE} - RANK.keys() == set()
 
 
 def test_files_import_only_from_strictly_lower_layers():
     wrong = []
-    for module in BELOW_FACADE:
+    for module in INSIDE:
         part = part_of(module)
         for line, other in own_imports(module):
             theirs = part_of(other)
@@ -157,7 +165,7 @@ def test_files_import_only_from_strictly_lower_layers():
 def test_no_two_files_import_each_other():
     wrong = [
         f"{module} line {line}: {other} imports it in turn"
-        for module in BELOW_FACADE
+        for module in INSIDE
         for line, other in own_imports(module, run=True)
         if module in reached_from(other)
     ]
@@ -167,7 +175,7 @@ def test_no_two_files_import_each_other():
 def test_pure_parts_import_nothing_that_acts_on_the_world():
     wrong = {
         module: libraries_of(module) & IMPURE_LIBRARIES
-        for module in BELOW_FACADE
+        for module in INSIDE
         if part_of(module) in PURE and libraries_of(module) & IMPURE_LIBRARIES
     }
     assert wrong == {}
@@ -176,7 +184,7 @@ def test_pure_parts_import_nothing_that_acts_on_the_world():
 def test_the_control_plane_has_no_arrays():
     wrong = [
         f"{module} reaches {other}, which imports {library}"
-        for module in BELOW_FACADE
+        for module in INSIDE
         if part_of(module) in PLAIN
         for other in sorted(reached_from(module))
         for library in sorted(libraries_of(other) & ARRAY_LIBRARIES)
@@ -187,7 +195,7 @@ def test_the_control_plane_has_no_arrays():
 def test_only_the_shells_write_to_the_log():
     wrong = [
         module
-        for module in BELOW_FACADE
+        for module in INSIDE
         if "logging" in libraries_of(module) and part_of(module) not in LOGGING
     ]
     assert wrong == []
@@ -227,17 +235,27 @@ def test_a_function_can_be_read_at_one_glance():
 def test_only_the_package_itself_lists_public_names():
     wrong = [
         module
-        for module in BELOW_FACADE
+        for module in MODULES
         for node in ast.walk(tree_of(module))
-        if isinstance(node, ast.Name) and node.id == "__all__"
+        if isinstance(node, ast.Name) and node.id == "__all__" and module != "elasticml"
     ]
     assert wrong == []
+
+
+def test_every_library_that_is_imported_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    declared = itertools.chain(project["dependencies"], *extras)
+    names = {re.match(r"[\w-]+", entry)[0].lower().replace("-", "_") for entry in declared}
+    names |= {module for name, module in MODULE_OF_PROJECT.items() if name in names}
+    imported = {name for module in MODULES for name in libraries_of(module)}
+    assert imported - names - sys.stdlib_module_names == set()
 
 
 def test_the_parts_of_the_package_have_no_facade_of_their_own():
     wrong = [
         module
-        for module in BELOW_FACADE
+        for module in INSIDE
         if MODULES[module].name == "__init__.py" and MODULES[module].read_text() != ""
     ]
     assert wrong == []
