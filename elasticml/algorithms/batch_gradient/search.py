@@ -16,6 +16,7 @@ from elasticml.algorithms.batch_gradient.line_search import (
     choose,
     first_length,
     lengths,
+    shortened,
 )
 from elasticml.algorithms.batch_gradient.messages import probe_exchange
 from elasticml.objectives.penalties import L2
@@ -40,7 +41,7 @@ class Ray:
 
 
 def search(
-    elastic: Elastic, penalty: L2, ray: Ray, longest: float | None
+    elastic: Elastic, penalty: L2, ray: Ray, longest: float | None, *, is_new: bool
 ) -> Generator[Exchange, Outcome, Accepted | str | None]:
     """Find the step by Armijo's rule on loss of the present, stand-ins and penalty together.
 
@@ -50,7 +51,10 @@ def search(
     Parameters
     ----------
     longest : float, optional
-        Longest length to try; None where none is known: see ``line_search.first_length``.
+        Longest length to try: twice the last step. None where there was no step yet.
+    is_new : bool
+        The function searched is another than the last time: ``line_search.first_length`` bounds
+        the lengths.
 
     Returns
     -------
@@ -58,13 +62,15 @@ def search(
         "again": the set of examples in the sums has changed in a way that asks for a new gradient
         at the same point.
     """
-    if longest is None:
+    if is_new:
         outcome = yield from _probe(elastic, ray, np.empty(0))
         if outcome is None:
             return "again"
         curvature = float(outcome.arrays["curvature"]) / elastic.divisor(ray.origin.sums)
         curvature += penalty.curvature_along(ray.direction)
-        longest = first_length(ray.value, ray.slope, curvature)
+        first = first_length(ray.value, ray.slope, curvature)
+        longest = first if longest is None else shortened(longest, first)
+    assert longest is not None
     for probe in range(PROBES_MAX):
         steps = lengths(longest, probe)
         outcome = yield from _probe(elastic, ray, steps)

@@ -102,8 +102,10 @@ class _Descent:
     #: Last serial given to a point, and to a direction.
     points: int = 0
     directions: int = 0
-    #: Longest step that the next search tries; None where the searched function is new.
+    #: Longest step that the next search tries; None before the first step.
     longest: float | None = None
+    #: The function that the next search meets is not the last one's.
+    is_new: bool = True
     #: Norm of the first gradient.
     first_norm: float | None = None
     failed_searches: int = 0
@@ -133,7 +135,7 @@ class _Descent:
                 )
             else:
                 accepted = yield from self._watched(
-                    search(elastic, self.penalty, ray, self.longest)
+                    search(elastic, self.penalty, ray, self.longest, is_new=self.is_new)
                 )
             if not isinstance(accepted, str):
                 break
@@ -152,11 +154,11 @@ class _Descent:
     def _watched(
         self, part: Generator[Exchange, Outcome, Any]
     ) -> Generator[Exchange, Outcome, Any]:
-        """Forget the step length when the set of examples changes: it fits another function."""
+        """Note when the set of examples changes: the step length fitted another function."""
         before = self.elastic.changes
         result = yield from part
         if self.elastic.changes != before:
-            self.longest = None
+            self.is_new = True
             self.failed_searches = 0
         return result
 
@@ -204,9 +206,10 @@ class _Descent:
 
     def _move(self, ray: Ray, accepted: Accepted | None, value: float) -> None:
         """Line 17: w^{r+1} = w^r - step * (gradient of the estimated objective)."""
+        self.is_new = False
         if accepted is None:
             self.failed_searches += 1
-            self.longest = None
+            self.longest, self.is_new = None, True
             self.advance = {}
             self.value = value if self.elastic.is_whole else None
             return

@@ -1,0 +1,313 @@
+"""A trainer and its solvers in one thread, with members that vanish and return on schedule.
+
+Keeps the promises of ``algorithms/base.py`` that the driver keeps in a real job: outcomes with
+exact complements, groups that open, are sealed as last reported, and return whole at the beginning
+of a round, anchors from the last undisturbed kept exchange, and "everybody". A member that returns
+has a solver without caches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from elasticml.algorithms.base import Anchor, Exchange, Model, Outcome, RoundEnd, Work
+from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.registry import algorithm
+from elasticml.data.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
+from elasticml.data.facts import DataFacts, merge_summaries, summarise
+from elasticml.terms import ChunkId, ExchangeId, GroupId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vanish:
+    """Members that vanish in a round, during the ``nth`` exchange of an operation in it."""
+
+    round: int
+    members: tuple[int, ...]
+    #: An operation, or "correct" for a gradient exchange of that phase.
+    during: str = "gradient"
+    nth: int = 0
+    #: They vanish after their partial was counted.
+    counted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """All sealed groups come back at the beginning of a round; ``oldest``: only that one."""
+
+    round: int
+    oldest: bool = False
+    #: Come back before the ``nth`` exchange of this operation instead (which no real driver does).
+    during: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """One exchange as it went."""
+
+    round: int
+    exchange: Exchange
+    outcome: Outcome
+    contributors: tuple[int, ...]
+
+    @property
+    def phase(self) -> str:
+        return "correct" if self.exchange.phase == "correct" else self.exchange.operation
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    rows: list[RoundEnd]
+    model: Model
+    asked: list[Asked]
+
+    def w(self, round: int) -> np.ndarray:
+        """Model at the beginning of a round; the final one after the last."""
+        arrays = self.rows[round].model if round < len(self.rows) else self.model.arrays
+        return np.append(arrays["coef"][0], arrays["intercept"])
+
+    def phases(self, round: int) -> list[str]:
+        return [asked.phase for asked in self.asked if asked.round == round]
+
+    def seals(self, round: int) -> list[str]:
+        return [a.phase for a in self.asked if a.round == round and a.exchange.seal]
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    settings: Mapping[str, Any]
+    parts: Sequence[Sequence[Chunk]]
+    absent: str = "taylor"
+    schedule: Sequence[Vanish | Return] = ()
+    has_anchors: bool = True
+    facts: DataFacts | None = None
+    round: int = 0
+    solvers: dict[int, Any] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+    groups: dict[GroupId, frozenset[int]] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    rows: list[RoundEnd] = field(default_factory=list)
+    _reported: tuple[GroupId, frozenset[int]] | None = None
+    _next_group: int = 1
+    _exchange: int = 0
+    _counts: dict[str, int] = field(default_factory=dict)
+    _kept: deque[tuple[ExchangeId, dict[int, tuple[Any, Mapping[str, np.ndarray]]]]] = field(
+        default_factory=lambda: deque(maxlen=2)
+    )
+    _pending: list[Vanish | Return] = field(default_factory=list)
+
+    def run(self, rounds: int) -> Run:
+        """Train until ``rounds`` rounds are over or the trainer stops."""
+        self.facts = self.facts or facts_of([c for part in self.parts for c in part])
+        made = algorithm("batch_gradient")
+        self._pending = list(self.schedule)
+        self.solvers = {m: self._new_solver() for m in range(len(self.parts))}
+        trainer = made.trainer(self.settings, self.facts, self.absent)
+        answer: Any = None
+        self._start_round()
+        while True:
+            try:
+                item = trainer.send(answer)
+            except StopIteration as end:
+                return Run(rows=self.rows, model=end.value, asked=self.asked)
+            if isinstance(item, Exchange):
+                answer = self._perform(item, rounds)
+                if answer is None:  # stalled until the end
+                    trainer.close()
+                    last = self.rows[-1]
+                    model = Model(arrays=last.model, converged=False, reason="stalled")
+                    return Run(rows=self.rows, model=model, asked=self.asked)
+            else:
+                self.rows.append(item)
+                self.round += 1
+                self._start_round()
+                answer = self.round < rounds
+
+    def _new_solver(self) -> Any:
+        assert self.facts is not None
+        return algorithm("batch_gradient").solver(self.settings, self.facts)
+
+    # --- absences -----------------------------------------------------------------------------
+
+    def _absent(self) -> set[int]:
+        return self.open | {m for group in self.groups.values() for m in group}
+
+    def _start_round(self) -> None:
+        self._counts = {}
+        for entry in [e for e in self._pending if isinstance(e, Return) and e.during is None]:
+            if entry.round == self.round:
+                self._pending.remove(entry)
+                self._readmit(entry)
+
+    def _readmit(self, entry: Return) -> None:
+        for group in list(self.groups)[: 1 if entry.oldest else None]:
+            for member in self.groups.pop(group):
+                self.solvers[member] = self._new_solver()
+
+    def _seal(self) -> None:
+        if self._reported is not None:
+            group, members = self._reported
+            self._reported = None
+            self.groups[group] = members
+            self.open -= members
+
+    def _report(self, missing: frozenset[int]) -> GroupId | None:
+        if not missing:
+            return None
+        if self._reported is None or self._reported[1] != missing:
+            self._reported = (GroupId(self._next_group), missing)
+            self._next_group += 1
+        return self._reported[0]
+
+    # --- exchanges ----------------------------------------------------------------------------
+
+    def _perform(self, exchange: Exchange, rounds: int) -> Outcome | None:
+        if exchange.seal:
+            self._seal()
+        while True:
+            if exchange.require == "everybody" and self._absent():
+                self._report(frozenset(self.open))
+                self._seal()
+                if not self._idle(rounds):
+                    return None
+                continue
+            outcome = self._once(exchange)
+            if exchange.require == "any" or not self._absent():
+                return outcome
+
+    def _idle(self, rounds: int) -> bool:
+        """Let rounds pass with nothing done."""
+        if self.round + 1 >= rounds:
+            return False
+        self.rows.append(self.rows[-1])
+        self.round += 1
+        self._start_round()
+        return True
+
+    def _due(self, phase: str) -> list[Vanish]:
+        nth = self._counts.get(phase, 0)
+        self._counts[phase] = nth + 1
+        for entry in [e for e in self._pending if isinstance(e, Return) and e.during == phase]:
+            if entry.round == self.round:
+                self._pending.remove(entry)
+                self._readmit(entry)
+        due = [
+            entry
+            for entry in self._pending
+            if isinstance(entry, Vanish)
+            and (entry.round, entry.during, entry.nth) == (self.round, phase, nth)
+        ]
+        for entry in due:
+            self._pending.remove(entry)
+        return due
+
+    def _once(self, exchange: Exchange) -> Outcome:
+        phase = "correct" if exchange.phase == "correct" else exchange.operation
+        due = self._due(phase)
+        self._exchange += 1
+        id = ExchangeId(self._exchange)
+        present = [m for m in sorted(self.solvers) if m not in self._absent()]
+        lost = {m for entry in due for m in entry.members if not entry.counted} & set(present)
+        contributors = [m for m in present if m not in lost]
+        work = Work(
+            exchange=id,
+            operation=exchange.operation,
+            model={k: v.copy() for k, v in exchange.model.items()},
+            parameters=exchange.parameters,
+            returns=exchange.returns,
+        )
+        partials = {}
+        for member in present:  # the lost compute, too: only their partial is not counted
+            came = self.solvers[member].compute(work, self.parts[member], Serial())
+            assert {k: np.shape(v) for k, v in came.items()} == dict(exchange.returns)
+            partials[member] = came
+        merge = np.maximum if exchange.reduce == "max" else np.add
+        total = {k: np.zeros(shape) for k, shape in exchange.returns.items()}
+        for member in contributors:
+            total = {k: merge(total[k], partials[member][k]) for k in total}
+        self.open |= lost
+        missing = frozenset(self.open)
+        opened = self._report(missing)
+        anchor = self._anchor(missing, id) if phase != "correct" else None
+        if exchange.keep and not lost:
+            self._kept.append((id, {m: (self.solvers[m], partials[m]) for m in contributors}))
+        self.open |= {m for entry in due for m in entry.members if entry.counted}
+        rows = [sum(chunk.n_rows for chunk in part) for part in self.parts]
+        outcome = Outcome(
+            exchange=id,
+            arrays=total,
+            examples=sum(rows[m] for m in contributors),
+            absent_examples=sum(rows) - sum(rows[m] for m in contributors),
+            absent=tuple(self.groups),
+            opened=opened,
+            anchor=anchor,
+        )
+        self.asked.append(
+            Asked(
+                round=self.round,
+                exchange=exchange,
+                outcome=outcome,
+                contributors=tuple(contributors),
+            )
+        )
+        return outcome
+
+    def _anchor(self, missing: frozenset[int], id: ExchangeId) -> Anchor | None:
+        if not self.has_anchors or not missing or not self._kept:
+            return None
+        kept_id, kept = self._kept[-1]
+        if any(m not in kept or kept[m][0] is not self.solvers[m] for m in missing):
+            return None
+        arrays: dict[str, np.ndarray] = {}
+        for member in sorted(missing):
+            for name, value in kept[member][1].items():
+                arrays[name] = arrays.get(name, 0.0) + value
+        return Anchor(exchange=kept_id, arrays=arrays)
+
+
+# --- data -------------------------------------------------------------------------------------
+
+
+def facts_of(chunks: Sequence[Chunk]) -> DataFacts:
+    """Facts about these chunks, as if they were one block."""
+    columns = max(chunk.layout.n_columns for chunk in chunks)
+    layout = chunks[0].layout
+    assert layout.n_columns == columns
+    return merge_summaries([summarise(0, chunks, layout)])
+
+
+def deal(
+    X: Any,
+    y: np.ndarray,
+    n_parts: int,
+    *,
+    weights: np.ndarray | None = None,
+    chunk_rows: int = 500,
+) -> list[list[Chunk]]:
+    """Cut rows into ``n_parts`` consecutive parts of chunks; X dense or scipy.sparse CSR."""
+    bounds = np.linspace(0, len(y), n_parts + 1).astype(int)
+    binary = sp.issparse(X) and bool(np.all(X.data == 1.0))
+    parts = []
+    for part, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        chunks = []
+        for ordinal, start in enumerate(range(low, high, chunk_rows)):
+            rows = slice(start, min(start + chunk_rows, high))
+            id = ChunkId("0" * 16, part, ordinal)
+            s = None if weights is None else weights[rows]
+            if not sp.issparse(X):
+                chunks.append(dense_chunk(id, y[rows], X[rows], s))
+                continue
+            some = X[rows]
+            shape = (some.indptr, some.indices)
+            if binary:
+                chunks.append(binary_csr_chunk(id, y[rows], *shape, X.shape[1], s))
+            else:
+                chunks.append(csr_chunk(id, y[rows], *shape, some.data, X.shape[1], s))
+        parts.append(chunks)
+    return parts
