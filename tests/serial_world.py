@@ -8,6 +8,7 @@ has a solver without caches.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -294,7 +295,7 @@ def deal(
     bounds = np.linspace(0, len(y), n_parts + 1).astype(int)
     binary = sp.issparse(X) and bool(np.all(X.data == 1.0))
     parts = []
-    for part, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for part, (low, high) in enumerate(itertools.pairwise(bounds)):
         chunks = []
         for ordinal, start in enumerate(range(low, high, chunk_rows)):
             rows = slice(start, min(start + chunk_rows, high))
