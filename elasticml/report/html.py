@@ -26,6 +26,9 @@ _ROWS_MAX = 80
 #: Entries of the timeline that are open to the eye; the rest is folded away.
 _ENTRIES_MAX = 60
 
+#: Signs before an objective that is not exact.
+_KIND_SIGNS = {"estimated": "~", "bound": "≤"}
+
 _PICTURES: tuple[tuple[Callable[[RunData], Picture | None], str], ...] = (
     (objective_picture, "No objective was recorded."),
     (metric_picture, "No test set was evaluated."),
@@ -250,7 +253,7 @@ def _rounds(run: RunData, page: Path) -> str:
     history = run.history
     if history.n_rows == 0:
         return '<section><h2>Rounds</h2><p class="note">No round was finished.</p></section>'
-    names = [name for name in history.names if any(history.cells[name])]
+    names = [n for n in history.names if any(history.cells[n]) and n != "objective_kind"]
     shown = rows_to_show(run)
     rows = [[_cell(run, name, i) for name in names] for i in shown]
     absent = history.column("absent_examples")
@@ -264,7 +267,8 @@ def _rounds(run: RunData, page: Path) -> str:
     return (
         f"<section><h2>Rounds</h2><details{opened}><summary>Table of rounds</summary>"
         f'<p class="small">Row r is the state at the beginning of round r; {note}. Shaded:'
-        f" examples absent.</p>{table_html([n.replace('_', ' ') for n in names], rows, classes)}"
+        " examples absent; ~ an estimate, ≤ a bound.</p>"
+        f"{table_html([n.replace('_', ' ') for n in names], rows, classes)}"
         "</details></section>"
     )
 
@@ -279,6 +283,8 @@ def _cell(run: RunData, name: str, row: int) -> str:
         return text
     if name.endswith("_bytes"):
         return format_size(value)
+    if name == "objective":
+        return _KIND_SIGNS.get(run.history.kinds[row], "") + number(value)
     return f"{value:.3f}" if name == "seconds" else number(value)
 
 

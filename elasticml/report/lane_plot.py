@@ -79,7 +79,7 @@ def lanes_picture(run: RunData) -> Picture | None:
         figure,
         "What every member did",
         f"One lane for each of {len(lanes.slots)} slots over {lanes.end_s:.3g} s: {shares}.",
-        f"One lane a slot. Of all members' time: {shares}."
+        f"One lane a slot; × a loss, ▾ the notice before it. Of all members' time: {shares}."
         + (" In the overview the blue deepens with the share spent computing." if long else ""),
     )
 
@@ -156,17 +156,18 @@ def _draw_gone(ax: Axes, lanes: Lanes, start: float, end: float) -> None:
                     [max(v.start_s, start), min(v.end_s, end)], [i, i],
                     color=KIND_COLOURS["gone"], linewidth=1.0, solid_capstyle="butt",
                 )  # fmt: skip
-    went = [
-        (mark.at_s, i)
-        for i, slot in enumerate(lanes.slots)
-        for mark in lanes.marks
-        if mark.slot == slot and mark.kind == "lost" and start <= mark.at_s <= end
-    ]
-    if went and len(lanes.slots) <= 64:
-        ax.plot(
-            [x for x, _ in went], [y for _, y in went], linestyle="none", marker="x",
-            markersize=4.5, markeredgewidth=1.4, color=KIND_COLOURS["gone"], zorder=5,
-        )  # fmt: skip
+    places = {slot: i for i, slot in enumerate(lanes.slots)}
+    for kind, shape, colour in (("noticed", "v", COLOURS["ink"]), ("lost", "x", COLOURS["red"])):
+        at = [
+            (mark.at_s, places[mark.slot])
+            for mark in lanes.marks
+            if mark.kind == kind and start <= mark.at_s <= end and mark.slot in places
+        ]
+        if at and len(lanes.slots) <= 64:
+            ax.plot(
+                [x for x, _ in at], [y for _, y in at], linestyle="none", marker=shape,
+                markersize=4.5, markeredgewidth=1.4 if shape == "x" else 0, color=colour, zorder=5,
+            )  # fmt: skip
 
 
 def _frame(ax: Axes, lanes: Lanes, start: float, end: float, title: str) -> None:

@@ -90,8 +90,7 @@ def _objective_series(run: RunData) -> list[tuple[Floats, Floats]]:
     """Return a run's curve over all examples; exact and estimated parts without an evaluator."""
     if run.history.has("objective_full"):
         return [full_objective(run.history)]
-    rounds = run.history.column("round")
-    return [(rounds, part) for part in split_exact(run.history)]
+    return list(split_exact(run.history, run.history.column("round")))
 
 
 def _draw_lines(

@@ -65,7 +65,7 @@ def objective_picture(run: RunData) -> Picture | None:
                 known = gap > 0
                 ax.plot(x[known], gap[known], color=COLOURS["purple"])
                 log_ticks(ax)
-                ax.set_title("Duality gap by round" if j == 0 else "Duality gap by time")
+                ax.set_title("Gap by round" if j == 0 else "Gap by time")
             ax.set_xlabel("seconds since the job started" if j else "round")
             if j == 0:
                 whole_ticks(ax)
@@ -194,25 +194,33 @@ def mark_members(ax: Axes, marks: Sequence[Mark], place: Callable[[Mark], float]
     ax.set_xlim(low, high)
 
 
-def split_exact(history: History) -> tuple[Floats, Floats]:
-    """Split the driver's objective into its exact and its other rows, each (n_rows,), else NaN.
+def split_exact(history: History, x: Floats) -> tuple[tuple[Floats, Floats], ...]:
+    """Split the driver's objective into its exact stretches and the others, as (x, y) each.
 
-    A segment between two rows belongs to the row at its left end; both halves keep the joint.
+    A segment between two rows belongs to the row at its left end. Stretches are parted by NaN, so
+    that each is one line and dashes do not start anew at every row.
     """
     own = history.column("objective")
     exact = np.array([kind == "exact" for kind in history.kinds], dtype=bool)
-    after_exact = np.concatenate([[False], exact])[: len(exact)]
-    after_other = np.concatenate([[False], ~exact])[: len(exact)]
-    return np.where(exact | after_exact, own, np.nan), np.where(~exact | after_other, own, np.nan)
+    turns = (np.flatnonzero(np.diff(exact)) + 1).tolist()
+    parts: tuple[list[Floats], list[Floats]] = ([], [])
+    for start, end in zip([0, *turns], [*turns, len(exact)], strict=True):
+        if end == start:
+            continue
+        rows = slice(start, end + 1)
+        gap = np.array([[np.nan], [np.nan]])
+        parts[0 if exact[start] else 1].append(np.hstack([np.stack([x[rows], own[rows]]), gap]))
+    joined = (np.hstack(part) if part else np.empty((2, 0)) for part in parts)
+    return tuple((both[0], both[1]) for both in joined)
 
 
 def _draw_objective(ax: Axes, run: RunData, x: Floats, *, labelled: bool) -> None:
     """Draw the driver's objective, dashed while estimated, and the evaluator's points."""
     history = run.history
     own, full = history.column("objective"), history.column("objective_full")
-    solid, dashed = split_exact(history)
-    ax.plot(x, solid, color=COLOURS["blue"])
-    ax.plot(x, dashed, color=COLOURS["blue"], linestyle=(0, (2, 1.2)))
+    solid, dashed = split_exact(history, x)
+    ax.plot(*solid, color=COLOURS["blue"], marker="o" if history.n_rows == 1 else "")
+    ax.plot(*dashed, color=COLOURS["blue"], linestyle=(0, (2, 1.2)))
     seen = np.isfinite(full)
     if seen.any():
         ax.plot(

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from elasticml.report.plots import split_exact
 from elasticml.report.run import parse_history, read_run
 from elasticml.report.series import (
     absence_windows,
@@ -96,3 +97,13 @@ def test_durations_read_well():
         "2 h 1 min",
         "–",
     ]
+
+
+def test_objective_is_split_into_exact_and_estimated_stretches():
+    table = "round,objective,objective_kind\n" + "".join(
+        f"{r},{10 - r},{'estimated' if r in (2, 4, 5) else 'exact'}\n" for r in range(8)
+    )
+    solid, dashed = split_exact(history(table), np.arange(8.0))
+    np.testing.assert_equal(solid[0], [0, 1, 2, np.nan, 3, 4, np.nan, 6, 7, np.nan])
+    np.testing.assert_equal(dashed[0], [2, 3, np.nan, 4, 5, 6, np.nan])
+    np.testing.assert_equal(dashed[1], 10 - dashed[0])
