@@ -189,6 +189,55 @@ async def test_closing_server_closes_its_links(scheme, choice, kind):
         assert near.closed.is_set()
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+async def test_comm_that_its_server_aborts_takes_the_link_with_it(scheme):
+    async with servers(scheme) as there:
+        near, far = await pair(there)
+        waiting = [asyncio.create_task(link.receive(fresh)) for link in (near, far)]
+        await asyncio.sleep(0)
+
+        far._comm.abort()
+
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [LinkClosedError, LinkClosedError]
+
+
+@pytest.mark.parametrize(("scheme", "choice", "kind"), WAYS)
+async def test_frames_sent_as_soon_as_the_link_is_open_arrive(scheme, choice, kind):
+    async def on_link(link) -> None:
+        await link.send(control(member=link.hello["member"]))
+        await link.send(await link.receive(fresh))
+
+    async with servers(scheme) as there:
+        transport_of(there.scheduler).listen(on_link)
+        for member in range(5):
+            hello = {"member": member, "transport": choice}
+            link = await transport_of(there.workers[0]).connect(there.scheduler.address, hello)
+            await link.send(control(echo=member))
+
+            assert (await link.receive(fresh)).prefix == {"member": member}
+            assert (await link.receive(fresh)).prefix == {"echo": member}
+            link.close()
+
+
+async def test_two_tasks_on_one_end_are_our_own_fault():
+    async with servers() as there:
+        near, far = await pair(there)
+        waiting = asyncio.create_task(far.receive(fresh))
+        payload = memoryview(bytes(64 * 2**20))
+        sending = asyncio.create_task(far.send(Frame(kind=Kind.CHUNK, prefix={}, payload=payload)))
+        await asyncio.sleep(0)
+
+        with pytest.raises(LocalProtocolError, match="two tasks receive"):
+            await far.receive(fresh)
+        with pytest.raises(LocalProtocolError, match="two tasks send"):
+            await far.send(control())
+
+        near.close()
+        outcomes = await asyncio.gather(waiting, sending, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [LinkClosedError, LinkClosedError]
+
+
 async def test_closing_scheduler_closes_the_links_it_accepted():
     async with servers() as there:
         near, far = await pair(there)
