@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
@@ -25,6 +24,9 @@ from elasticml.terms import format_size
 _ROWS_MAX = 80
 #: Entries of the timeline that are open to the eye; the rest is folded away.
 _ENTRIES_MAX = 60
+
+#: Size up to which a page that stands elsewhere carries the history with it.
+_CSV_BYTES_MAX = 2_000_000
 
 #: Signs before an objective that is not exact.
 _KIND_SIGNS = {"estimated": "~", "bound": "≤"}
@@ -72,7 +74,7 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
             _timeline(run),
             _rounds(run, page),
             _settings(run),
-            _footer(run),
+            _footer(),
         ]
     )
     return write_whole(page, document(f"{run.name}: elasticml", body).encode("utf-8"))
@@ -153,7 +155,7 @@ def _objective(run: RunData) -> tuple[float | None, str]:
     """Return the final objective and what it covers."""
     if "objective" in run.summary:
         value = run.summary["objective"]
-        reason = run.summary.get("objective_reason") or "not known over all examples"
+        reason = run.summary.get("objective_missing_because") or "not known over all examples"
         return (value, "over all examples") if value is not None else (None, str(reason))
     own = run.history.column("objective")
     known = np.flatnonzero(np.isfinite(own))
@@ -172,7 +174,9 @@ def _ending(run: RunData) -> str:
     converged = run.summary.get("converged", run.last("JobEnded").get("converged"))
     if not isinstance(converged, bool):
         return "so far" if run.state == "unfinished" else ""
-    return "converged" if converged else "not converged"
+    if converged:
+        return "converged"
+    return str(run.summary.get("stopped_by") or "not converged")
 
 
 def _members(run: RunData) -> tuple[str, str]:
@@ -258,11 +262,8 @@ def _rounds(run: RunData, page: Path) -> str:
     rows = [[_cell(run, name, i) for name in names] for i in shown]
     absent = history.column("absent_examples")
     classes = ["away" if absent[i] > 0 else "" for i in shown]
-    csv_path = run.path / "history.csv"
     note = f"{len(shown)} of {history.n_rows} rows" if len(shown) < history.n_rows else "every row"
-    if csv_path.is_file():
-        href = quote(os.path.relpath(csv_path, page.parent))
-        note += f', the whole table is in <a href="{href}">history.csv</a>'
+    note += _whole_table(run, page)
     opened = " open" if history.n_rows <= 15 else ""
     return (
         f"<section><h2>Rounds</h2><details{opened}><summary>Table of rounds</summary>"
@@ -270,6 +271,23 @@ def _rounds(run: RunData, page: Path) -> str:
         " examples absent; ~ an estimate, ≤ a bound.</p>"
         f"{table_html([n.replace('_', ' ') for n in names], rows, classes)}"
         "</details></section>"
+    )
+
+
+def _whole_table(run: RunData, page: Path) -> str:
+    """Link to the whole history: the file beside the page, else a copy inside the page."""
+    csv_path = run.path / "history.csv"
+    if not csv_path.is_file():
+        return ""
+    if page.parent.resolve() == run.path.resolve():
+        return ', the whole table is in <a href="history.csv">history.csv</a>'
+    content = csv_path.read_bytes()
+    if len(content) > _CSV_BYTES_MAX:
+        return ", the whole table is in the run directory's history.csv"
+    copy = base64.b64encode(content).decode("ascii")
+    return (
+        ', the whole table is <a download="history.csv"'
+        f' href="data:text/csv;base64,{copy}">history.csv</a>'
     )
 
 
@@ -323,9 +341,9 @@ def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]
     return found
 
 
-def _footer(run: RunData) -> str:
-    """Say where the page comes from."""
+def _footer() -> str:
+    """Say where the page's figures come from."""
     return (
-        f"<footer>Written by elasticml from {esc(run.path)}: story.jsonl, history.csv and"
-        " summary.json hold all figures of this page.</footer>"
+        "<footer>Written by elasticml; story.jsonl, history.csv and summary.json of the run hold"
+        " every figure of this page.</footer>"
     )

@@ -70,7 +70,7 @@ def lanes_picture(run: RunData) -> Picture | None:
         _round_axis(ax, times, named=i == 0)
     busy = occupancy(lanes, np.array([lanes.start_s, lanes.end_s]))[:, 0, :].mean(axis=0)
     shares = ", ".join(
-        f"{100 * busy[KINDS.index(kind)]:.0f} % {words}"
+        f"{_percent(busy[KINDS.index(kind)])} {words}"
         for kind, words in _KIND_WORDS.items()
         if _any(lanes, kind)
     )
@@ -82,6 +82,11 @@ def lanes_picture(run: RunData) -> Picture | None:
         f"One lane a slot; × a loss, ▾ the notice before it. Of all members' time: {shares}."
         + (" In the overview the blue deepens with the share spent computing." if long else ""),
     )
+
+
+def _percent(share: float) -> str:
+    """Write a share that is not nothing."""
+    return "under 1 %" if share < 0.005 else f"{100 * share:.0f} %"
 
 
 def _any(lanes: Lanes, kind: Kind) -> bool:

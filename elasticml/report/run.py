@@ -243,7 +243,8 @@ def _state(
 ) -> Literal["finished", "unfinished", "failed", "cancelled"]:
     """Tell how the run ended, as far as its files say."""
     ended = next((r for r in reversed(records) if r["event"] == "JobEnded"), None)
-    said = f"{(ended or {}).get('reason', '')} {summary.get('reason', '')}".lower()
+    told = [(ended or {}).get(key, "") for key in ("state", "reason")]
+    said = " ".join(str(word) for word in (*told, summary.get("stopped_by", ""))).lower()
     if "cancel" in said or "interrupt" in said:
         return "cancelled"
     if "fail" in said or summary.get("error"):

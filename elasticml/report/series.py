@@ -118,25 +118,20 @@ def membership_marks(records: Sequence[Record]) -> tuple[Mark, ...]:
 
 
 def clock(run: RunData) -> Clock:
-    """Place every row of the history on the story's clock.
+    """Tell when each round of the history began.
 
-    The history counts seconds from the first round, the story from the start of the job; the
-    median difference over the rounds that both know joins them.
+    The story knows it exactly. The history's own seconds are those at which a row was finished:
+    they serve for the last row, which no round follows, and for runs without a story.
     """
-    rounds, seconds = run.history.column("round"), run.history.column("seconds")
     begun = {
         finite(record.get("round")): finite(record.get("t"))
         for record in run.records
         if record["event"] == "RoundStarted"
     }
-    offsets = [begun[r] - s for r, s in zip(rounds, seconds, strict=True) if r in begun]
-    offsets = [offset for offset in offsets if math.isfinite(offset)]
-    shift = float(np.median(offsets)) if offsets else 0.0
-    known = np.isfinite(seconds)
-    if known.any():
-        return Clock(rounds[known], seconds[known] + shift)
-    ordered = sorted((r, t) for r, t in begun.items() if math.isfinite(r) and math.isfinite(t))
-    return Clock(np.array([r for r, _ in ordered]), np.array([t for _, t in ordered]))
+    told = zip(run.history.column("round"), run.history.column("seconds"), strict=True)
+    seconds = {float(r): float(s) for r, s in told} | begun
+    known = sorted((r, s) for r, s in seconds.items() if math.isfinite(r) and math.isfinite(s))
+    return Clock(np.array([r for r, _ in known]), np.array([s for _, s in known]))
 
 
 def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

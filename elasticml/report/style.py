@@ -17,6 +17,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from elasticml.errors import ConfigError
+
 #: The colours of a picture on white, by what they mean. The series colours are those of Okabe and
 #: Ito, which stay apart for colour-blind eyes. Each value is unique: in a page the hex code is
 #: replaced by the CSS variable of the same name, which a dark page defines otherwise.
@@ -139,14 +141,26 @@ def svg_markup(figure: Figure, name: str, title: str, alt: str) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> Path:
-    """Write a file under another name and rename it, so that no reader sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file under another name and rename it, so that no reader sees half of it.
+
+    Raises
+    ------
+    ConfigError
+        When the file cannot be written there.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            draft.write_bytes(content)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {str(path)!r}: {error.strerror}; name a place that can be written",
+            path=str(path),
+        ) from error
     return path
 
 

@@ -172,14 +172,36 @@ def _chunks_moved(records: Sequence[Record]) -> tuple[str, str]:
 def _fault_injected(records: Sequence[Record]) -> tuple[str, str]:
     parts = []
     for record in records:
-        for key, words in (("lose", "takes away"), ("return", "brings back")):
-            value = record.get(key)
-            if value is None:
-                continue
-            n = len(value) if isinstance(value, list) else finite(value, 0.0)
-            how = f" ({record['how']})" if key == "lose" and record.get("how") else ""
-            parts.append(f"{words} {count(n, 'member')}{how}")
+        members = record.get("members")
+        n = len(members) if isinstance(members, list) else finite(record.get("count"), 0.0)
+        if record.get("kind") == "return":
+            parts.append(f"brings back {count(n, 'member')}")
+        elif record.get("kind") == "lose":
+            how = ", ".join(str(record[key]) for key in ("how", "phase") if record.get(key))
+            parts.append(f"takes away {count(n, 'member')}" + (f" ({how})" if how else ""))
     return "fault", f"A planned fault {' and '.join(parts) or 'was injected'}."
+
+
+def _data_dealt(records: Sequence[Record]) -> tuple[str, str]:
+    members = finite(records[0].get("members"))
+    among = f" among {count(members, 'member')}" if math.isfinite(members) else ""
+    return "load", f"The data were dealt{among}."
+
+
+def _group_readmitted(records: Sequence[Record]) -> tuple[str, str]:
+    why = ", ".join(dict.fromkeys(str(r["why"]) for r in records if r.get("why")))
+    text = "Absent chunks are being loaded again"
+    return "load", text + (f": {why}." if why else ".")
+
+
+def _move_failed(records: Sequence[Record]) -> tuple[str, str]:
+    reasons = ", ".join(dict.fromkeys(str(r["reason"]) for r in records if r.get("reason")))
+    text = f"{count(_sum(records, 'chunks'), 'chunk')} could not be moved"
+    return "trouble", text + (f": {reasons}." if reasons else ".")
+
+
+def _notice_withdrawn(records: Sequence[Record]) -> tuple[str, str]:
+    return "back", f"The notice was withdrawn: {_names(records)} stay."
 
 
 def _job_ended(records: Sequence[Record]) -> tuple[str, str]:
@@ -204,4 +226,8 @@ _TELLERS: dict[str, Callable[[Sequence[Record]], tuple[str, str]]] = {
     "ChunksMoved": _chunks_moved,
     "FaultInjected": _fault_injected,
     "JobEnded": _job_ended,
+    "DataDealt": _data_dealt,
+    "GroupReadmitted": _group_readmitted,
+    "MoveFailed": _move_failed,
+    "NoticeWithdrawn": _notice_withdrawn,
 }

@@ -127,15 +127,10 @@ def fabricate(
     world = _World(members, seed)
     _begin(world, absent, members)
     victims = set(range(0, members, 2)) if 2 * lose == members else set(range(lose))
-    started = world.t
     number = 0
-    for r in range(rounds + 1):
+    for r in range(rounds):
         if r == back and victims - world.here:
             _return(world, r, sorted(victims - world.here))
-        gone = members - len(world.here)
-        _row(world, r, rounds, started, absent, at, back, lose, test, gone, members)
-        if r == rounds:
-            break
         world.tell("RoundStarted", round=r, cause=f"round {r}")
         lost: set[int] = set()
         if r == at and lose:
@@ -145,8 +140,11 @@ def fabricate(
             world.exchange(number, r, phase, lost, members)
             world.here -= lost
             lost = set()
+        _row(world, r, rounds, absent, at, back, lose, test, members)
         world.tell("RoundEnded", **world.made.rows[-1])
-    world.tell("JobEnded", reason="rounds", converged=False, cause="stop")
+    _row(world, rounds, rounds, absent, at, back, lose, test, members)
+    world.tell("JobEnded", round=rounds, state="done", reason="stopped as asked", converged=False,
+               cause="trainer")  # fmt: skip
     _summarise(world, rounds, members, lose, absent, test)
     return world.made
 
@@ -179,7 +177,15 @@ def _begin(world: _World, absent: str, members: int) -> None:
 
 def _lose(world: _World, r: int, victims: set[int], how: str, members: int) -> set[int]:
     cause = f"fault of the job file at round {r}"
-    world.tell("FaultInjected", round=r, lose=len(victims), how=how, phase="compute", cause=cause)
+    world.tell(
+        "FaultInjected",
+        round=r,
+        kind="lose",
+        how=how,
+        phase="compute",
+        members=[world.name(slot) for slot in sorted(victims)],
+        cause=cause,
+    )
     if how == "notice":
         for slot in sorted(victims):
             world.tell("MemberNoticed", member=world.name(slot), grace_s=5.0, round=r, cause=cause)
@@ -203,7 +209,7 @@ def _lose(world: _World, r: int, victims: set[int], how: str, members: int) -> s
 
 def _return(world: _World, r: int, slots: list[int]) -> None:
     cause = f"fault of the job file at round {r}"
-    world.tell("FaultInjected", round=r, **{"return": len(slots)}, cause=cause)
+    world.tell("FaultInjected", round=r, kind="return", count=len(slots), cause=cause)
     for slot in slots:
         world.t += 0.015
         world.life[slot] += 1
@@ -214,18 +220,21 @@ def _return(world: _World, r: int, slots: list[int]) -> None:
         world.tell("MemberActive", member=world.name(slot), chunks=64, examples=5000, round=r,
                    cause="chunks read again")  # fmt: skip
         world.here.add(slot)
+    world.tell("GroupReadmitted", group=1, members=[world.name(slot) for slot in slots], round=r,
+               why=f"{len(slots)} members free, {len(slots)} needed", cause=cause)  # fmt: skip
     world.tell("GroupReturned", group=1, chunks=448, examples=35_000, round=r, cause=cause)
 
 
 def _row(
-    world: _World, r: int, rounds: int, started: float, absent: str, at: int, back: int,
-    lose: int, test: bool, gone: int, members: int,
+    world: _World, r: int, rounds: int, absent: str, at: int, back: int, lose: int, test: bool,
+    members: int,
 ) -> None:  # fmt: skip
+    gone = members - len(world.here)
     full, believed = gap_at(r, absent, at, back, lose)
     away = bool(gone) and world.moved == 0
     row: dict[str, Any] = dict.fromkeys(COLUMNS, None)
     row |= {
-        "round": r, "seconds": round(world.t - started, 4),
+        "round": r, "seconds": round(world.t, 4),
         "step": 0.5 + 0.4 * math.sin(r / 3) ** 2,
         "objective": OPTIMUM + believed, "members": len(world.here),
         "objective_kind": "estimated" if away else "exact",
@@ -249,7 +258,8 @@ def _summarise(
     world.made.summary = {
         "name": f"splice-{absent}", "rounds": rounds, "seconds": last["seconds"],
         "objective": last["objective_full"] or last["objective"], "gap": None,
-        "gap_is_bound": False, "converged": False, "reason": "rounds", "examples": ROWS,
+        "gap_is_bound": False, "converged": False,
+        "stopped_by": "stopped as asked", "examples": ROWS,
         "features": FEATURES, "train": {"accuracy": 0.991},
         "test": {"accuracy": 0.97, "auroc": 0.98, "auprc": last["test_auprc"], "logloss": 0.05}
         if test else {},

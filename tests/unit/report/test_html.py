@@ -1,5 +1,6 @@
 """The report of one run, of every odd kind."""
 
+import base64
 import csv
 import json
 import re
@@ -94,11 +95,19 @@ def test_colours_follow_the_page_s_scheme(tmp_path):
     assert left == set()
 
 
-def test_page_elsewhere_links_to_the_history_where_it_is(tmp_path):
+def test_page_elsewhere_carries_the_history_with_it(tmp_path):
     path = fabricate_run(tmp_path / "a b", rounds=4, at=1, back=2)
     page = write_report(path, tmp_path / "out" / "page.html")
-    assert "../a%20b/history.csv" in check(page).links
+    (link,) = [found for found in check(page).links if found.startswith("data:text/csv;base64,")]
+    assert base64.b64decode(link.partition(",")[2]) == (path / "history.csv").read_bytes()
     assert (tmp_path / "out" / "lanes.png").exists()
+
+
+def test_place_that_cannot_be_written_is_refused_in_one_line(tmp_path):
+    path = fabricate_run(tmp_path / "r", rounds=2, at=1, back=2)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match=r"cannot write .*; name a place that can be written"):
+        write_report(path, tmp_path / "file" / "page.html")
 
 
 def edit_history(path, change):

@@ -34,7 +34,7 @@ def test_picture_has_a_named_line_for_each_run_and_the_absence_shaded(runs):
         words = {text.get_text() for text in ax.texts}
         assert set(KINDS) <= words
         (shade,) = [p for p in ax.patches if p.get_facecolor()[:3] == pytest.approx(rgb(ABSENCE))]
-        assert (shade.get_x(), shade.get_width()) == (21, 19)
+        assert (shade.get_x(), shade.get_width()) == (20, 20)
     assert right.get_title(loc="left") == "Test AUPRC"
 
 
@@ -77,7 +77,7 @@ def test_row_that_was_not_evaluated_shows_the_estimate_and_an_earlier_metric(run
 
 
 def test_rounds_are_chosen_from_the_runs(runs, tmp_path):
-    assert choose_rounds([read_run(run) for run in runs]) == (15, 21, 30, 39, 45, 60)
+    assert choose_rounds([read_run(run) for run in runs]) == (15, 20, 30, 39, 45, 60)
     long = fabricate_run(tmp_path / "long", rounds=300)
     assert choose_rounds([read_run(long)]) == (100, 150, 199, 250, 300)
 

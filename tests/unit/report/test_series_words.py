@@ -1,11 +1,12 @@
 """What is derived from a run: windows, marks, clocks, curves; and its story in words."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 
 from elasticml.report.plots import split_exact
-from elasticml.report.run import parse_history, read_run
+from elasticml.report.run import RunData, parse_history, read_run
 from elasticml.report.series import (
     absence_windows,
     clock,
@@ -34,11 +35,13 @@ def test_losses_and_returns_are_counted_by_round(tmp_path):
     assert marks == [("lost", 5, 7), ("back", 10, 7)]
 
 
-def test_clock_places_history_rows_on_the_story_s_time(tmp_path):
+def test_clock_gives_each_round_its_start_and_the_last_row_the_end(tmp_path):
     run = read_run(fabricate_run(tmp_path / "r", rounds=20, at=5, back=10))
     begun = {r["round"]: r["t"] for r in run.records if r["event"] == "RoundStarted"}
     times = clock(run)
-    np.testing.assert_allclose([times.at(r) for r in range(20)], list(begun.values()), atol=2e-4)
+    np.testing.assert_allclose([times.at(r) for r in range(20)], list(begun.values()), atol=1e-12)
+    ended = next(r["t"] for r in run.records if r["event"] == "JobEnded")
+    assert times.at(20) == ended
 
 
 def test_members_count_from_taking_part_until_lost(tmp_path):
@@ -82,7 +85,8 @@ def test_timeline_tells_a_round_s_losses_in_one_sentence_with_their_cause(tmp_pa
 def test_timeline_of_records_without_fields_still_has_a_line_for_each():
     events = (
         "JobStarted DataLoaded MemberJoined MemberActive MemberNoticed MemberLost ChunksAbsent "
-        "GroupReturned ChunksMoved FaultInjected JobEnded Unheard"
+        "GroupReturned ChunksMoved FaultInjected DataDealt GroupReadmitted MoveFailed "
+        "NoticeWithdrawn JobEnded Unheard"
     ).split()
     entries = timeline([{"t": 0.0, "event": event} for event in events])
     assert len(entries) == len(events) - 1
@@ -107,3 +111,8 @@ def test_objective_is_split_into_exact_and_estimated_stretches():
     np.testing.assert_equal(solid[0], [0, 1, 2, np.nan, 3, 4, np.nan, 6, 7, np.nan])
     np.testing.assert_equal(dashed[0], [2, 3, np.nan, 4, 5, 6, np.nan])
     np.testing.assert_equal(dashed[1], 10 - dashed[0])
+
+
+def test_clock_of_a_run_without_a_story_is_the_history_s():
+    run = RunData(path=Path("r"), name="r", history=history("round,seconds\n0,1.5\n1,\n2,3.5\n"))
+    assert [clock(run).at(r) for r in (0, 1, 2)] == [1.5, 2.5, 3.5]
