@@ -87,18 +87,31 @@ def value_and_slope(code: int, margins: F64, targets: F64, weights: F64, slope_o
 
 
 @_kernel
-def values_along(
-    code: int, margins: F64, directions: F64, targets: F64, weights: F64, steps: F64, out: F64
+def along(
+    code: int,
+    margins: F64,
+    directions: F64,
+    targets: F64,
+    weights: F64,
+    steps: F64,
+    values_out: F64,
+    slopes_out: F64,
 ) -> None:
-    """Add ``sum_i s_i loss(z_i + t_j u_i, y_i)`` to ``out[j]`` for every step ``t_j``."""
+    """Add the loss and its derivative by the length to the outputs, for every length ``t_j``.
+
+    ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and ``sum_i s_i u_i loss'(z_i + t_j u_i, y_i)``.
+    """
     weighted = weights.size > 0
     for j in range(steps.size):
         t = steps[j]
-        total = 0.0
+        value, slope = 0.0, 0.0
         for i in range(margins.size):
             s = weights[i] if weighted else 1.0
-            total += s * _value(code, margins[i] + t * directions[i], targets[i])
-        out[j] += total
+            z = margins[i] + t * directions[i]
+            value += s * _value(code, z, targets[i])
+            slope += s * directions[i] * _slope(code, z, targets[i])
+        values_out[j] += value
+        slopes_out[j] += slope
 
 
 @_kernel

@@ -57,21 +57,24 @@ class Loss(Protocol):
         """
         ...
 
-    def values_along(
+    def along(
         self,
         margins: F64,
         directions: F64,
         targets: F64,
         weights: F64 | None,
         steps: F64,
-        out: F64,
+        values_out: F64,
+        slopes_out: F64,
     ) -> None:
-        """Add ``sum_i s_i loss(z_i + t_j u_i, y_i)`` to ``out[j]`` for every step.
+        """Add value and slope of the summed loss along a direction, for every step length.
+
+        ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and its derivative by ``t_j``.
 
         Parameters
         ----------
         margins, directions, targets : ndarray (n,)
-        steps, out : ndarray (J,)
+        steps, values_out, slopes_out : ndarray (J,)
         """
         ...
 
@@ -106,18 +109,19 @@ class MarginLoss:
         s = _NO_WEIGHTS if weights is None else weights
         return float(kernels.value_and_slope(self.code, margins, targets, s, slope_out))
 
-    def values_along(
+    def along(
         self,
         margins: F64,
         directions: F64,
         targets: F64,
         weights: F64 | None,
         steps: F64,
-        out: F64,
+        values_out: F64,
+        slopes_out: F64,
     ) -> None:
         """See :class:`Loss`."""
         s = _NO_WEIGHTS if weights is None else weights
-        kernels.values_along(self.code, margins, directions, targets, s, steps, out)
+        kernels.along(self.code, margins, directions, targets, s, steps, values_out, slopes_out)
 
     def curvature(self, margins: F64, targets: F64, weights: F64 | None, out: F64) -> None:
         """See :class:`Loss`."""

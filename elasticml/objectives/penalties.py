@@ -31,6 +31,11 @@ class L2:
         ww, wd, dd = float(p @ p), float(p @ d), float(d @ d)
         return 0.5 * self.strength * (ww + steps * (2.0 * wd + steps * dd))
 
+    def slope_along(self, w: F64, direction: F64, steps: F64) -> F64:
+        """Return the derivative of :meth:`value_along` by the length; new, shape (J,)."""
+        p, d = w[: self.n_penalised], direction[: self.n_penalised]
+        return self.strength * (float(p @ d) + steps * float(d @ d))
+
     def gradient(self, w: F64) -> F64:
         """Return ``strength * w``, zero at the intercept; new, shape of ``w``."""
         out = self.strength * w

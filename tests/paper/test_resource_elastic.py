@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -66,7 +68,7 @@ def close(got: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-13)
 
 
-# --- Algorithm 1 ------------------------------------------------------------------------------
+# --- Algorithm 1 --------------------------------------------------------------------------------
 
 
 def test_undisturbed_rounds_are_distributed_batch_gradient_descent() -> None:
@@ -95,7 +97,7 @@ def test_a_line_search_costs_one_exchange_and_no_pass_over_the_data_but_the_dire
     assert run.phases(0)[:2] == ["gradient", "curvature"]
     assert run.phases(4) == ["gradient", "probe"]
     objectives = [row.objective for row in run.rows]
-    assert all(b < a for a, b in zip(objectives, objectives[1:], strict=False))
+    assert all(b < a for a, b in itertools.pairwise(objectives))
 
 
 @pytest.mark.parametrize("settings", [{}, SEARCH], ids=["constant", "line search"])
@@ -230,7 +232,7 @@ def test_without_a_previous_model_the_vanished_are_ignored_and_the_row_says_so()
     close(run.w(4), w - STEP * penalised(gradient(w, *EVERYBODY), w))
 
 
-# --- lines 18 to 21 -------------------------------------------------------------------------------
+# --- lines 18 to 21 -----------------------------------------------------------------------------
 
 
 def test_a_stand_in_goes_when_its_gradient_is_in_the_sum_again_and_not_before() -> None:
@@ -266,7 +268,7 @@ def test_a_group_that_returns_and_vanishes_at_once_keeps_a_stand_in() -> None:
     close(run.w(7), w - STEP * penalised(gradient(w, 0, *range(2, 7)) + gradient(run.w(1), 1), w))
 
 
-# --- anchors ----------------------------------------------------------------------------------------
+# --- anchors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [{}, SEARCH], ids=["constant", "line search"])
@@ -300,7 +302,7 @@ def test_members_that_vanish_after_their_gradient_was_counted_are_anchored_at_it
     close(run.w(5), w - STEP * penalised(total, w))
 
 
-# --- line search on the estimated objective ----------------------------------------------------------
+# --- line search on the estimated objective -----------------------------------------------------
 
 
 def estimated(
@@ -325,9 +327,7 @@ def test_the_line_search_descends_the_estimated_objective(during: str) -> None:
         assert gain >= 0.99e-4 * step * g @ g
 
 
-def test_a_loss_in_a_probe_is_corrected_where_the_gradient_is_known_and_the_probe_repeated() -> (
-    None
-):
+def test_a_loss_in_a_probe_is_corrected_at_the_same_model_and_the_probe_repeated() -> None:
     run = train(Vanish(round=3, members=(1, 4), during="probe"), **SEARCH)
     assert run.phases(3) == ["gradient", "probe", "correct", "probe"]
     correction = next(a for a in run.asked if a.phase == "correct")
@@ -343,7 +343,7 @@ def test_the_step_is_found_anew_when_the_set_of_examples_changes() -> None:
     assert starts == [0, 3, 6]
 
 
-# --- the baselines ---------------------------------------------------------------------------------
+# --- the baselines ------------------------------------------------------------------------------
 
 
 def test_ignore_sums_the_available_and_rescaled_takes_their_mean() -> None:

@@ -17,8 +17,8 @@ ARMIJO: Final = 1e-4
 PROBED: Final = 4
 #: Exchanges after which a search gives up: the last length is 2**-47 of the first.
 PROBES_MAX: Final = 12
-#: A rise within this share of the value is rounding.
-ROUNDING: Final = 1e-15
+#: Share of the objective's value below which what a step promises is lost in rounding.
+HIDDEN: Final = 1e-10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +34,30 @@ def lengths(longest: float, probe: int) -> F64:
     return np.array([longest * 0.5**k for k in range(probe * PROBED, (probe + 1) * PROBED)])
 
 
-def choose(steps: F64, values: F64, value: float, slope: float) -> Accepted | None:
+def choose(steps: F64, values: F64, slopes: F64, value: float, slope: float) -> Accepted | None:
     """Return the longest step with ``f(w + t p) <= f(w) + 1e-4 t slope``, or None.
+
+    Near the optimum values differ by less than their rounding. There the condition's equivalent
+    for the quadratic between the two points, ``slope at t <= (2e-4 - 1) slope``, is tested instead.
 
     Parameters
     ----------
-    steps, values : ndarray (J,)
-        Lengths, longest first, and the objective there; not finite where it overflows.
+    steps, values, slopes : ndarray (J,)
+        Lengths, longest first; the objective there, not finite where it overflows, and its
+        derivative by the length.
     value, slope : float
         The objective and its derivative along the direction, at length 0.
 
-    Source: Armijo's condition; the resource-elastic paper performs an unspecified line search.
+    Source: Armijo's condition; the approximate condition of Hager and Zhang (2005). The
+    resource-elastic paper performs an unspecified line search.
     """
-    bound = value + ARMIJO * steps * slope + ROUNDING * abs(value)
-    for step, there, most in zip(steps.tolist(), values.tolist(), bound.tolist(), strict=True):
-        if there <= most:
+    for step, there, rise in zip(steps.tolist(), values.tolist(), slopes.tolist(), strict=True):
+        hidden = HIDDEN * abs(value)
+        if -step * slope > hidden:
+            accepts = there <= value + ARMIJO * step * slope
+        else:
+            accepts = there <= value + hidden and rise <= (2.0 * ARMIJO - 1.0) * slope
+        if accepts:
             return Accepted(step=step, value=there)
     return None
 

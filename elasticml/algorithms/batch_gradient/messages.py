@@ -7,8 +7,9 @@
     of multiplying by w; a chunk without them multiplies. ``scratch`` leaves the caches as they are.
 ``probe``
     Down: ``steps`` (J,), and ``direction`` (n_sent,) when it is new. Up: ``values`` (J,), sums of
-    losses at ``w + t_j * direction``; ``uncached`` (), the examples that could not take part,
-    because their chunk came after ``point`` or ``direction`` did.
+    losses at ``w + t_j * direction``, and ``slopes`` (J,), their derivatives by t; ``uncached`` (),
+    the examples that could not take part, because their chunk came after ``point`` or
+    ``direction`` did.
 ``curvature``
     As ``probe`` without steps. Up: ``curvature`` (), the loss's second derivative along the
     direction at ``w``; ``uncached``.
@@ -81,7 +82,7 @@ def probe_exchange(
     return Exchange(
         operation=PROBE,
         model={**model, "steps": steps},
-        returns={"values": steps.shape, "uncached": ()},
+        returns={"values": steps.shape, "slopes": steps.shape, "uncached": ()},
         parameters=parameters,
         require=require,
         seal=seal,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.algorithms.base import Arrays, Exchange, Outcome
 from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated
 from elasticml.algorithms.batch_gradient.line_search import (
     PROBES_MAX,
@@ -76,23 +76,27 @@ def search(
         outcome = yield from _probe(elastic, ray, steps)
         if outcome is None:
             return "again"
-        values = _objective_along(elastic, penalty, ray, steps, outcome.arrays["values"])
-        accepted = choose(steps, values, ray.value, ray.slope)
+        values, slopes = _objective_along(elastic, penalty, ray, steps, outcome.arrays)
+        accepted = choose(steps, values, slopes, ray.value, ray.slope)
         if accepted is not None:
             return accepted
     return None
 
 
 def _objective_along(
-    elastic: Elastic, penalty: L2, ray: Ray, steps: F64, losses: NDArray[np.float64]
-) -> F64:
+    elastic: Elastic, penalty: L2, ray: Ray, steps: F64, arrays: Arrays
+) -> tuple[F64, F64]:
+    """Return the estimated objective and its slope at every length; both new, shape (J,)."""
     w, p = ray.origin.point.w, ray.direction
     stand_ins = elastic.stand_ins
-    total = np.asarray(losses, np.float64)
+    values, slopes = np.array(arrays["values"]), np.array(arrays["slopes"])
     if stand_ins.entries:
-        total = total + (stand_ins.value(w) + steps * float(stand_ins.gradient @ p))
-    result: F64 = total / elastic.divisor(ray.origin.sums) + penalty.value_along(w, p, steps)
-    return result
+        slope = float(stand_ins.gradient @ p)
+        values += stand_ins.value(w) + steps * slope
+        slopes += slope
+    divisor = elastic.divisor(ray.origin.sums)
+    values = values / divisor + penalty.value_along(w, p, steps)
+    return values, slopes / divisor + penalty.slope_along(w, p, steps)
 
 
 def _probe(elastic: Elastic, ray: Ray, steps: F64) -> Generator[Exchange, Outcome, Outcome | None]:

@@ -178,7 +178,8 @@ class BatchGradientSolver:
         steps = None if asked is None else np.array(asked, np.float64)
 
         def run(part: Sequence[Chunk]) -> F64:
-            out = np.zeros(1 if steps is None else steps.size)
+            # Row 0: values, or the curvature; row 1: slopes.
+            out = np.zeros((2, 1 if steps is None else steps.size))
             for chunk in part:
                 cache = self._caches[chunk.id]
                 if cache.direction != direction:
@@ -189,17 +190,18 @@ class BatchGradientSolver:
                     cache.direction = int(direction)
                 rows = (cache.margins, cache.directions, cache.targets, cache.weights)
                 if steps is None:
-                    out += self._settings.loss.curvature_along(*rows)
+                    out[0] += self._settings.loss.curvature_along(*rows)
                 else:
-                    self._settings.loss.values_along(*rows, steps, out)
+                    self._settings.loss.along(*rows, steps, out[0], out[1])
             return out
 
-        total = np.zeros(1 if steps is None else steps.size)
+        total = np.zeros((2, 1 if steps is None else steps.size))
         for part in parallel.map(run, _runs(here, parallel.n_threads)):
             total += part
         uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
-        came = {"curvature": total.reshape(())} if steps is None else {"values": total}
-        return {**came, "uncached": np.array(float(uncached))}
+        if steps is None:
+            return {"curvature": total[0].reshape(()), "uncached": np.array(float(uncached))}
+        return {"values": total[0], "slopes": total[1], "uncached": np.array(float(uncached))}
 
     # --- columns ----------------------------------------------------------------------------
 

@@ -123,8 +123,7 @@ class _Descent:
             )
             if evaluated is None:
                 return self._roll_back()
-            value, gradient = self._objective(evaluated)
-            norm = float(np.linalg.norm(gradient))
+            value, gradient, norm = self._objective(evaluated)
             finished = self._check(value, norm)
             if finished is not None:
                 return finished
@@ -162,16 +161,21 @@ class _Descent:
             self.failed_searches = 0
         return result
 
-    def _objective(self, evaluated: Evaluated) -> tuple[float, F64]:
-        """Estimated objective and its gradient: stand-ins' share included, penalty once."""
+    def _objective(self, evaluated: Evaluated) -> tuple[float, F64, float]:
+        """Estimated objective, its gradient, and that one's norm.
+
+        Stand-ins have their share in it; the penalty is added here, once.
+        """
         elastic, w, sums = self.elastic, evaluated.point.w, evaluated.sums
         loss, gradient = sums.loss, sums.gradient
         if elastic.stand_ins.entries:
             loss = loss + elastic.stand_ins.value(w)
             gradient = gradient + elastic.stand_ins.gradient
         divisor = elastic.divisor(sums)
-        value = loss / divisor + self.penalty.value(w)
-        return value, gradient / divisor + self.penalty.gradient(w)
+        with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is an error
+            value = loss / divisor + self.penalty.value(w)
+            gradient = gradient / divisor + self.penalty.gradient(w)
+            return value, gradient, float(np.linalg.norm(gradient))
 
     def _ray(self, evaluated: Evaluated, value: float, gradient: F64) -> Ray:
         self.directions += 1

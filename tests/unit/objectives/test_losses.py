@@ -52,16 +52,17 @@ def test_far_margins_neither_overflow_nor_vanish(loss: Loss) -> None:
 
 
 @ALL
-def test_values_along_a_direction_equal_values_at_the_points(loss: Loss) -> None:
+def test_values_and_slopes_along_a_direction_are_those_at_the_points(loss: Loss) -> None:
     z, y = grid(loss)
-    z = z[:-2]
-    y = y[:-2]
+    z, y = z[:-2], y[:-2]
     u, s = np.sin(np.arange(z.size)), np.linspace(0.5, 2.0, z.size)
-    steps, out = np.array([0.0, 0.25, 2.0]), np.full(3, 10.0)
-    loss.values_along(z, u, y, s, steps, out)
+    steps, values_out, slopes_out = np.array([0.0, 0.25, 2.0]), np.full(3, 10.0), np.full(3, 20.0)
+    loss.along(z, u, y, s, steps, values_out, slopes_out)
     slope = np.empty(z.size)
-    wanted = [10.0 + loss.value_and_slope(z + t * u, y, s, slope) for t in steps]
-    np.testing.assert_allclose(out, wanted, rtol=1e-14)
+    for j, t in enumerate(steps):
+        wanted = 10.0 + loss.value_and_slope(z + t * u, y, s, slope)
+        np.testing.assert_allclose(values_out[j], wanted, rtol=1e-14)
+        np.testing.assert_allclose(slopes_out[j], 20.0 + slope @ u, rtol=1e-13)
 
 
 @ALL
@@ -108,6 +109,8 @@ def test_the_penalty_leaves_the_intercept_alone() -> None:
     steps = np.array([0.0, 1.0, 4.0])
     wanted = [penalty.value(w + t * d) for t in steps]
     np.testing.assert_allclose(penalty.value_along(w, d, steps), wanted, rtol=1e-14)
+    slopes = [penalty.gradient(w + t * d) @ d for t in steps]
+    np.testing.assert_allclose(penalty.slope_along(w, d, steps), slopes, rtol=1e-14)
 
 
 def test_prox_and_conjugate_are_what_they_say() -> None:

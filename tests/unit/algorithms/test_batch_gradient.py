@@ -1,0 +1,178 @@
+"""The whole algorithm against scikit-learn's optima, its settings, its ends and its errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+
+from elasticml.algorithms.batch_gradient.settings import read_settings
+from elasticml.algorithms.registry import algorithm
+from elasticml.errors import ConfigError, DataError, JobFailedError
+from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
+
+RNG = np.random.default_rng(8)
+X = RNG.normal(size=(120, 5)) * [1.0, 3.0, 0.2, 1.0, 1.0] + [0.0, 2.0, 1.0, 0.0, 0.0]
+SIGNAL = X @ [0.5, -0.4, 2.0, 0.0, 1.0] + RNG.normal(size=120)
+Y = np.where(SIGNAL > 1.5, 7.0, 3.0)
+S = RNG.uniform(0.5, 2.0, 120)
+L2 = 0.02
+
+
+def train(y: np.ndarray = Y, rounds: int = 3000, weights: Any = None, **settings: Any) -> Run:
+    schedule = settings.pop("schedule", ())
+    world = World(
+        settings={"l2": L2, "tolerance": 1e-9, **settings},
+        parts=deal(X, y, 4, weights=weights, chunk_rows=10),
+        schedule=schedule,
+    )
+    return world.run(rounds)
+
+
+def solution(run: Run) -> np.ndarray:
+    assert run.model.converged, run.model.reason
+    return np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])
+
+
+@pytest.mark.parametrize("scale", ["none", "maxabs", "standard"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_logistic_regression_finds_scikit_learns_optimum(scale: str, intercept: bool) -> None:
+    run = train(scale=scale, intercept=intercept, weights=S, class_weight="balanced")
+    scaler = {"none": None, "maxabs": MaxAbsScaler(), "standard": StandardScaler()}[scale]
+    scaled = X if scaler is None else scaler.fit_transform(X)
+    # Balanced by the numbers of examples; scikit-learn's own balances their weights.
+    balanced = {label: 120 / (2 * np.sum(label == Y)) for label in (3.0, 7.0)}
+    total = sum(S[label == Y].sum() * weight for label, weight in balanced.items())
+    model = LogisticRegression(
+        C=1 / (L2 * total),
+        fit_intercept=intercept,
+        class_weight=balanced,
+        tol=1e-12,
+        solver="newton-cholesky",
+    ).fit(scaled, Y, S)
+    wanted = model.decision_function(scaled)
+    got = X @ solution(run)[:5] + solution(run)[5]
+    np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+def test_squared_loss_finds_ridges_optimum() -> None:
+    run = train(y=SIGNAL, loss="squared", intercept=True, scale="standard")
+    model = Ridge(alpha=L2 * 120, tol=1e-14).fit(StandardScaler().fit_transform(X), SIGNAL)
+    wanted = model.predict(StandardScaler().fit_transform(X))
+    np.testing.assert_allclose(X @ solution(run)[:5] + solution(run)[5], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["smoothed_hinge", "squared_hinge"])
+def test_the_smooth_hinges_end_where_the_gradient_vanishes(loss: str) -> None:
+    run = train(loss=loss, intercept=True, l2=0.2)
+    w = solution(run)
+    y = np.where(Y == 7.0, 1.0, -1.0)
+    room = np.maximum(1.0 - y * (X @ w[:5] + w[5]), 0.0)
+    slope = -y * (np.minimum(room, 1.0) if loss == "smoothed_hinge" else 2 * room)
+    np.testing.assert_allclose(X.T @ slope / 120 + 0.2 * w[:5], 0.0, atol=1e-8)
+    np.testing.assert_allclose(slope.mean(), 0.0, atol=1e-8)
+
+
+def test_the_result_after_the_last_return_is_the_undisturbed_optimum() -> None:
+    schedule = (
+        Vanish(round=5, members=(1, 2)),
+        Vanish(round=7, members=(0,), during="probe"),
+        Return(round=30),
+    )
+    run, plain = train(schedule=schedule, intercept=True), train(intercept=True)
+    np.testing.assert_allclose(solution(run), solution(plain), atol=1e-7)
+    assert run.model.objective == pytest.approx(plain.model.objective, rel=1e-12)
+
+
+def test_a_step_size_left_out_is_safe() -> None:
+    for scale in ("none", "standard"):
+        run = train(step="constant", scale=scale, intercept=True, rounds=40)
+        objectives = [row.objective for row in run.rows]
+        assert np.all(np.diff(objectives) < 0)
+
+
+def test_convergence_is_declared_only_when_nobody_is_absent() -> None:
+    schedule = (Vanish(round=5, members=(1,)), Return(round=1500))
+    run = train(schedule=schedule, tolerance=1e-4)
+    assert len(run.rows) > 1500
+    assert run.model.converged
+    assert run.model.reason == "gradient norm <= 0.0001 of the first"
+
+
+def test_a_run_that_is_stopped_tells_its_final_objective() -> None:
+    for settings in ({}, {"step": "constant", "step_size": 0.05}):
+        run = train(rounds=4, **settings)
+        w = np.append(run.model.arrays["coef"][0], 0.0)
+        y = np.where(Y == 7.0, 1.0, -1.0)
+        wanted = np.logaddexp(0, -y * (X @ w[:5])).mean() + L2 / 2 * w @ w
+        assert run.model.objective == pytest.approx(wanted, rel=1e-12)
+        assert not run.model.converged
+
+
+def test_a_run_that_is_stopped_while_examples_are_absent_has_no_exact_objective() -> None:
+    for settings in ({}, {"step": "constant", "step_size": 0.05}):
+        run = train(rounds=4, schedule=(Vanish(round=2, members=(1,)),), **settings)
+        assert run.model.objective is None
+
+
+def test_a_diverging_step_is_an_error_that_names_the_remedy() -> None:
+    with pytest.raises(JobFailedError, match=r"lower algorithm\.step_size"):
+        train(y=SIGNAL, loss="squared", step="constant", step_size=1e3, rounds=500)
+
+
+def test_a_search_that_can_gain_nothing_more_ends_the_run() -> None:
+    run = train(tolerance=0.0, rounds=3000, scale="standard")
+    assert len(run.rows) < 3000
+    assert run.model.reason.startswith("no step lowers the objective")
+    gradient = run.rows[-1].extra["gradient_norm"]
+    assert gradient < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.arange(120) % 3, r"found 3 distinct labels \(0, 1, 2\), wanted exactly 2"),
+        (np.ones(120), r"found 1 distinct label \(1\), wanted exactly 2"),
+    ],
+)
+def test_other_than_two_labels_are_a_data_error(labels: np.ndarray, message: str) -> None:
+    facts = facts_of(deal(X, labels.astype(float), 1)[0])
+    made = algorithm("batch_gradient")
+    with pytest.raises(DataError, match=message):
+        made.trainer({"loss": "logistic"}, facts, "taylor")
+    with pytest.raises(DataError, match=message):
+        made.solver({"loss": "logistic"}, facts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"los": "squared"}, r"algorithm\.los is unknown .*; did you mean 'loss'\?"),
+        ({"l2": -1}, r"algorithm\.l2 is -1, wanted a finite number of at least 0"),
+        ({"l2": "big"}, r"algorithm\.l2 is 'big', wanted a number"),
+        ({"step_size": 0}, r"algorithm\.step_size is 0, wanted a number above 0"),
+        ({"step": "exact"}, r"wanted one of line_search, constant, decay"),
+        ({"loss": "squared", "class_weight": "balanced"}, r"wanted none with loss: squared"),
+        ({"class_weight": {"7": 0}}, r"wanted weights above 0"),
+    ],
+)
+def test_wrong_settings_say_what_was_wanted(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_settings(settings)
+
+
+def test_a_class_weight_for_a_label_that_is_not_there_is_an_error() -> None:
+    facts = facts_of(deal(X, Y, 1)[0])
+    with pytest.raises(ConfigError, match="names label 5, wanted labels among 3 and 7"):
+        algorithm("batch_gradient").trainer({"class_weight": {"5": 2.0}}, facts, "taylor")
+
+
+def test_unknown_algorithms_and_absences_are_named() -> None:
+    facts = facts_of(deal(X, Y, 1)[0])
+    with pytest.raises(ConfigError, match="'sgd', wanted one of batch_gradient"):
+        algorithm("sgd")
+    with pytest.raises(ConfigError, match="absent is 'wait', wanted one of auto, taylor"):
+        algorithm("batch_gradient").trainer({}, facts, "wait")

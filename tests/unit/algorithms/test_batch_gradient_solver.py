@@ -1,0 +1,177 @@
+"""The member's half: exact sums, caches that change nothing, any kind of chunk, any threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from elasticml.algorithms.base import Work
+from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
+from elasticml.algorithms.parallel import Serial
+from elasticml.data.chunk import Chunk
+from elasticml.errors import LocalProtocolError
+from elasticml.terms import ExchangeId
+from tests.serial_world import deal, facts_of
+
+RNG = np.random.default_rng(5)
+X = np.where(RNG.random((60, 6)) < 0.4, RNG.integers(1, 4, (60, 6)), 0).astype(float)
+Y = np.where(RNG.random(60) < 0.3, 2.0, 0.0)
+S = RNG.uniform(0.5, 2.0, 60)
+W = RNG.normal(size=7)
+P = RNG.normal(size=7)
+BINARY = sp.csr_matrix((X > 0).astype(float))
+KINDS: dict[str, Any] = {"dense": X, "csr": sp.csr_matrix(X), "binary_csr": BINARY}
+
+
+class Threads:
+    """Cuts the work as if there were three threads."""
+
+    n_threads = 3
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        return [function(item) for item in items]
+
+
+def ask(
+    solver: BatchGradientSolver, chunks: list[Chunk], operation: str, model: dict, **parameters
+):
+    work = Work(
+        exchange=ExchangeId(1), operation=operation, model=model, parameters=parameters, returns={}
+    )
+    return solver.compute(work, chunks, Serial())
+
+
+def make(data: Any, **settings: Any) -> tuple[BatchGradientSolver, list[Chunk]]:
+    chunks = deal(data, Y, 1, weights=S, chunk_rows=7)[0]
+    settings = {"loss": "logistic", "intercept": True, **settings}
+    return BatchGradientSolver(settings, facts_of(chunks)), chunks
+
+
+def by_hand(dense: np.ndarray, w: np.ndarray) -> tuple[float, np.ndarray]:
+    y = np.where(Y == 2.0, 1.0, -1.0)
+    margins = dense @ w[:6] + w[6]
+    slope = S * -y / (1 + np.exp(y * margins))
+    value = float(np.sum(S * np.logaddexp(0, -y * margins)))
+    return value, np.append(dense.T @ slope, slope.sum())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("parallel", [Serial(), Threads()], ids=["serial", "threads"])
+def test_loss_gradient_and_weight_are_the_sums_over_the_chunks(kind: str, parallel: Any) -> None:
+    solver, chunks = make(KINDS[kind])
+    assert chunks[0].layout.kind == kind
+    dense = KINDS[kind].toarray() if sp.issparse(KINDS[kind]) else KINDS[kind]
+    work = Work(
+        exchange=ExchangeId(1),
+        operation="gradient",
+        model={"w": W},
+        parameters={"point": 0},
+        returns={"loss": (), "gradient": (7,), "weight": ()},
+    )
+    came = solver.compute(work, chunks, parallel)
+    value, gradient = by_hand(dense, W)
+    np.testing.assert_allclose(came["loss"], value, rtol=1e-13)
+    np.testing.assert_allclose(came["gradient"], gradient, rtol=1e-12)
+    np.testing.assert_allclose(came["weight"], S.sum(), rtol=1e-14)
+
+
+def test_a_step_along_the_probed_direction_multiplies_nothing_and_changes_nothing() -> None:
+    solver, chunks = make(X)
+    ask(solver, chunks, "gradient", {"w": W}, point=0)
+    ask(solver, chunks, "probe", {"direction": P, "steps": np.array([0.5])}, point=0, direction=1)
+    assert solver.multiplied_rows == 120
+    came = ask(
+        solver, chunks, "gradient", {"w": W + 0.5 * P}, point=1, base=0, direction=1, step=0.5
+    )
+    assert solver.multiplied_rows == 120
+    fresh = ask(make(X)[0], chunks, "gradient", {"w": W + 0.5 * P}, point=1)
+    np.testing.assert_allclose(came["gradient"], fresh["gradient"], rtol=1e-12)
+
+
+def test_the_same_exchange_computed_twice_gives_the_same_bits() -> None:
+    solver, chunks = make(X)
+    ask(solver, chunks, "gradient", {"w": W}, point=0)
+    ask(solver, chunks, "probe", {"direction": P, "steps": np.array([0.5])}, point=0, direction=1)
+    step = {"point": 1, "base": 0, "direction": 1, "step": 0.5}
+    first = ask(solver, chunks, "gradient", {"w": W + 0.5 * P}, **step)
+    again = ask(solver, chunks, "gradient", {"w": W + 0.5 * P}, **step)
+    np.testing.assert_array_equal(first["gradient"], again["gradient"])
+
+
+def test_a_correction_leaves_the_caches_for_the_probe_that_follows() -> None:
+    solver, chunks = make(X)
+    ask(solver, chunks, "gradient", {"w": W}, point=3)
+    there = ask(solver, chunks, "gradient", {"w": P}, point=2, scratch=True)
+    np.testing.assert_allclose(there["gradient"], by_hand(X, P)[1], rtol=1e-12)
+    probe = {"direction": P, "steps": np.array([0.0, 1.0])}
+    came = ask(solver, chunks, "probe", probe, point=3, direction=1)
+    wanted = [by_hand(X, W)[0], by_hand(X, W + P)[0]]
+    np.testing.assert_allclose(came["values"], wanted, rtol=1e-13)
+    assert came["uncached"] == 0.0
+
+
+def test_a_chunk_that_came_after_the_point_is_counted_as_uncached() -> None:
+    solver, chunks = make(X)
+    ask(solver, chunks[1:], "gradient", {"w": W}, point=0)
+    probe = {"direction": P, "steps": np.array([1.0])}
+    assert ask(solver, chunks, "probe", probe, point=0, direction=1)["uncached"] == 7.0
+    ask(solver, chunks, "gradient", {"w": W}, point=0)
+    # The direction is not sent a second time: only chunks that have it take part.
+    steps = {"steps": np.array([1.0])}
+    assert ask(solver, chunks, "probe", steps, point=0, direction=1)["uncached"] == 7.0
+    came = ask(solver, chunks, "probe", probe, point=0, direction=1)
+    assert came["uncached"] == 0.0
+    np.testing.assert_allclose(came["values"], [by_hand(X, W + P)[0]], rtol=1e-13)
+
+
+def test_caches_of_chunks_that_left_are_dropped() -> None:
+    solver, chunks = make(X)
+    ask(solver, chunks, "gradient", {"w": W}, point=0)
+    ask(solver, chunks[:2], "gradient", {"w": W}, point=0)
+    before = solver.multiplied_rows
+    ask(solver, chunks, "gradient", {"w": W}, point=0)
+    assert solver.multiplied_rows - before == 60 - 14
+
+
+def test_curvature_is_the_second_difference_of_the_loss() -> None:
+    solver, chunks = make(X)
+    ask(solver, chunks, "gradient", {"w": W}, point=0)
+    came = ask(solver, chunks, "curvature", {"direction": P}, point=0, direction=1)
+    h = 1e-4
+    values = [by_hand(X, W + t * P)[0] for t in (-h, 0.0, h)]
+    wanted = (values[0] - 2 * values[1] + values[2]) / h**2
+    np.testing.assert_allclose(came["curvature"], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_column_statistics_match_numpy(kind: str) -> None:
+    solver, chunks = make(KINDS[kind])
+    dense = KINDS[kind].toarray() if sp.issparse(KINDS[kind]) else KINDS[kind]
+    np.testing.assert_array_equal(
+        ask(solver, chunks, "column_maxabs", {})["maxabs"], np.abs(dense).max(axis=0)
+    )
+    plain = ask(solver, chunks, "column_moments", {}, weighted=False)
+    assert plain["count"] == 60
+    np.testing.assert_allclose(plain["total"], dense.sum(axis=0))
+    np.testing.assert_allclose(plain["squares"], (dense**2).sum(axis=0))
+    weighted = ask(solver, chunks, "column_moments", {}, weighted=True)
+    np.testing.assert_allclose(weighted["count"], S.sum())
+    np.testing.assert_allclose(weighted["squares"], S @ dense**2)
+
+
+def test_a_member_without_chunks_returns_zeros() -> None:
+    solver, _ = make(X)
+    came = ask(solver, [], "gradient", {"w": W}, point=0)
+    assert came["loss"] == 0.0
+    assert came["weight"] == 0.0
+    np.testing.assert_array_equal(came["gradient"], np.zeros(7))
+
+
+def test_an_unknown_operation_is_a_protocol_error() -> None:
+    solver, chunks = make(X)
+    with pytest.raises(LocalProtocolError, match="asks for 'hessian', wanted one of gradient"):
+        ask(solver, chunks, "hessian", {})
