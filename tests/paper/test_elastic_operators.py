@@ -1,0 +1,191 @@
+"""The resource-elastic paper's Broadcast and Reduce, and lines 18 to 20, by the pure machines."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticml.control.anchors import plan
+from elasticml.control.commands import Gathered, Refuse
+from elasticml.control.events import PartialArrived
+from elasticml.control.node import Node
+from elasticml.control.policy import GroupView, MemberView, Readmit, View
+from elasticml.control.tree import children, depth, layout, without
+from elasticml.policies.absence import Reload, WholeGroup
+from elasticml.terms import ExchangeId, Generation, GroupId, Mask, MemberId
+
+FOURTEEN = [MemberId(slot, 1) for slot in range(14)]
+
+
+def slots(members: list[MemberId]) -> list[int]:
+    return [m.slot for m in members]
+
+
+def a_partial(sender: MemberId, *contributors: MemberId, handle: int = 1) -> PartialArrived:
+    mask = Mask(sum(1 << m.slot for m in contributors))
+    return PartialArrived(
+        exchange=ExchangeId(1), sender=sender, contributors=mask, order="", handle=handle
+    )
+
+
+def a_root(*members: MemberId) -> Node:
+    """The root of a star in its first exchange."""
+    root = Node(None)
+    root.rewire(Generation(1), None, "", members, ExchangeId(0))
+    root.begin(ExchangeId(1), keep=False)
+    return root
+
+
+def a_view(groups: list[int], free: int, waited_s: float = 0.0) -> View:
+    """Groups of these sizes, oldest first, and so many free members; 7 members work."""
+    former = iter(FOURTEEN)
+    return View(
+        now_s=waited_s,
+        round=200,
+        groups=tuple(
+            GroupView(
+                id=GroupId(k + 1),
+                former=tuple(next(former) for _ in range(size)),
+                rows=10 * size,
+                absent_since_s=0.0,
+            )
+            for k, size in enumerate(groups)
+        ),
+        spares=tuple(MemberView(id=MemberId(s, 2), host="a", rows=0) for s in range(free)),
+        working=tuple(MemberView(id=m, host="a", rows=10) for m in FOURTEEN[7:]),
+    )
+
+
+def returned(suggestions: list[Readmit]) -> dict[int, int]:
+    """Members that each group comes back to."""
+    return {s.group: len(s.targets) for s in suggestions}
+
+
+# --- "we use a simple binary tree" ---
+
+
+def test_fourteen_members_stand_in_a_binary_tree_filled_level_by_level():
+    parents = layout(FOURTEEN, "tree", 2)
+    below = {None if m is None else m.slot: slots(c) for m, c in children(parents).items()}
+    assert below == {
+        None: [0, 1],
+        0: [2, 3],
+        1: [4, 5],
+        2: [6, 7],
+        3: [8, 9],
+        4: [10, 11],
+        5: [12, 13],
+    }
+
+
+def test_up_to_eight_members_on_one_host_need_no_tree():
+    depths = {
+        (n, hosts): max(depth(layout(FOURTEEN[:n], "auto", 2, hosts), m) for m in FOURTEEN[:n])
+        for n, hosts in ((8, 1), (9, 1), (8, 2))
+    }
+    assert depths == {(8, 1): 1, (9, 1): 3, (8, 2): 3}
+
+
+# --- "only leaf nodes in the binary tree vanish": not assumed ---
+
+
+def test_the_children_of_a_vanished_inner_node_go_to_its_parent():
+    parents = layout(FOURTEEN, "tree", 2)
+    healed = without(without(parents, FOURTEEN[2]), FOURTEEN[0])
+    below = {None if m is None else m.slot: slots(c) for m, c in children(healed).items()}
+    assert (below[None], below[3]) == ([1, 3, 6, 7], [8, 9])
+
+
+# --- "inner nodes keep an approximation for their inputs" ---
+
+
+@given(st.data(), st.integers(1, 3))
+def test_kept_inputs_give_exactly_what_the_vanished_had_contributed(data, fan_out):
+    parents = layout(FOURTEEN, "tree", fan_out)
+    shares = data.draw(st.lists(st.integers(-(2**40), 2**40), min_size=14, max_size=14))
+    vanished = data.draw(st.sets(st.sampled_from(FOURTEEN)))
+    below = children(parents)
+
+    def subtree(member: MemberId) -> int:
+        return shares[member.slot] + sum(subtree(child) for child in below.get(member, []))
+
+    living = set(FOURTEEN) - vanished
+    terms = plan(parents, vanished, living)
+    assert terms is not None
+    assert all(term.at is None or term.at in living for term in terms)
+    assert sum(term.sign * subtree(term.of) for term in terms) == sum(
+        shares[member.slot] for member in vanished
+    )
+
+
+def test_where_the_keeper_of_an_input_has_vanished_too_there_is_no_anchor():
+    parents = layout(FOURTEEN, "tree", 2)
+    living = [m for m in FOURTEEN if m.slot not in (2, 6)]
+    assert plan(parents, [FOURTEEN[6]], living) is None
+
+
+# --- "the output of Reduce will return the aggregated result of active containers only" ---
+
+
+def test_the_reduce_ends_with_those_that_are_left_and_says_who_they_are():
+    a, b, c = FOURTEEN[:3]
+    root = a_root(a, b, c)
+    assert root.partial(a_partial(a, a, handle=7)) == []
+    assert root.partial(a_partial(c, c, handle=9)) == []
+    ended = root.rewire(Generation(2), None, "", [a, c], ExchangeId(0))
+    gathered = [command for command in ended if isinstance(command, Gathered)]
+    assert [(g.contributors, g.inputs) for g in gathered] == [(0b101, (7, 9))]
+
+
+def test_a_partial_that_is_counted_already_is_refused_whole():
+    a, b, c = FOURTEEN[:3]
+    root = a_root(a, c)
+    root.partial(a_partial(a, a, b, handle=7))
+    # b was a's child; its parent's sum had gone up when it was adopted by the root.
+    root.rewire(Generation(2), None, "", [a, b, c], ExchangeId(0))
+    refused = Refuse(exchange=ExchangeId(1), sender=b, handle=8)
+    assert root.partial(a_partial(b, b, handle=8)) == [refused]
+
+
+# --- lines 18 to 20 ---
+
+
+@pytest.mark.parametrize(
+    ("sizes", "free", "back"),
+    [
+        ([7], 6, {}),
+        ([7], 7, {1: 7}),
+        ([2, 3], 4, {1: 2}),
+        ([2, 3], 5, {1: 2, 2: 3}),
+        ([5, 1], 3, {}),
+    ],
+)
+def test_the_oldest_group_returns_as_soon_as_enough_members_are_free(sizes, free, back):
+    assert returned(WholeGroup(patience_s=math.inf).suggest(a_view(sizes, free))) == back
+
+
+def test_a_small_group_may_pass_a_large_one_that_waits_at_the_head():
+    policy = WholeGroup(patience_s=math.inf, first_fitting=True)
+    assert returned(policy.suggest(a_view([5, 1], 3))) == {2: 1}
+
+
+def test_with_fewer_members_than_vanished_a_group_returns_once_patience_is_over():
+    policy = WholeGroup(patience_s=30.0)
+    early, late = (returned(policy.suggest(a_view([7], 3, waited))) for waited in (29.0, 30.0))
+    assert (early, late) == ({}, {1: 3})
+
+
+def test_a_returning_member_gets_the_place_where_it_stood():
+    view = a_view([2], 4)
+    assert [slots(list(s.targets)) for s in WholeGroup().suggest(view)] == [[0, 1]]
+
+
+# --- "we are guaranteed to get the containers back": not assumed ---
+
+
+def test_reload_brings_a_group_back_on_survivors():
+    (back,) = Reload().suggest(a_view([3], 0))
+    assert slots(list(back.targets)) == [7, 8, 9]
