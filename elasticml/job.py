@@ -176,7 +176,7 @@ class Job:
         members : int
             How many members the job waits for before round 0.
         """
-        evaluate = None if self.evaluate is None else self.evaluate.model_dump(mode="json")
+        kept = None if self.evaluate is None else self.evaluate.model_dump(mode="json")
         return {
             "version": RECORD_VERSION,
             "package": VERSION,
@@ -195,7 +195,7 @@ class Job:
             "collective": self.collective.model_dump(),
             "partitions": self.partitions,
             "members": {"start": members, "min": self.members.min},
-            "evaluate": evaluate,
+            "evaluate": kept if self.evaluates else False,
             "threads": self.threads,
         }
 

@@ -21,7 +21,7 @@ SCENARIOS = (
     ("taylor", "taylor", "taylor"),
 )
 ROUNDS, LOST_AT, BACK_AT = 300, 100, 200
-L2 = 1.5e-3
+L2, POSITIVE_SHARE = 3e-3, 0.1
 
 _HELP = """Train on 14 worker processes; kill 7 in round 100; bring 7 back in round 200.
 
@@ -32,7 +32,7 @@ Prints objective and test AUPRC at five rounds, and where the picture is.
 \b
 Examples:
     elasticml demo
-    elasticml demo --out runs/demo --rows 20000
+    elasticml demo --out runs/demo --rows 10000
     elasticml demo --json | tail -1
 """
 
@@ -45,7 +45,7 @@ Examples:
     show_default=True,
     help="The folder for the four run directories and the picture; a former demo there goes.",
 )
-@click.option("--rows", default=12_000, show_default=True, type=click.IntRange(min=1000))
+@click.option("--rows", default=30_000, show_default=True, type=click.IntRange(min=1000))
 @click.option("--workers", default=14, show_default=True, type=click.IntRange(min=2))
 @click.option("--json", "as_json", is_flag=True, help="Print the results as the last line.")
 @click.option("-v", "--verbose", is_flag=True, help="Show Dask's log, and tracebacks of errors.")
@@ -80,8 +80,8 @@ def _job(label: str, absent: Any, rows: int, workers: int) -> Job:
     faults = [{"round": LOST_AT, "lose": half}, {"round": BACK_AT, "return": half}]
     return Job(
         BatchGradient(loss="logistic", l2=L2),
-        synthetic_splice(rows, seed=1),
-        test=synthetic_splice(rows // 2, seed=2),
+        synthetic_splice(rows, seed=1, positive_share=POSITIVE_SHARE),
+        test=synthetic_splice(rows // 2, seed=2, positive_share=POSITIVE_SHARE),
         name=label,
         absent=absent or "taylor",
         stop=Stop(rounds=ROUNDS),

@@ -198,7 +198,8 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
             }
             raise ConfigError(f"{key} is missing; such as {key}: {{{example[key]}}}", path=key)
     data, test = _sources(raw["data"], folder)
-    cluster = _cluster(raw.get("cluster"))
+    members = read_settings(Members, raw.get("members"), "members")
+    cluster = _cluster(raw.get("cluster"), members)
     absent = raw.get("absent", "auto")
     if absent not in get_args(Absent):
         raise unknown_choice(absent, get_args(Absent), "absent")
@@ -216,7 +217,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         faults=read_faults(raw.get("faults")),
         collective=read_settings(Collective, raw.get("collective"), "collective"),
         partitions=raw.get("partitions"),
-        members=read_settings(Members, raw.get("members"), "members"),
+        members=members,
         evaluate=_evaluate(raw.get("evaluate")),
         threads=raw.get("threads"),
     )
@@ -246,14 +247,15 @@ def _check_together(job: JobFile) -> None:
 
 def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source | None]:
     spec = {key: value for key, value in section.items() if key not in _NOT_THE_READERS}
-    if not _is_one_of(spec.get("format"), FORMATS):
-        raise unknown_choice(spec.get("format"), sorted(FORMATS), "data.format")
-    if spec["format"] == "arrays":
+    if spec.get("format") == "arrays":
         raise ConfigError(
             "data.format: arrays in memory have no file; write them to one and name it, or start "
             "the job from Python",
             path="data.format",
         )
+    formats = sorted(set(FORMATS) - {"arrays"})
+    if not _is_one_of(spec.get("format"), formats):
+        raise unknown_choice(spec.get("format"), formats, "data.format")
     spec = _with_path(spec, folder)
     test = section.get("test")
     if test is None:
@@ -303,7 +305,9 @@ def _algorithm(section: Mapping[str, Any], scale: object) -> BatchGradient | Imp
     return read_settings(ALGORITHMS[name], rest, "algorithm")
 
 
-def _cluster(section: object) -> Cluster:
+def _cluster(section: object, members: Members) -> Cluster:
+    if section is None and members.start is not None:
+        return LocalWorkers(workers=members.start)
     if isinstance(section, str):
         return Address(address=section)
     kind = section.get("kind", "local") if isinstance(section, Mapping) else "local"

@@ -8,7 +8,17 @@ from typing import Any
 #: Of the record's form; the scheduler refuses others.
 RECORD_VERSION = 1
 #: Keys of a record that a job file spells the same way, in the file's order.
-_SAME = ("absent", "policies", "stop", "seed", "collective", "partitions", "members", "evaluate")
+_SAME = (
+    "absent",
+    "policies",
+    "stop",
+    "seed",
+    "collective",
+    "partitions",
+    "members",
+    "evaluate",
+    "threads",
+)
 
 
 def job_of(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from elasticml.errors import ConfigError
 class Settings(BaseModel):
     """A frozen group of settings: unknown keys and wrong values are a one-line ``ConfigError``.
 
-    A check over several fields is an ``after`` validator that raises ``ValueError`` with a text
-    beginning with the name of the field to blame.
+    Checks over several fields belong into :meth:`check`.
     """
 
     model_config = ConfigDict(
@@ -26,10 +25,25 @@ class Settings(BaseModel):
     @classmethod
     def _explain(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
         path = (info.context or {}).get("path")
+        path = cls.__name__ if path is None else path
         try:
-            return handler(value)
+            made = handler(value)
         except ValidationError as error:
-            raise _explained(error, cls, cls.__name__ if path is None else path) from None
+            raise _explained(error, cls, path) from None
+        try:
+            made.check()
+        except ValueError as error:
+            raise ConfigError(join(path, error), path=path) from None
+        return made
+
+    def check(self) -> None:
+        """Check what several fields must agree on.
+
+        Raises
+        ------
+        ValueError
+            With a text that begins with the field to blame.
+        """
 
 
 S = TypeVar("S", bound=Settings)
@@ -126,8 +140,6 @@ def _explained(error: ValidationError, kind: type[Settings], path: str) -> Confi
         field = kind.model_fields.get(str(first["loc"][-1]))
         what = f": {field.description}" if field and field.description else ""
         return ConfigError(f"{where} is missing{what}{more}", path=where)
-    if first["type"] == "value_error" and not first["loc"]:
-        return ConfigError(join(path, first["ctx"]["error"]) + more, path=path)
     return ConfigError(f"{where}: got {_short(first['input'])}{_wanted(first)}{more}", path=where)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from elasticml.jobs.schema import Settings
 from elasticml.terms import parse_size
@@ -37,13 +37,12 @@ class BatchGradient(Settings):
     roll_back: Literal[0, 1, 2] | None = None
     scale: Scale = "none"
 
-    @model_validator(mode="after")
-    def _check_together(self) -> BatchGradient:
+    def check(self) -> None:
+        """Check what several fields must agree on."""
         if isinstance(self.class_weight, dict) and min(self.class_weight.values(), default=1) <= 0:
             raise ValueError("class_weight: every weight must be more than 0")
         if self.class_weight is not None and self.loss == "squared":
             raise ValueError("class_weight: loss: squared has no classes; weigh the samples")
-        return self
 
     def section(self) -> dict[str, Any]:
         """Write the settings as the ``algorithm`` section of a job record."""
@@ -78,11 +77,10 @@ class Stop(Settings):
     gap: float | None = Field(default=None, gt=0)
     objective: float | None = None
 
-    @model_validator(mode="after")
-    def _check_bounded(self) -> Stop:
+    def check(self) -> None:
+        """Check what several fields must agree on."""
         if self.rounds is None and self.seconds is None:
             raise ValueError("rounds is missing: give rounds or seconds, so that the job ends")
-        return self
 
 
 class Fault(Settings):
@@ -97,8 +95,8 @@ class Fault(Settings):
     )
     grace: float = Field(default=5.0, ge=0, description="seconds between the notice and the end")
 
-    @model_validator(mode="after")
-    def _check_kind(self) -> Fault:
+    def check(self) -> None:
+        """Check what several fields must agree on."""
         if (self.lose is None) == (self.returned is None):
             raise ValueError("lose: give exactly one of lose (members or slots) and return")
         slots = self.lose if isinstance(self.lose, list) else []
@@ -106,7 +104,6 @@ class Fault(Settings):
             raise ValueError(f"lose: got {self.lose}, wanted at least 1")
         if self.lose == [] or len(set(slots)) < len(slots) or min(slots, default=0) < 0:
             raise ValueError(f"lose: got {slots}, wanted different slots, counted from 0")
-        return self
 
     def entry(self) -> dict[str, Any]:
         """Write the fault as the job record has it."""
@@ -137,11 +134,10 @@ class Members(Settings):
     start: int | None = Field(default=None, ge=1)
     min: int = Field(default=1, ge=1)
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Members:
+    def check(self) -> None:
+        """Check what several fields must agree on."""
         if self.start is not None and self.min > self.start:
             raise ValueError(f"min: got {self.min}, wanted at most members.start, {self.start}")
-        return self
 
 
 class Evaluate(Settings):

@@ -1,0 +1,218 @@
+"""Job files: what is read, what is refused, and in which words."""
+
+import pytest
+import yaml
+
+from elasticml.errors import ConfigError
+from elasticml.job import Job
+from elasticml.jobs.job_file import SECTIONS, change, read_job_file
+from elasticml.jobs.record import job_of
+from elasticml.jobs.settings import Address, BatchGradient, Evaluate, LocalWorkers, Stop
+
+WHOLE = """
+name: whole
+data: {format: svmlight, path: train.svm, zero_based: false, test: test.svm, chunk_size: 200 KiB}
+algorithm: {name: batch_gradient, loss: squared_hinge, l2: 1e-3, step: constant, step_size: 0.5}
+cluster: {kind: local, workers: 14, threads: 1, memory: 1 GiB}
+absent: ignore
+policies: []
+stop: {rounds: 300, seconds: 600}
+seed: 7
+faults: [{round: 100, lose: 7, how: terminate, grace: 2}, {round: 200, return: 7}]
+collective: {topology: tree, fan_out: 3}
+members: {start: 14, min: 2}
+evaluate: {every: 10}
+threads: 1
+"""
+SMALL = {
+    "data": {"format": "synthetic_splice", "rows": 100},
+    "algorithm": {"name": "batch_gradient"},
+}
+
+
+def write(folder, content):
+    path = folder / "job.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def message(folder, content, settings=()):
+    with pytest.raises(ConfigError) as caught:
+        read_job_file(write(folder, content), settings)
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_every_section_is_read(tmp_path):
+    file = read_job_file(write(tmp_path, WHOLE))
+    assert file.name == "whole"
+    assert file.data.spec()["path"] == str(tmp_path / "train.svm")
+    assert file.test.spec()["path"] == str(tmp_path / "test.svm")
+    assert file.test.spec()["zero_based"] is False
+    assert file.algorithm == BatchGradient(
+        loss="squared_hinge", l2=1e-3, step="constant", step_size=0.5
+    )
+    assert file.cluster == LocalWorkers(workers=14, threads=1, memory="1 GiB")
+    assert (file.absent, file.seed, file.threads, file.chunk_size) == ("ignore", 7, 1, "200 KiB")
+    assert file.stop == Stop(rounds=300, seconds=600)
+    assert [fault.how for fault in file.faults] == ["terminate", "kill"]
+    assert (file.collective.topology, file.collective.fan_out) == ("tree", 3)
+    assert (file.members.start, file.members.min) == (14, 2)
+    assert file.evaluate == Evaluate(every=10)
+
+
+def test_what_is_left_out_has_its_default(tmp_path):
+    file = read_job_file(write(tmp_path, SMALL))
+    assert (file.name, file.absent, file.seed, file.faults) == ("job", "auto", 0, ())
+    assert file.stop == Stop(rounds=100)
+    assert file.cluster == LocalWorkers()
+
+
+def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path):
+    first = Job.from_file(read_job_file(write(tmp_path, WHOLE))).record("a", 14)
+    again = write(tmp_path, job_of(first))
+    assert Job.from_file(read_job_file(again)).record("a", 14) == first
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"algoritm": {}}, "algoritm is not a setting; did you mean 'algorithm'?"),
+        ({"data": None}, "data is missing; such as data: {format: svmlight"),
+        ({"algorithm": None}, "algorithm is missing; such as algorithm: {name: batch_gradient}"),
+        ({"data": {"format": "svmlite"}}, "data.format: got 'svmlite'; did you mean 'svmlight'?"),
+        ({"data": {"format": ["csv"]}}, "data.format: got ['csv']; did you mean"),
+        ({"data": {"format": "arrays"}}, "data.format: arrays in memory have no file"),
+        (
+            {"data": {"format": "synthetic_splice", "rows": 10, "seeed": 1}},
+            "data.seeed is unknown for format synthetic_splice",
+        ),
+        ({"algorithm": {"name": "cocoa"}}, "algorithm.name: got 'cocoa' (there is batch_gradient)"),
+        ({"cluster": {"kind": "yarn"}}, "cluster.kind: got 'yarn' (there is local, address)"),
+        ({"cluster": {"workers": 0}}, "cluster.workers: got 0, wanted at least 1"),
+        ({"cluster": {"kind": "address"}}, "cluster.address is missing: the scheduler's, such as"),
+        ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'?"),
+        ({"policies": [{"name": "knee"}]}, "policies[0].name: got 'knee' (there is none yet)"),
+        (
+            {"members": {"start": 5}, "cluster": {"workers": 4}},
+            "members.start: got 5, wanted at most cluster.workers, 4",
+        ),
+        ({"faults": [{"round": 1, "lose": 5}]}, "faults: round 1: lose: 5, but 4 of 4 members"),
+        ({"faults": [{"round": 1, "return": 1}]}, "faults: round 1: return: 1, but 0 of 4"),
+        ({"stop": {"rouns": 3}}, "stop.rouns is not a setting; did you mean 'rounds'?"),
+        ({"evaluate": {"every": 0}}, "evaluate.every: got 0, wanted at least 1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path, changes, text):
+    assert message(tmp_path, {**SMALL, **changes}).startswith(text)
+
+
+def test_faults_need_workers_that_are_ours(tmp_path):
+    job = {**SMALL, "cluster": "tcp://host:8786", "faults": [{"round": 1, "lose": 1}]}
+    assert "use cluster.kind: local" in message(tmp_path, job)
+
+
+def test_an_address_alone_is_a_cluster(tmp_path):
+    file = read_job_file(write(tmp_path, {**SMALL, "cluster": "tcp://host:8786"}))
+    assert file.cluster == Address(address="tcp://host:8786")
+
+
+def test_test_data_take_over_the_settings_of_the_training_data(tmp_path):
+    data = {
+        "format": "synthetic_splice",
+        "rows": 100,
+        "length": 60,
+        "test": {"rows": 30, "seed": 5},
+    }
+    test = read_job_file(write(tmp_path, {**SMALL, "data": data})).test.spec()
+    assert (test["rows"], test["seed"], test["length"]) == (30, 5, 60)
+
+
+def test_test_data_of_another_format_take_over_nothing(tmp_path):
+    data = {**SMALL["data"], "test": {"format": "svmlight", "path": "test.svm"}}
+    test = read_job_file(write(tmp_path, {**SMALL, "data": data})).test.spec()
+    assert (test["format"], test["path"]) == ("svmlight", str(tmp_path / "test.svm"))
+
+
+def test_paths_take_the_environments_names(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_DATA", "/some")
+    job = {**SMALL, "data": {"format": "svmlight", "path": "$SOME_DATA/x.svm"}}
+    assert read_job_file(write(tmp_path, job)).data.spec()["path"] == "/some/x.svm"
+
+
+def test_a_name_that_is_not_set_is_said(tmp_path, monkeypatch):
+    monkeypatch.delenv("SOME_DATA", raising=False)
+    job = {**SMALL, "data": {"format": "svmlight", "path": "${SOME_DATA}/x.svm"}}
+    assert "environment variable SOME_DATA, which is not set" in message(tmp_path, job)
+
+
+def test_scale_may_stand_with_the_data(tmp_path):
+    job = {**SMALL, "data": {**SMALL["data"], "scale": "maxabs"}}
+    assert read_job_file(write(tmp_path, job)).algorithm.scale == "maxabs"
+
+
+def test_scale_may_not_be_said_twice_in_different_words(tmp_path):
+    job = {
+        "data": {**SMALL["data"], "scale": "maxabs"},
+        "algorithm": {"name": "batch_gradient", "scale": "standard"},
+    }
+    assert message(tmp_path, job).startswith("data.scale is 'maxabs' but algorithm.scale is")
+
+
+def test_a_missing_file_is_said(tmp_path):
+    with pytest.raises(ConfigError, match=r"nothing\.yaml': does not exist; name a YAML file"):
+        read_job_file(tmp_path / "nothing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data: [1, 2", ", line 1, column 12: no YAML"),
+        ("", "got nothing"),
+        ("- a\n- b\n", "got list"),
+    ],
+)
+def test_a_file_that_holds_no_job_is_said(tmp_path, text, said):
+    assert said in message(tmp_path, text)
+
+
+def test_settings_from_the_command_line_change_the_file(tmp_path):
+    settings = ["stop.rounds=5", "algorithm.l2=1e-2", "faults.0.lose=2", "cluster.workers=6"]
+    job = {**SMALL, "faults": [{"round": 1, "lose": 1}]}
+    file = read_job_file(write(tmp_path, job), settings)
+    assert (file.stop.rounds, file.algorithm.l2, file.faults[0].lose) == (5, 1e-2, 2)
+    assert file.cluster == LocalWorkers(workers=6)
+
+
+def test_a_setting_may_be_any_yaml():
+    raw = {"faults": [{"round": 1, "lose": 1}]}
+    change(raw, "faults=[]")
+    change(raw, "evaluate={every: 3}")
+    assert raw == {"faults": [], "evaluate": {"every": 3}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("stop.rounds", "wanted section.key=value"),
+        ("=3", "wanted section.key=value"),
+        ("faults.4.lose=1", "wanted a number below 1, got '4'"),
+        ("name.first=x", "'first'"),
+        ("seed.a.b=x", "which has no keys"),
+        ("seed=[1", "the value is no YAML"),
+    ],
+)
+def test_settings_that_lead_nowhere_are_refused(setting, said):
+    raw = {"name": "n", "seed": 0, "faults": [{"round": 1, "lose": 1}]}
+    with pytest.raises(ConfigError) as caught:
+        change(raw, setting)
+    assert said.strip("'") in caught.value.message
+
+
+def test_an_unknown_key_on_the_command_line_names_the_nearest(tmp_path):
+    text = message(tmp_path, SMALL, ["stop.round=5"])
+    assert text.startswith("stop.round is not a setting; did you mean 'rounds'?")
+
+
+def test_all_sections_are_documented(tmp_path):
+    assert set(yaml.safe_load(WHOLE)) <= set(SECTIONS)

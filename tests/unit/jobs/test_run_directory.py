@@ -1,0 +1,153 @@
+"""A run's directory: usable at every moment, files that are whole or not there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from elasticml.errors import ConfigError
+from elasticml.jobs.run_directory import (
+    FIRST_COLUMNS,
+    RunDirectory,
+    columns_of,
+    default_run_path,
+    json_safe,
+    write_whole,
+)
+from elasticml.report.run import read_run
+
+JOB = {"name": "toy", "data": {"format": "svmlight", "path": "/x"}}
+
+
+def ended(r, **more):
+    row = {"round": r, "objective": 1.0 / (r + 1), "members": 4, "objective_kind": "exact", **more}
+    return {"t": 0.5 * r, "event": "RoundEnded", "cause": "trainer", "idle": False, **row}
+
+
+def test_story_and_history_are_on_disk_as_soon_as_they_are_recorded(tmp_path):
+    directory = RunDirectory(tmp_path / "run").open(JOB)
+    directory.record([{"t": 0.0, "event": "JobStarted", "name": "toy"}, ended(0), ended(1)])
+    seen = read_run(tmp_path / "run")
+    assert [record["event"] for record in seen.records] == [
+        "JobStarted",
+        "RoundEnded",
+        "RoundEnded",
+    ]
+    assert seen.history.column("objective").tolist() == [1.0, 0.5]
+    assert seen.history.column("seconds").tolist() == [0.0, 0.5]
+    assert seen.state == "unfinished"
+    directory.close()
+
+
+def test_a_killed_writer_leaves_a_run_that_can_be_read(tmp_path):
+    script = """
+import os, signal, sys
+from elasticml.jobs.run_directory import RunDirectory
+directory = RunDirectory(__import__("pathlib").Path(sys.argv[1])).open({"name": "toy"})
+for r in range(50):
+    directory.record([{"t": r, "event": "RoundEnded", "round": r, "objective": 1.0, "own": r}])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    path = tmp_path / "run"
+    done = subprocess.run([sys.executable, "-c", script, str(path)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert read_run(path).history.column("own").tolist() == list(range(50))
+    assert sorted(os.listdir(path)) == ["history.csv", "job.yaml", "story.jsonl"]
+
+
+def test_the_fixed_columns_come_first_and_the_evaluators_last():
+    rows = [{"test_auprc": 1.0, "gradient_norm": 2.0, "round": 0}, {"objective_full": 1.0}]
+    assert columns_of(rows) == [*FIRST_COLUMNS, "gradient_norm", "objective_full", "test_auprc"]
+
+
+def test_a_column_that_appears_late_is_added_to_what_was_written(tmp_path):
+    with RunDirectory(tmp_path).open(JOB) as directory:
+        directory.record([ended(0), ended(1, probes=3), ended(2, probes=4)])
+    lines = (tmp_path / "history.csv").read_text().splitlines()
+    assert lines[0] == ",".join([*FIRST_COLUMNS, "probes"])
+    assert [line.rsplit(",", 1)[1] for line in lines[1:]] == ["", "3", "4"]
+
+
+def test_the_jobs_own_history_takes_the_place_of_the_growing_one(tmp_path):
+    with RunDirectory(tmp_path).open(JOB) as directory:
+        directory.record([ended(0)])
+        directory.write_history([{"round": 0, "objective": 2.0}, {"round": 1, "test_auprc": 0.5}])
+    history = read_run(tmp_path).history
+    assert (history.n_rows, history.names[-1]) == (2, "test_auprc")
+
+
+def test_the_job_can_be_read_back(tmp_path):
+    RunDirectory(tmp_path).open(JOB).close()
+    assert yaml.safe_load((tmp_path / "job.yaml").read_text()) == JOB
+
+
+def test_the_model_can_be_read_back(tmp_path):
+    with RunDirectory(tmp_path).open(JOB) as directory:
+        directory.write_model({"coef": np.eye(2), "intercept": np.zeros(1)})
+    with np.load(tmp_path / "model.npz") as model:
+        assert model["coef"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+        assert model["intercept"].tolist() == [0.0]
+
+
+def test_the_summary_is_strict_json(tmp_path):
+    with RunDirectory(tmp_path).open(JOB) as directory:
+        directory.write_summary({"gap": float("nan"), "rounds": np.int64(3), "at": Path("/x")})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {
+        "gap": None,
+        "rounds": 3,
+        "at": "/x",
+    }
+
+
+def test_a_directory_that_holds_a_run_is_left_alone(tmp_path):
+    RunDirectory(tmp_path).open(JOB).close()
+    with pytest.raises(ConfigError, match="holds a run already; give another directory"):
+        RunDirectory(tmp_path).open(JOB)
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="a run cannot be written there"):
+        RunDirectory(tmp_path / "file" / "run").open(JOB)
+
+
+def test_nothing_is_recorded_before_the_directory_is_open(tmp_path):
+    with pytest.raises(ValueError, match="not open"):
+        RunDirectory(tmp_path).record([ended(0)])
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_remains(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+
+    def fail(descriptor):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_run_is_named_after_job_and_time_and_never_twice(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    now = datetime(2026, 3, 4, 5, 6, 7)
+    first = default_run_path("my job/1", now)
+    first.mkdir(parents=True)
+    assert str(first) == "runs/my-job-1-20260304-050607"
+    assert str(default_run_path("my job/1", now)) == "runs/my-job-1-20260304-050607-2"
+
+
+def test_values_are_made_plain_for_json():
+    assert json_safe({1: (np.float64(2.5), np.array([1, 2])), "inf": float("inf")}) == {
+        "1": [2.5, [1, 2]],
+        "inf": None,
+    }

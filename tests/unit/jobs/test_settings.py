@@ -1,0 +1,82 @@
+"""Settings of a job and what they become in its record."""
+
+import pytest
+
+from elasticml.algorithms.batch_gradient.settings import read_settings as read_by_the_algorithm
+from elasticml.control.settings import settings_from_record
+from elasticml.errors import ConfigError
+from elasticml.jobs.settings import BatchGradient, Fault, ImportedAlgorithm, Members
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        BatchGradient(),
+        BatchGradient(loss="squared", step="constant", step_size=0.5, intercept=True),
+        BatchGradient(class_weight="balanced", mode="paper", scale="maxabs", roll_back=2),
+        BatchGradient(class_weight={-1: 1, 1: 20.5}),
+    ],
+)
+def test_the_algorithm_accepts_what_the_job_writes(algorithm):
+    read = read_by_the_algorithm(algorithm.section())
+    assert (read.loss.name, read.l2, read.class_weight) == (
+        algorithm.loss,
+        algorithm.l2,
+        algorithm.class_weight,
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"class_weight": {1: 0}}, "class_weight: every weight must be more than 0"),
+        ({"class_weight": "balanced", "loss": "squared"}, "class_weight: loss: squared has no"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(values, text):
+    with pytest.raises(ConfigError, match=text):
+        BatchGradient(**values)
+
+
+def test_an_imported_algorithm_keeps_whatever_it_is_given():
+    section = ImportedAlgorithm(name="my.module:mine", depth=3).section()
+    assert section == {"name": "my.module:mine", "depth": 3}
+
+
+def test_the_driver_reads_faults_as_they_were_meant():
+    faults = [
+        Fault(round=3, lose=[0, 2], how="notice", grace=1.5, phase="correct"),
+        Fault(round=5, returned=2),
+    ]
+    record = {"faults": [fault.entry() for fault in faults], "members": {"start": 3}}
+    lost, back = settings_from_record(record, 1, False).faults
+    assert (lost.kind, lost.slots, lost.how, lost.phase, lost.grace_s) == (
+        "lose",
+        (0, 2),
+        "notice",
+        "correct",
+        1.5,
+    )
+    assert (back.round, back.kind, back.count) == (5, "return", 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"round": 1}, "exactly one of lose"),
+        ({"round": 1, "lose": 1, "return": 1}, "exactly one of lose"),
+        ({"round": 1, "lose": 0}, "lose: got 0, wanted at least 1"),
+        ({"round": 1, "lose": []}, "wanted different slots"),
+        ({"round": 1, "lose": [1, 1]}, "wanted different slots"),
+        ({"round": 1, "lose": 1, "phase": "computing"}, "did you mean 'compute'"),
+        ({"round": 1, "lose": 1, "how": "murder"}, "there is notice, terminate, kill"),
+    ],
+)
+def test_wrong_faults_are_refused(values, text):
+    with pytest.raises(ConfigError, match=text):
+        Fault(**values)
+
+
+def test_a_job_cannot_need_more_members_than_it_starts_with():
+    with pytest.raises(ConfigError, match=r"Members\.min: got 3, wanted at most members\.start, 2"):
+        Members(start=2, min=3)

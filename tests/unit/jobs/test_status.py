@@ -1,0 +1,77 @@
+"""A job's status, folded from its story."""
+
+import pytest
+
+from elasticml.jobs.progress import status_line
+from elasticml.jobs.status import JobStatus
+
+STARTED = {
+    "t": 0.0,
+    "event": "JobStarted",
+    "name": "toy",
+    "spec": {"stop": {"rounds": 10, "seconds": None}},
+}
+
+
+def ended(r, t, **more):
+    return {
+        "t": t,
+        "event": "RoundEnded",
+        "round": r,
+        "objective": 0.5,
+        "objective_kind": "exact",
+        "members": 4,
+        **more,
+    }
+
+
+def fold(*records):
+    status = JobStatus(job="toy-1")
+    for record in records:
+        status = status.after(record)
+    return status
+
+
+def test_a_job_loads_until_its_first_round():
+    status = fold(STARTED, {"t": 0.5, "event": "MemberActive"}, {"t": 0.6, "event": "MemberActive"})
+    assert (status.state, status.members, status.round) == ("loading", 2, 0)
+    assert status_line(status) == "toy: loading data on 2 members"
+
+
+def test_a_running_job_knows_its_round_and_when_it_will_end():
+    status = fold(STARTED, ended(0, 2.0), ended(1, 3.0), ended(2, 4.0))
+    assert (status.state, status.round, status.eta_s) == ("running", 3, 7.0)
+    assert status_line(status) == "toy: round 3/10 | objective 0.5 | 4 members | 7.0 s to go"
+
+
+def test_loading_does_not_count_towards_the_pace():
+    assert fold(STARTED, ended(0, 60.0), ended(1, 61.0)).eta_s == 8.0
+
+
+def test_the_nearer_limit_ends_the_job():
+    started = {**STARTED, "spec": {"stop": {"rounds": 100, "seconds": 10.0}}}
+    assert fold(started, ended(0, 1.0), ended(1, 2.0)).eta_s == 8.0
+
+
+def test_a_job_without_limit_in_sight_has_no_time_to_go():
+    assert fold(STARTED, ended(0, 1.0)).eta_s is None
+
+
+def test_absence_is_shown():
+    row = ended(1, 3.0, objective_kind="estimated", members=2, absent_examples=50, stand_ins=1)
+    assert status_line(fold(STARTED, ended(0, 2.0), row), "mine") == (
+        "mine: round 2/10 | objective ~0.5 | 2 members | 50 examples absent | 1 stand-ins"
+        " | 8.0 s to go"
+    )
+
+
+def test_a_round_without_objective_keeps_the_last_one():
+    assert fold(STARTED, ended(0, 1.0), ended(1, 2.0, objective=None)).objective == 0.5
+
+
+@pytest.mark.parametrize("state", ["done", "failed", "cancelled"])
+def test_an_ended_job_says_how_and_why(state):
+    last = {"t": 75.0, "event": "JobEnded", "state": state, "reason": "as asked"}
+    status = fold(STARTED, ended(0, 1.0), last)
+    assert (status.state, status.is_over, status.reason) == (state, True, "as asked")
+    assert status_line(status).endswith(f"| {state} after 1:15: as asked")
