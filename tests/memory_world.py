@@ -103,8 +103,9 @@ class World:
             threads=1,
         )
 
-        async def announce() -> None:
+        async def announce() -> list[str]:
             self.shell.invite(address)
+            return [self.shell.record["job"]]
 
         self.hosts[address] = MemberHost(environment, announce)
         await announce()
@@ -144,9 +145,7 @@ class World:
         self.shell.tick()
         await self.settle()
 
-    async def run(
-        self, turn: Callable[[int], None] | None = None, turns_max: int = 20000
-    ) -> None:
+    async def run(self, turn: Callable[[int], None] | None = None, turns_max: int = 20000) -> None:
         """Run until the job ends; ``turn`` is called with a counter between loop turns."""
         idle = 0
         for k in range(turns_max):

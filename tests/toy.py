@@ -95,6 +95,8 @@ def toy_trainer(
                     before = correction
                     if same:
                         break
+                if before.opened is None:
+                    continue  # everybody was lost, and what had vanished is back
                 absent_sum = previous - before.arrays["sums"]
                 group = before.opened
                 sums, outcome = before.arrays["sums"], before

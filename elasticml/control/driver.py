@@ -338,7 +338,7 @@ class Driver:
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
             return self._stall(now_s)
         if not state.membership.working():
-            return []
+            return self._revive()
         self._idle_since_s = None
         phases = ("broadcast", "correct") if request.phase == "correct" else ("broadcast",)
         commands = self.rounds.due_loss(*phases)
@@ -350,6 +350,16 @@ class Driver:
         self.request = None
         commands += self.exchanging.start(request, now_s)
         return commands + self.rounds.due_loss("compute")
+
+    def _revive(self) -> list[Command]:
+        """Within a round that has lost everybody: have newcomers take over the open chunks.
+
+        The trainer has no stand-in for them yet, so that they must not become a group; what was
+        sealed before waits for the round's end as always.
+        """
+        if self.at_round_start or self.mobility.rereading:
+            return []
+        return self.mobility.reread() if self.state.ledger.open else self.boundary.activate()
 
     def _stall(self, now_s: float) -> list[Command]:
         """Wait for everybody, counting idle rounds at the pace of undisturbed ones."""

@@ -18,7 +18,7 @@ from elasticml.control.commands import (
 from elasticml.control.events import AnchorArrived, ExchangeRequested, StatusTold
 from elasticml.control.state import JobState
 from elasticml.control.tree import Parents
-from elasticml.terms import ExchangeId, Mask, MemberId
+from elasticml.terms import ExchangeId, Generation, Mask, MemberId
 
 #: Rounds whose duration counts for an operation's running median.
 DURATIONS_KEPT = 50
@@ -31,6 +31,8 @@ class Running:
     """The exchange under way."""
 
     id: ExchangeId
+    #: Of the tree at the start: a model may be computed on by whoever knows this place or a later.
+    generation: Generation
     request: ExchangeRequested
     started_s: float
     #: Members that took part at the start, and the chunk-set version of each.
@@ -82,6 +84,7 @@ class Exchanging:
         wait = max(state.settings.deadline_s_min, MEDIAN_FACTOR * (median or 0.0))
         self.running = Running(
             id=state.last_exchange,
+            generation=state.generation,
             request=request,
             started_s=now_s,
             participants={m: state.ledger.versions.get(m, 0) for m in state.parents},

@@ -14,6 +14,8 @@ from elasticml.control.state import JobState
 from elasticml.terms import MemberId
 
 ROUNDS_TIMED = 20
+#: Idle rounds are not counted faster than this, however fast real ones are.
+PACE_S_MIN = 5e-3
 
 
 class Rounds:
@@ -61,7 +63,7 @@ class Rounds:
 
     def pace_s(self) -> float:
         """Duration of an undisturbed round: the pace of idle ones."""
-        return statistics.median(self._durations) if self._durations else 1.0
+        return max(PACE_S_MIN, statistics.median(self._durations)) if self._durations else 1.0
 
     def stop_reason(self, now_s: float) -> str | None:
         """Say why the job should stop after the round just finished, or None."""

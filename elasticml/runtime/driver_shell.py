@@ -341,7 +341,7 @@ class DriverShell:
         if peer is not None:
             self._member_of.pop(peer, None)
             peer.tell(encode(command))
-            peer.close_after_sending()
+            peer.retire()
 
     def _read_blocks(self, command: cmd.ReadBlocks) -> None:
         self._send_bodies(command.member, set(command.blocks))
@@ -358,7 +358,8 @@ class DriverShell:
 
     def _forward_model(self, command: cmd.ForwardModel) -> None:
         peer, training = self._peers.get(command.to), self.training
-        if peer is None or training is None or training.exchange is None:
+        running = self.driver.exchanging.running
+        if peer is None or training is None or training.exchange is None or running is None:
             return
         exchange = training.exchange
         peer.send(
@@ -366,7 +367,7 @@ class DriverShell:
                 kind=Kind.MODEL,
                 exchange=command.exchange,
                 prefix={
-                    "generation": self.driver.state.generation,
+                    "generation": running.generation,
                     "operation": exchange.operation,
                     "parameters": dict(exchange.parameters),
                     "model": manifest(exchange.model),
@@ -519,7 +520,7 @@ class DriverShell:
     async def close(self) -> None:
         """Close all links and let the work thread go."""
         for peer in list(self._peers.values()):
-            peer.close_after_sending()
+            peer.close()
         self._runner.close()
         for task in list(self._tasks):
             task.cancel()

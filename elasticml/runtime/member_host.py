@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from elasticml.collective.transport import Link
 from elasticml.runtime.chunk_store import ChunkStore
@@ -23,7 +23,8 @@ class MemberHost:
     ----------
     environment : Environment
     announce : callable
-        Tells the scheduler that this worker would serve; called again after a life ended early.
+        Tells the scheduler that this worker would serve, and returns the jobs that run; called
+        again after a life ended early.
     limit_bytes : int, optional
         Memory for chunk bodies.
     """
@@ -31,7 +32,7 @@ class MemberHost:
     def __init__(
         self,
         environment: Environment,
-        announce: Callable[[], Awaitable[None]],
+        announce: Callable[[], Awaitable[Sequence[str]]],
         limit_bytes: int | None = None,
     ) -> None:
         self.shells: dict[str, MemberShell] = {}
@@ -75,7 +76,10 @@ class MemberHost:
             return
         # Fenced, or the link broke: offer the worker again, with the chunks that it still has.
         logger.info("member %s of job %s ended early; announcing again", shell.me, job)
-        await self._announce()
+        running = await self._announce()
+        for ended in self._stores.keys() - set(running):
+            self.shells.pop(ended, None)
+            del self._stores[ended]
 
     async def notice(self, grace_s: float, reason: str) -> None:
         """Tell every job that this worker goes; return when all have let it go, or time is up."""

@@ -43,7 +43,7 @@ class MemberPlugin(WorkerPlugin):
         self.version = version
         self.host: MemberHost | None = None
         self._runners: list[ThreadRunner] = []
-        self._announcing: asyncio.Task[None] | None = None
+        self._announcing: asyncio.Task[list[str]] | None = None
 
     def setup(self, worker: Worker) -> None:
         """Listen for links and announce this worker to the scheduler."""
@@ -69,8 +69,8 @@ class MemberPlugin(WorkerPlugin):
         memory = worker.memory_manager.memory_limit
         limit = int(MEMORY_SHARE * memory) if memory else None
 
-        async def announce() -> None:
-            await worker.scheduler.em_announce(address=worker.address)
+        async def announce() -> list[str]:
+            return list(await worker.scheduler.em_announce(address=worker.address))
 
         self.host = MemberHost(environment, announce, limit)
         self._announcing = asyncio.get_running_loop().create_task(announce())

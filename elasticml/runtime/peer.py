@@ -39,8 +39,8 @@ class Peer:
         self._queue: deque[Frame] = deque()
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
+        #: Nothing that still arrives counts, and nobody is told of the end.
         self._closed = False
-        self._closing = False
 
     async def run(self) -> None:
         """Serve the link until it closes."""
@@ -49,9 +49,8 @@ class Peer:
         try:
             while True:
                 frame = await self.link.receive(self._allocate)
-                if self._closed:
-                    break
-                self._on_frame(self, frame)
+                if not self._closed:
+                    self._on_frame(self, frame)
         except LinkClosedError:
             pass
         except ProtocolError as error:
@@ -78,19 +77,15 @@ class Peer:
         self._closed = True
         self.link.close()
 
-    def close_after_sending(self) -> None:
-        """Close silently once the queue is empty."""
-        self._closed = self._closing = True
-        self._wake.set()
+    def retire(self) -> None:
+        """Send what is queued, then wait for the other end to close; nothing it says counts."""
+        self._closed = True
 
     async def _write(self) -> None:
         try:
             while True:
                 while self._queue:
                     await self.link.send(self._queue.popleft())
-                if self._closing:
-                    self.link.close()
-                    return
                 self._wake.clear()
                 await self._wake.wait()
         except LinkClosedError:

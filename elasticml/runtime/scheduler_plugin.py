@@ -87,11 +87,13 @@ class ElasticmlScheduler(SchedulerPlugin):
 
     # --- handlers ------------------------------------------------------------------------
 
-    async def announce(self, address: str) -> None:
-        """Take note of a worker that would serve, and invite it to the jobs that run."""
+    async def announce(self, address: str) -> list[str]:
+        """Take note of a worker that would serve, invite it to the jobs that run, name them."""
         self._ready.add(address)
-        for shell in self._jobs.values():
+        running = {job: s for job, s in self._jobs.items() if not s.ended.is_set()}
+        for shell in running.values():
             shell.invite(address)
+        return sorted(running)
 
     async def submit(
         self,
