@@ -183,7 +183,10 @@ class World:
                 return outcome
 
     def _idle(self, rounds: int) -> bool:
-        """Let rounds pass with nothing done."""
+        """Let rounds pass with nothing done; before the first row there is none to repeat."""
+        if not self.rows:
+            self._readmit(Return(round=0))
+            return True
         if self.round + 1 >= rounds:
             return False
         self.rows.append(self.rows[-1])

@@ -1,0 +1,115 @@
+"""Elastic batch gradient descent under any schedule of losses and returns, in any exchange."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.serial_world import Return, Run, Vanish, World, deal
+
+MEMBERS = 5
+ROUNDS = 14
+L2 = 0.1
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(60, 3))
+Y = np.where(X @ [1.0, -1.0, 0.5] + RNG.normal(size=60) > 0, 1.0, -1.0)
+PARTS = deal(X, Y, MEMBERS, chunk_rows=4)
+
+vanishes = st.builds(
+    Vanish,
+    round=st.integers(0, ROUNDS - 1),
+    members=st.sets(st.integers(0, MEMBERS - 1), min_size=1, max_size=3).map(tuple),
+    during=st.sampled_from(["gradient", "probe", "curvature", "correct"]),
+    nth=st.integers(0, 1),
+    counted=st.booleans(),
+)
+returns = st.builds(
+    Return,
+    round=st.integers(0, ROUNDS - 1),
+    oldest=st.booleans(),
+    during=st.sampled_from([None, None, "gradient", "probe", "correct"]),
+)
+schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
+absences = st.sampled_from(["taylor", "ignore", "ignore_rescaled"])
+searches = st.booleans()
+modes = st.sampled_from([0, 1, 2])
+
+
+def run_world(
+    schedule: list[Vanish | Return], absent: str, search: bool, anchors: bool, roll_back: int
+) -> tuple[World, Run]:
+    # Everybody is back two rounds before the end, however often a group must be waited for.
+    back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
+    step = {} if search else {"step": "constant", "step_size": 0.3}
+    world = World(
+        settings={"l2": L2, "roll_back": roll_back, **step},
+        parts=PARTS,
+        absent=absent,
+        schedule=[*schedule, *back],
+        has_anchors=anchors,
+    )
+    return world, world.run(ROUNDS + 5)
+
+
+def objective(w: np.ndarray) -> float:
+    return float(np.logaddexp(0.0, -Y * (X @ w[:3])).mean() + L2 / 2 * w[:3] @ w[:3])
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedules, absences, searches, st.booleans(), modes)
+def test_what_is_called_exact_is_the_objective_over_every_example_once(
+    schedule: list[Vanish | Return], absent: str, search: bool, anchors: bool, roll_back: int
+) -> None:
+    world, run = run_world(schedule, absent, search, anchors, roll_back)
+    for r, row in enumerate(run.rows):
+        if row.objective_kind == "exact":
+            np.testing.assert_allclose(row.objective, objective(run.w(r)), rtol=1e-12)
+    assert run.rows[-1].objective_kind == "exact"
+    assert not world.groups
+    assert not world.open
+    np.testing.assert_allclose(run.model.objective, objective(run.w(len(run.rows))), rtol=1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedules, searches, st.booleans(), modes)
+def test_stand_ins_and_present_examples_weigh_as_much_as_all(
+    schedule: list[Vanish | Return], search: bool, anchors: bool, roll_back: int
+) -> None:
+    """Nobody is both counted and substituted, and nobody is neither.
+
+    A model that stays at zero has one objective, log 2, and one gradient, estimated or exact:
+    there every Taylor expansion is exact, and any other number is an example too many or too few.
+    """
+    back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
+    world = World(
+        settings={"l2": 0.0, "roll_back": roll_back, "step": "constant", "step_size": 1e-30},
+        parts=PARTS,
+        absent="taylor",
+        schedule=[*[e for e in schedule if e.round > 0 or isinstance(e, Return)], *back],
+        has_anchors=anchors,
+    )
+    run = world.run(ROUNDS + 5)
+    for row in run.rows:
+        if row.objective is not None:
+            np.testing.assert_allclose(row.objective, np.log(2.0), rtol=1e-12)
+            if row.extra["gradient_norm"] is not None:
+                np.testing.assert_allclose(
+                    row.extra["gradient_norm"], run.rows[0].extra["gradient_norm"], rtol=1e-10
+                )
+
+
+@settings(max_examples=60, deadline=None)
+@given(schedules, searches)
+def test_stall_makes_the_very_steps_of_an_undisturbed_run(
+    schedule: list[Vanish | Return], search: bool
+) -> None:
+    step = {} if search else {"step": "constant", "step_size": 0.3}
+    back = [Return(round=r) for r in range(200)]
+    stalled, plain = (
+        World(settings={"l2": L2, **step}, parts=PARTS, absent="stall", schedule=events).run(40)
+        for events in ([*schedule, *back], [])
+    )
+    models = list(dict.fromkeys(tuple(row.model["coef"][0]) for row in stalled.rows))
+    wanted = [tuple(row.model["coef"][0]) for row in plain.rows]
+    np.testing.assert_allclose(models, wanted[: len(models)], rtol=1e-6, atol=1e-9)
