@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("terms", "errors"),
     ("data", "objectives"),
     ("algorithms", "control"),
-    ("policies",),
+    ("policies", "training"),
     ("collective", "sim"),
     ("runtime",),
     ("clusters",),

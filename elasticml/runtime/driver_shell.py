@@ -23,14 +23,15 @@ from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ElasticmlError, error_to_dict
 from elasticml.policies.absence import absence_policy
-from elasticml.runtime.arrays import Buffers, bytes_of, manifest, vector_of
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
 from elasticml.runtime.faults import FaultInjector
-from elasticml.runtime.journal import Journal
+from elasticml.runtime.payloads import bytes_of, vector_of
 from elasticml.runtime.peer import Peer
-from elasticml.runtime.training import Training
 from elasticml.terms import ExchangeId, Mask, MemberId, member_id
+from elasticml.training.arrays import Buffers, manifest
+from elasticml.training.journal import Journal
+from elasticml.training.run import Training
 
 logger = logging.getLogger(__name__)
 messages = logging.getLogger(f"{__name__}.messages")
@@ -430,9 +431,12 @@ class DriverShell:
 
     async def _stepping(self, function: Callable[..., ev.Event], *args: Any) -> None:
         event = await self._runner.run(function, *args)
-        if self.training is not None and isinstance(self.training.error, ElasticmlError):
-            self._fail(self.training.error)
+        error = None if self.training is None else self.training.error
+        if isinstance(error, ElasticmlError):
+            self._fail(error)
             return
+        if error is not None:
+            logger.error("job %s: the trainer failed", self.record["job"], exc_info=error)
         self.feed(event)
 
     def _deliver(self, command: cmd.Deliver) -> None:

@@ -21,22 +21,14 @@ from elasticml.data.chunk import Chunk
 from elasticml.data.facts import DataFacts
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ElasticmlError, JobFailedError, error_to_dict
-from elasticml.runtime.arrays import (
-    Buffers,
-    Vector,
-    bytes_of,
-    merge,
-    n_values,
-    pack,
-    unpack,
-    vector_of,
-)
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
+from elasticml.runtime.payloads import bytes_of, vector_of
 from elasticml.runtime.peer import Peer
 from elasticml.runtime.transfers import Transfers, aligned
 from elasticml.terms import ExchangeId, Mask, MemberId, chunk_id, member_id
+from elasticml.training.arrays import Buffers, Vector, merge, n_values, pack, unpack
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.collective.frames import Frame
-
 Vector = NDArray[np.float64]
 
 
@@ -50,20 +48,6 @@ def unpack(buffer: Vector, shapes: Mapping[str, Any]) -> dict[str, Vector]:
         arrays[name] = buffer[start : start + size].reshape(tuple(shape))
         start += size
     return arrays
-
-
-def vector_of(frame: Frame) -> Vector:
-    """Return the array that a frame's payload was read into; empty where it has none."""
-    if frame.payload is None:
-        return np.empty(0)
-    array = frame.payload.obj
-    assert isinstance(array, np.ndarray)
-    return array
-
-
-def bytes_of(array: Vector) -> memoryview | None:
-    """Look at an array as bytes; None where it is empty, as a frame without payload wants it."""
-    return array.data.cast("B") if array.size else None
 
 
 def merge(target: Vector, other: Vector, reduce: str) -> None:

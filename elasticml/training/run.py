@@ -1,11 +1,11 @@
 """The trainer's side of the driver shell: sums partials, drives the generator, keeps its arrays.
 
-Everything here runs in the driver's work thread, one call at a time; the loop only sees events.
+One call at a time: a driver shell makes them in its work thread, so that its loop only sees events;
+the simulator makes them in line.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,9 +15,7 @@ from elasticml.algorithms.base import Anchor, Arrays, Exchange, Model, Outcome, 
 from elasticml.control import events as ev
 from elasticml.control.commands import Deliver
 from elasticml.errors import ElasticmlError
-from elasticml.runtime.arrays import Vector, merge, n_values, pack, unpack
-
-logger = logging.getLogger(__name__)
+from elasticml.training.arrays import Vector, merge, n_values, pack, unpack
 
 
 class Training:
@@ -105,7 +103,6 @@ class Training:
             self.error = error
             return ev.Failed(cause="trainer", reason=error.message)
         except Exception as error:
-            logger.exception("the trainer failed")
             self.error = error
             return ev.Failed(cause="trainer", reason=f"{type(error).__name__}: {error}")
         if isinstance(request, RoundEnd):
