@@ -46,6 +46,7 @@ class Return:
     oldest: bool = False
     #: Come back before the ``nth`` exchange of this operation instead (which no real driver does).
     during: str | None = None
+    nth: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -198,7 +199,7 @@ class World:
         nth = self._counts.get(phase, 0)
         self._counts[phase] = nth + 1
         for entry in [e for e in self._pending if isinstance(e, Return) and e.during == phase]:
-            if entry.round == self.round:
+            if (entry.round, entry.nth) == (self.round, nth):
                 self._pending.remove(entry)
                 self._readmit(entry)
         due = [

@@ -92,6 +92,11 @@ class RoundEnd:
     extra: Mapping[str, float | int | str | None] = field(default_factory=dict)
     #: The model at which ``objective`` was taken, for snapshots.
     model: Arrays = field(default_factory=dict)
+    #: The model after the step, with which the next round begins; where the job ends here, or
+    #: idles, this is what it has.
+    next_model: Arrays = field(default_factory=dict)
+    #: Objective at ``next_model`` where it is known without another exchange.
+    next_objective: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -373,3 +373,22 @@ def test_stall_waits_and_then_goes_on_as_if_nothing_had_happened(during: str, ab
     )
     plain = train(rounds=8, **SEARCH)
     np.testing.assert_allclose(run.w(11), plain.w(8), rtol=1e-9)
+
+
+@pytest.mark.parametrize("absent", ["ignore", "ignore_rescaled"])
+def test_when_everybody_vanishes_the_round_waits_for_somebody(absent: str) -> None:
+    run = train(
+        Vanish(round=3, members=EVERYBODY),
+        Return(round=3, during="gradient", nth=2),
+        absent=absent,
+    )
+    assert run.phases(3) == ["gradient"] * 3
+    w = run.w(3)
+    close(run.w(4), w - STEP * penalised(gradient(w, *EVERYBODY), w))
+    assert run.rows[3].objective_kind == "exact"
+
+
+def test_when_everybody_vanishes_stand_ins_carry_the_round() -> None:
+    run = train(Vanish(round=3, members=EVERYBODY), has_anchors=True)
+    w = run.w(3)
+    close(run.w(4), w - STEP * penalised(gradient(run.w(2), *EVERYBODY), w))

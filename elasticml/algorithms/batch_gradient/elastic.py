@@ -153,7 +153,8 @@ class Elastic:
                 is_same = (latest.opened, latest.absent) == (outcome.opened, outcome.absent)
             else:
                 self.settle(outcome.absent)
-            if is_same:
+            # A sum over nobody, with stand-ins for nobody, says nothing: ask whoever is back.
+            if is_same and (outcome.examples or self.stand_ins.count):
                 sums = self.read(outcome.arrays)
                 self.known = Evaluated(point=point, exchange=outcome.exchange, sums=sums)
                 if outcome.absent_examples == 0:

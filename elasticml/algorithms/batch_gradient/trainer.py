@@ -138,17 +138,19 @@ class _Descent:
                 )
             if not isinstance(accepted, str):
                 break
-        row = RoundEnd(
+        model = elastic.columns.arrays(self.point.w)
+        self._move(ray, accepted, value)
+        self.rounds += 1
+        return RoundEnd(
             objective=value,
             objective_kind="exact" if elastic.is_whole else "estimated",
             step=0.0 if accepted is None else accepted.step,
             stand_ins=elastic.stand_ins.count,
             extra=self._extra(norm, ray.probes, elastic.corrections - before),
-            model=elastic.columns.arrays(self.point.w),
+            model=model,
+            next_model=elastic.columns.arrays(self.point.w),
+            next_objective=self.value,
         )
-        self._move(ray, accepted, value)
-        self.rounds += 1
-        return row
 
     def _watched(
         self, part: Generator[Exchange, Outcome, Any]
@@ -236,20 +238,21 @@ class _Descent:
 
         With ``roll_back`` 2 the next round begins at w^{r-1} itself.
         """
-        row = RoundEnd(
-            objective=None,
-            objective_kind="estimated",
-            stand_ins=self.elastic.stand_ins.count,
-            extra=self._extra(None, 0, 1),
-            model=self.elastic.columns.arrays(self.point.w),
-        )
+        model = self.elastic.columns.arrays(self.point.w)
         assert self.elastic.known is not None
         if self.settings.roll_back == 2:
             self.point = self.elastic.known.point
         self.advance = {}
         self.value = None
         self.rounds += 1
-        return row
+        return RoundEnd(
+            objective=None,
+            objective_kind="estimated",
+            stand_ins=self.elastic.stand_ins.count,
+            extra=self._extra(None, 0, 1),
+            model=model,
+            next_model=self.elastic.columns.arrays(self.point.w),
+        )
 
     def _extra(
         self, norm: float | None, probes: int, corrections: int
