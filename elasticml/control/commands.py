@@ -256,6 +256,8 @@ class AddRow(Command):
     """Append a row to the history; the shell adds bytes moved and sent."""
 
     fields: Mapping[str, Any]
+    #: The round did nothing but wait: its model is the one that the next real round begins with.
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

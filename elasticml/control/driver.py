@@ -66,7 +66,8 @@ class Driver:
         self.at_round_start = True
         self.boundary = Boundary(self.state, self.mobility, self.rounds, self._release)
         self._idle_since_s: float | None = None
-        self._link_downs: dict[MemberId, float] = {}
+        #: Members that cannot reach a living one: whom, and since when.
+        self._link_downs: dict[MemberId, tuple[MemberId, float]] = {}
         self._handlers: dict[type[ev.Event], Callable[[Any, float], list[Command]]] = {
             ev.Ticked: self._ticked,
             ev.Arrived: self._arrived,
@@ -201,7 +202,12 @@ class Driver:
             return []  # a second word of the same loss
         state.told.pop(member, None)
         state.root.peer_lost(member)
-        self._link_downs.pop(member, None)
+        # Whoever could not reach it told the truth, often before the driver knew.
+        self._link_downs = {
+            m: (peer, since_s)
+            for m, (peer, since_s) in self._link_downs.items()
+            if member not in (m, peer)
+        }
         chunks = state.ledger.lose(member)
         self.mobility.lost(member)
         self.exchanging.lost(member)
@@ -236,7 +242,7 @@ class Driver:
         """Believe a member that cannot reach a living one only after a while (see _ticked)."""
         living = self.state.membership.members
         if event.member in living and event.peer in living:
-            self._link_downs[event.member] = now_s
+            self._link_downs[event.member] = (event.peer, now_s)
         return []
 
     def _fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
@@ -410,7 +416,9 @@ class Driver:
         commands, stuck = self.exchanging.ticked(now_s)
         for member in stuck:
             commands += self._fence(member, "deadline", now_s)
-        for member, since_s in sorted(self._link_downs.items()):
+        for member, (peer, since_s) in sorted(self._link_downs.items()):
+            if self.state.parents.get(member) != peer:
+                continue  # it has another parent since
             if now_s - since_s > self.state.settings.status_s_max:
                 commands += self._fence(member, "unreachable", now_s)
         for record in self.state.membership.stage("leaving"):

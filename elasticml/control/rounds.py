@@ -42,11 +42,14 @@ class Rounds:
             self._durations.append(now_s - self.round_started_s)
         self.round_started_s = now_s
         self.last_row = dict(row)
-        fields = self.row(row)
+        shown = {name: value for name, value in row.items() if name != "next_objective"}
         if idle:
-            fields["step"] = None
+            shown["step"] = None
+            if row.get("next_objective") is not None:
+                shown["objective"] = row["next_objective"]
+        fields = self.row(shown)
         commands: list[Command] = [
-            AddRow(cause=state.cause, fields=fields),
+            AddRow(cause=state.cause, fields=fields, idle=idle),
             state.record("RoundEnded", idle=idle, **fields),
         ]
         state.round += 1

@@ -260,7 +260,7 @@ class DriverShell:
             case cmd.Record():
                 self._tell(command)
             case cmd.AddRow():
-                self._add_row(command.fields)
+                self._add_row(command.fields, waited=command.idle)
             case cmd.Welcome():
                 self._welcome(command)
             case cmd.Configure():
@@ -310,10 +310,12 @@ class DriverShell:
         if command.event in ("MemberLost", "MemberActive", "MemberNoticed", "GroupReturned"):
             logger.info("job %s: %s %s", self.record["job"], command.event, fields)
 
-    def _add_row(self, fields: Mapping[str, Any]) -> None:
+    def _add_row(self, fields: Mapping[str, Any], waited: bool) -> None:
         self.journal.add_row(self.now_s(), fields, self.sent_bytes())
-        if self.training is not None:
-            self.journal.snapshot(int(fields["round"]), self.training.last_arrays())
+        training = self.training
+        if training is not None:
+            arrays = training.last_arrays() if waited else training.round_arrays()
+            self.journal.snapshot(int(fields["round"]), arrays)
 
     def _order(self, order: cmd.Order, **extras: Any) -> None:
         peer = self._peers.get(order.member)
@@ -492,7 +494,7 @@ class DriverShell:
                 "members": machine.members_at_end,
                 "absent_examples": machine.state.ledger.absent_rows(),
             }
-            self._add_row(row)
+            self._add_row(row, waited=True)
         self.journal.tell(
             self.now_s(),
             "JobEnded",

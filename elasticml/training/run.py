@@ -124,7 +124,12 @@ class Training:
         """Return the newest whole model: the result, or that of the last round."""
         if self.model is not None:
             return self.model.arrays
-        return self.round_end.model if self.round_end is not None else {}
+        end = self.round_end
+        return {} if end is None else end.next_model or end.model
+
+    def round_arrays(self) -> Arrays:
+        """Return the model at which the last round began."""
+        return {} if self.round_end is None else self.round_end.model
 
 
 def _row(end: RoundEnd) -> dict[str, Any]:
@@ -134,5 +139,6 @@ def _row(end: RoundEnd) -> dict[str, Any]:
         "gap": end.gap,
         "step": end.step,
         "stand_ins": end.stand_ins,
+        "next_objective": end.next_objective,
         **end.extra,
     }
