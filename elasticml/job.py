@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from elasticml.data.source import Source, resolve_chunk_bytes
 from elasticml.errors import ConfigError
 from elasticml.jobs.faults import check_faults, read_faults
-from elasticml.jobs.follow import follow
-from elasticml.jobs.handle import Handle, Watcher, attach_handle, prepare_scheduler
+from elasticml.jobs.follow import Watcher
+from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler
 from elasticml.jobs.job_file import JobFile
 from elasticml.jobs.record import RECORD_VERSION
 from elasticml.jobs.result import Result
@@ -270,19 +270,9 @@ class Job:
         JobFailedError
             When the job failed at run time.
         """
-        from elasticml.jobs.progress import Progress
-
-        handle = self.start(client)
-        arguments: dict[str, Any] = {
-            "run_dir": run_dir,
-            "cluster": cluster,
-            "evaluates": self.evaluates,
-            "cancels": True,
-        }
-        if not progress:
-            return follow(handle, watchers=watchers, **arguments)
-        with Progress() as shown:
-            return follow(handle, watchers=[*watchers, shown], **arguments)
+        return self.start(client).result(
+            progress=progress, run_dir=run_dir, watchers=watchers, cluster=cluster, cancels=True
+        )
 
 
 def attach(client: Client, job_id: str) -> Handle:

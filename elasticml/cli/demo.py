@@ -94,13 +94,12 @@ def _job(label: str, absent: Any, rows: int, workers: int) -> Job:
 def _run(job: Job, client: Any, label: str, directory: Path, cluster: dict[str, Any]) -> Any:
     from rich.console import Console
 
-    from elasticml.jobs.follow import follow
     from elasticml.jobs.progress import Progress
 
     handle = job.start(client)
     with Progress(Console(stderr=True), label=f"{label:<10}") as progress:
-        result = follow(
-            handle, run_dir=directory, watchers=[progress], cluster=cluster, cancels=True
+        result = handle.result(
+            run_dir=directory, watchers=[progress], cluster=cluster, cancels=True
         )
     handle.forget()
     return result.summary

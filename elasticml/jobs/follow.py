@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from elasticml.data.source import Source
 from elasticml.errors import ElasticmlError, error_from_dict
-from elasticml.jobs.handle import Handle, Watcher
 from elasticml.jobs.record import job_of
 from elasticml.jobs.result import Result, evaluate, make_result
 from elasticml.jobs.run_directory import RunDirectory
+from elasticml.jobs.wire import Outcome
 
 #: How long an interrupted job is given to say its last words.
 LAST_WORDS_S = 5.0
 
 
+class Watcher(Protocol):
+    """Is told what a job's story says, as it is told."""
+
+    def record(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Take note of further records."""
+        ...
+
+
+class Followed(Protocol):
+    """A job, as far as following it needs to know: a handle."""
+
+    spec: Mapping[str, Any]
+    source: Source | None
+    test: Source | None
+
+    def batches(self, since: int = 0) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Yield the story in batches, to its end."""
+        ...
+
+    def outcome(self) -> Outcome:
+        """Fetch what the job has reached."""
+        ...
+
+    def cancel(self) -> None:
+        """End the job now."""
+        ...
+
+
 def follow(
-    handle: Handle,
+    handle: Followed,
     *,
     run_dir: str | Path | None = None,
     watchers: Sequence[Watcher] = (),
@@ -57,7 +86,7 @@ def follow(
 
 
 def _follow(
-    handle: Handle,
+    handle: Followed,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
     watchers: Sequence[Watcher],
@@ -85,7 +114,7 @@ def _follow(
 
 
 def _collect(
-    handle: Handle,
+    handle: Followed,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
     story: list[Mapping[str, Any]],
@@ -109,7 +138,7 @@ def _collect(
 
 
 def _last_words(
-    handle: Handle, watchers: Sequence[Watcher], story: list[Mapping[str, Any]]
+    handle: Followed, watchers: Sequence[Watcher], story: list[Mapping[str, Any]]
 ) -> None:
     """Cancel the job and take down what it still has to say."""
     end_s = time.monotonic() + LAST_WORDS_S
@@ -126,7 +155,7 @@ def _last_words(
 
 
 def _rescue(
-    handle: Handle,
+    handle: Followed,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
     story: list[Mapping[str, Any]],

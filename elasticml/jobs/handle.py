@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import JobFailedError
+from elasticml.jobs.follow import Watcher, follow
+from elasticml.jobs.progress import Progress
+from elasticml.jobs.result import Result
 from elasticml.jobs.status import JobStatus
 from elasticml.jobs.wire import Outcome, checked, read_outcome
 
@@ -17,14 +21,6 @@ Record = Mapping[str, Any]
 
 #: How long the scheduler holds a question for new records before it answers that there are none.
 POLL_S = 1.0
-
-
-class Watcher(Protocol):
-    """Is told what a job's story says, as it is told."""
-
-    def record(self, records: Sequence[Record]) -> None:
-        """Take note of further records."""
-        ...
 
 
 class Handle:
@@ -96,6 +92,46 @@ class Handle:
 
     def __iter__(self) -> Iterator[Record]:
         return self.events()
+
+    def result(
+        self,
+        *,
+        progress: bool = False,
+        run_dir: str | Path | None = None,
+        watchers: Sequence[Watcher] = (),
+        cluster: Mapping[str, Any] | None = None,
+        cancels: bool = False,
+    ) -> Result:
+        """Wait for the job's end, evaluate its models, and return what it has come to.
+
+        Parameters
+        ----------
+        progress : bool
+            Whether the terminal shows how the job stands.
+        run_dir : path, optional
+            Where story, history, model, summary and report are written, while the job runs.
+        watchers : sequence of Watcher
+            Told the story as it grows.
+        cluster : mapping, optional
+            The ``cluster`` section for ``job.yaml``.
+        cancels : bool
+            Whether Ctrl-C ends the job, too, and not only the waiting.
+
+        Raises
+        ------
+        ElasticmlError
+            What made the job fail; the directory holds what it had reached.
+        """
+        arguments: dict[str, Any] = {
+            "run_dir": run_dir,
+            "cluster": cluster,
+            "evaluates": self.spec.get("evaluate") is not False,
+            "cancels": cancels,
+        }
+        if not progress:
+            return follow(self, watchers=watchers, **arguments)
+        with Progress() as shown:
+            return follow(self, watchers=[*watchers, shown], **arguments)
 
     def outcome(self) -> Outcome:
         """Fetch what the job has reached so far: arrays, snapshots, history, summary."""

@@ -190,6 +190,16 @@ class MemberShell:
         else:
             self._obey(frame.prefix)
 
+    def _configure(self, extras: Mapping[str, Any]) -> None:
+        """Make the solver; what it says of settings and data ends the job, not this member."""
+        try:
+            self._source = source_from_spec(extras["spec"])
+            facts = DataFacts.from_json(extras["facts"])
+            settings = dict(self._record["algorithm"])
+            self._solver = algorithm(settings.pop("name")).solver(settings, facts)
+        except Exception as error:
+            self._fail(error)
+
     def _obey(self, message: Mapping[str, Any]) -> None:
         extras = {k: message[k] for k in ("record", "spec", "n_members", "facts") if k in message}
         order = decode({k: v for k, v in message.items() if k not in extras})
@@ -197,10 +207,7 @@ class MemberShell:
             case cmd.Welcome():
                 self._welcome(order, extras)
             case cmd.Configure():
-                self._source = source_from_spec(extras["spec"])
-                facts = DataFacts.from_json(extras["facts"])
-                settings = dict(self._record["algorithm"])
-                self._solver = algorithm(settings.pop("name")).solver(settings, facts)
+                self._configure(extras)
             case cmd.ReadBlocks():
                 self._spawn(self._read_blocks(order))
             case cmd.LoadChunks():

@@ -1,0 +1,219 @@
+"""``elasticml run`` and handles on real workers: kills, bad data, interrupts, dying clients."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+from distributed import Client
+
+import elasticml as em
+from elasticml.data.synthetic import synthetic_splice
+from elasticml.report.run import read_run
+
+pytestmark = pytest.mark.cluster
+
+WAIT_S = 120
+JOB = {
+    "name": "small",
+    "data": {"format": "synthetic_splice", "rows": 600, "length": 30, "test": {"seed": 9}},
+    "algorithm": {"name": "batch_gradient", "l2": 1e-3},
+    "cluster": {"workers": 3},
+    "stop": {"rounds": 12},
+}
+ENDLESS = {**JOB, "stop": {"rounds": 1_000_000}}
+
+
+@pytest.fixture(scope="module")
+def client() -> Generator[Client]:
+    with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+def start(folder: Path, job: dict, *options: str) -> subprocess.Popen[str]:
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return subprocess.Popen(
+        [sys.executable, "-m", "elasticml", "run", str(path), "--out", "run", *options],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(em.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(folder: Path, job: dict, *options: str) -> tuple[int, str, str]:
+    with start(folder, job, *options) as process:
+        try:
+            out, err = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+    return process.returncode, out, err
+
+
+def until_round(process: subprocess.Popen[str], folder: Path, number: int) -> list[psutil.Process]:
+    """Wait until a round has ended; return all processes of the run."""
+    story = folder / "run" / "story.jsonl"
+    assert process.stderr is not None
+    for _ in process.stderr:  # a line every few seconds: the wait has no clock of its own
+        if story.exists() and story.read_text().count('"RoundEnded"') > number:
+            break
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_a_run_with_a_kill_and_a_return_leaves_everything_in_its_directory(tmp_path: Path) -> None:
+    job = {
+        **JOB,
+        "faults": [{"round": 4, "lose": 1}, {"round": 8, "return": 1}],
+        "evaluate": {"every": 4},
+    }
+    code, out, err = run(tmp_path, job, "--json")
+    assert code == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert (summary["rounds"], summary["lost"], summary["returned"]) == (12, 1, 1)
+    assert summary["examples"] == 600
+    assert set(summary["test"]) == {"accuracy", "auroc", "auprc", "logloss"}
+    seen = read_run(tmp_path / "run")
+    assert seen.state == "finished"
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+    full = seen.history.column("objective_full")
+    assert np.flatnonzero(np.isfinite(full)).tolist() == [0, 4, 8, 12]
+    # Where nobody is absent, the driver's objective is the one over all data.
+    assert full[[0, 8, 12]] == pytest.approx(seen.history.column("objective")[[0, 8, 12]], 1e-10)
+    assert full[12] == pytest.approx(summary["objective"], rel=1e-10)
+    with np.load(tmp_path / "run" / "model.npz") as model:
+        assert model["coef"].shape == (1, summary["features"])
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
+    again = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())
+    assert (again["cluster"]["workers"], again["faults"][0]["lose"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (gzip.compress(b""), "no examples"),
+        (gzip.compress(b"1 1:1\n-1 1:2\n" * 500)[:60], "train"),
+        (b"1 1:1\n-1 1:nan\n", "line 2"),
+        (b"1 1:1\n-1 1:2\n2 1:3\n", "3 distinct labels"),
+        (b"1 -1:1\n-1 1:2\n", "line 1"),
+    ],
+    ids=["empty gz", "cut gz", "NaN", "third label", "negative index"],
+)
+def test_bad_data_are_one_line_and_exit_2(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "train").write_bytes(content)
+    job = {**JOB, "data": {"format": "svmlight", "path": "train"}}
+    code, out, err = run(tmp_path, job)
+    assert (code, out) == (2, ""), err
+    last = err.splitlines()[-1]
+    assert last.startswith("elasticml: ")
+    assert said in last
+    assert "Traceback" not in err
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["error"] in last
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_usable_and_nothing_is_left(
+    tmp_path: Path, signal_number: signal.Signals
+) -> None:
+    process = start(tmp_path, ENDLESS)
+    family = until_round(process, tmp_path, 2)
+    process.send_signal(signal_number)
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 130, err
+    assert "interrupted" in err.splitlines()[-1]
+    seen = read_run(tmp_path / "run")
+    assert seen.state == "cancelled"
+    assert seen.history.n_rows > 2
+    assert (tmp_path / "run" / "model.npz").exists()
+    assert (tmp_path / "run" / "report.html").exists()
+    assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
+
+
+def test_a_client_killed_outright_leaves_a_run_that_can_be_reported(tmp_path: Path) -> None:
+    process = start(tmp_path, ENDLESS)
+    family = until_round(process, tmp_path, 2)
+    process.kill()
+    process.communicate(timeout=WAIT_S)
+    assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
+    seen = read_run(tmp_path / "run")
+    assert (seen.state, seen.history.n_rows > 2) == ("unfinished", True)
+    report = [sys.executable, "-m", "elasticml", "report", "run"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(em.__file__).parents[1])}
+    subprocess.run(report, cwd=tmp_path, env=environment, check=True, timeout=WAIT_S)
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:
+    data = synthetic_splice(600, seed=0, length=30)
+    job = em.Job(em.BatchGradient(), data, test=data, stop=em.Stop(rounds=8), name="mine")
+    with Client(client.scheduler.address, set_as_default=False) as first:
+        job_id = job.start(first).job_id
+    handle = em.attach(client, job_id)
+    events = [record["event"] for record in handle]
+    result = handle.result()
+    assert (events[0], events[-1], events.count("RoundEnded")) == ("JobStarted", "JobEnded", 8)
+    assert handle.status().state == "done"
+    assert result.summary["test"]["accuracy"] == result.summary["train"]["accuracy"]
+    handle.forget()
+    with pytest.raises(em.ConfigError, match="no job"):
+        em.attach(client, job_id)
+
+
+def test_a_cancelled_job_keeps_what_it_had_reached(client: Client) -> None:
+    data = synthetic_splice(600, seed=0, length=30)
+    handle = em.Job(em.BatchGradient(), data, stop=em.Stop(rounds=1_000_000)).start(client)
+    for record in handle:
+        if record["event"] == "RoundEnded" and record["round"] == 3:
+            handle.cancel()
+    result = handle.result()
+    assert handle.status().state == "cancelled"
+    assert len(result.history) > 3
+    assert result.model is not None
+
+
+def test_arrays_in_memory_train_to_the_optimum_of_scikit_learn(client: Client) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = np.where(X @ [1.0, -2.0, 0.5, 0.0] + rng.normal(size=300) > 0, 1, 0)
+    job = em.Job(
+        em.BatchGradient(l2=1e-2, tolerance=1e-8),
+        em.from_arrays(X, y),
+        stop=em.Stop(rounds=500),
+        chunk_size="16 KiB",
+    )
+    result = job.run(client)
+    reference = LogisticRegression(C=1 / (1e-2 * 300), fit_intercept=False, tol=1e-10).fit(X, y)
+    assert result.summary["converged"]
+    assert result.model is not None
+    assert result.model.coef_ == pytest.approx(reference.coef_, abs=1e-5)
+    assert (result.model.predict(X) == reference.predict(X)).all()
+
+
+def test_faults_on_a_cluster_of_others_are_refused() -> None:
+    from distributed import LocalCluster
+
+    job = em.Job(
+        em.BatchGradient(), synthetic_splice(100, length=30), faults=[{"round": 1, "lose": 1}]
+    )
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as theirs,
+        Client(theirs, set_as_default=False) as client,
+        pytest.raises(em.ConfigError, match=r"cluster\.kind: local"),
+    ):
+        job.start(client)

@@ -1,0 +1,152 @@
+"""The command line: exit codes, one-line errors, help that teaches."""
+
+import json
+
+import pytest
+import yaml
+
+from elasticml.cli.main import main
+from tests.unit.report.fabricate import fabricate_run
+
+SMALL = {
+    "data": {"format": "synthetic_splice", "rows": 100},
+    "algorithm": {"name": "batch_gradient"},
+    "cluster": {"workers": 2},
+}
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    """Run a command; return its exit code, its output and its errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return caught.value.code, out, err
+
+    return call
+
+
+def job_file(folder, **changes):
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **changes}))
+    return path
+
+
+def svmlight(folder, name="train.svm"):
+    return {"data": {"format": "svmlight", "path": str(folder / name)}}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "-h"], ["demo", "-h"], ["report", "-h"]])
+def test_help_has_an_example(command, arguments):
+    code, out, err = command(*arguments)
+    assert (code, err) == (0, "")
+    assert "elasticml " + (arguments[0] if len(arguments) > 1 else "run job.yaml") in out
+
+
+def test_the_version_is_told(command):
+    assert command("--version")[:2] == (0, "elasticml, version 0.1.0\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["rnu"], "No such command"),
+        (["run"], "Missing argument"),
+        (["run", "x.yaml", "--jsn"], "No such option"),
+        (["run", "/nowhere/x.yaml"], "job file '/nowhere/x.yaml': does not exist"),
+        (["report", "/nowhere/run"], "run directory '/nowhere/run' does not exist"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_2(command, arguments, text):
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert text in err
+
+
+def refused(command, path, *more):
+    """The one line with which a job is refused."""
+    code, out, err = command("run", path, *more)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    return err.removeprefix("elasticml: ")
+
+
+def test_wrong_jobs_are_one_line_and_exit_2(command, tmp_path):
+    assert refused(command, job_file(tmp_path, cluster={"workers": 0})) == (
+        "cluster.workers: got 0, wanted at least 1\n"
+    )
+    assert "did you mean 'rounds'?" in refused(command, job_file(tmp_path), "--set", "stop.rouns=1")
+
+
+def test_missing_and_empty_files_are_exit_2_before_anything_starts(command, tmp_path):
+    path = job_file(tmp_path, **svmlight(tmp_path))
+    assert "train.svm" in refused(command, path)
+    (tmp_path / "train.svm").write_text("")
+    assert "train.svm" in refused(command, path)
+
+
+def test_missing_test_data_are_exit_2_before_anything_starts(command, tmp_path):
+    (tmp_path / "train.svm").write_text("1 1:1\n-1 1:2\n")
+    data = {**svmlight(tmp_path)["data"], "test": "test.svm"}
+    assert "test.svm" in refused(command, job_file(tmp_path, data=data))
+
+
+def test_a_chunk_larger_than_a_worker_is_exit_2(command, tmp_path):
+    data = {**SMALL["data"], "chunk_size": "2 GiB"}
+    path = job_file(tmp_path, data=data, cluster={"workers": 2, "memory": "1 GiB"})
+    assert refused(command, path).startswith("data.chunk_size: got 2.0 GiB, wanted at most 614.4")
+
+
+def test_a_scheduler_that_does_not_answer_is_exit_2(command, tmp_path):
+    text = refused(command, job_file(tmp_path, cluster="nonsense://here"))
+    assert text.startswith("cluster.address: no scheduler answers at 'nonsense://here'")
+
+
+def test_an_error_of_ours_is_one_line_and_exit_3(command, monkeypatch, tmp_path):
+    def fail(*_):
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr("elasticml.jobs.job_file.read_job_file", fail)
+    code, _, err = command("run", "job.yaml")
+    assert (code, err) == (
+        3,
+        "elasticml: internal error: RuntimeError: two lines (--verbose shows where)\n",
+    )
+    assert "Traceback" in command("run", "job.yaml", "--verbose")[2]
+
+
+def test_an_interrupt_is_exit_130(command, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("elasticml.jobs.job_file.read_job_file", interrupt)
+    code, _, err = command("run", "job.yaml")
+    assert (code, err.strip().count("\n")) == (130, 0)
+
+
+def test_report_writes_a_page_of_a_run_and_of_several(command, tmp_path):
+    runs = [fabricate_run(tmp_path / name, rounds=20, at=5, back=10) for name in ("a", "b")]
+    code, out, _ = command("report", runs[0])
+    assert (code, out) == (0, f"report      {runs[0] / 'report.html'}\n")
+    page = tmp_path / "both.html"
+    assert command("report", *runs, "--out", page, "--label", "A", "--label", "B")[0] == 0
+    assert "A, B" in page.read_text()
+
+
+def test_doctor_can_be_read_by_a_program(command):
+    code, out, _ = command("doctor", "--json")
+    found = json.loads(out)
+    assert (code, found["usable"]) == (0, True)
+    assert {"name", "state", "found", "serves", "required", "remedy"} == set(found["checks"][0])
+
+
+def test_doctor_names_a_remedy_for_all_that_is_amiss(command, monkeypatch):
+    monkeypatch.setenv("ELASTICML_DATA", "/nowhere")
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    out = command("doctor")[1]
+    assert "!!  Data sets   /nowhere is no readable folder" in out
+    assert "export YARN_CONF_DIR=" in out

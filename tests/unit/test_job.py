@@ -1,0 +1,78 @@
+"""A job before it starts: what it refuses, and the record that it becomes."""
+
+import json
+
+import numpy as np
+import pytest
+
+import elasticml as em
+from elasticml.data.arrays import from_arrays
+from elasticml.terms import VERSION
+
+
+@pytest.fixture
+def data():
+    return from_arrays(np.eye(4), np.array([0.0, 1.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'"),
+        ({"seed": -1}, "seed: got -1, wanted a whole number from 0 on"),
+        ({"threads": 0}, "threads: got 0, wanted at least 1"),
+        ({"policies": [{"name": "knee"}]}, "there is none yet"),
+        ({"chunk_size": "a lot"}, "data.chunk_size: got 'a lot', wanted 'auto' or a size"),
+        ({"chunk_size": 0}, "data.chunk_size: got 0"),
+        (
+            {"members": em.Members(start=2), "faults": [{"round": 1, "lose": 3}]},
+            "lose: 3, but 2 of 2 members are there",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused_when_the_job_is_made(data, settings, text):
+    with pytest.raises(em.ConfigError, match=text):
+        em.Job(em.BatchGradient(), data, **settings)
+
+
+def test_a_chunk_must_fit_into_a_workers_memory(data):
+    job = em.Job(em.BatchGradient(), data, chunk_size="700 MiB")
+    job.check_memory(2 * 2**30)
+    job.check_memory(None)
+    with pytest.raises(em.ConfigError, match=r"got 700\.0 MiB, wanted at most 614\.4 MiB"):
+        job.check_memory(2**30)
+
+
+def test_missing_data_are_found_before_anything_starts(data, tmp_path):
+    missing = em.read_svmlight(str(tmp_path / "none.svm"))
+    with pytest.raises((em.ConfigError, em.DataError), match=r"none\.svm"):
+        em.Job(em.BatchGradient(), data, test=missing).check_data()
+
+
+def test_the_record_is_plain_json_and_complete(data):
+    job = em.Job(
+        em.BatchGradient(class_weight={0: 1, 1: 3}),
+        data,
+        test=data,
+        name="toy",
+        absent="stall",
+        stop=em.Stop(rounds=5),
+        faults=[{"round": 1, "lose": 1}],
+        evaluate=em.Evaluate(every=2, rounds=[3]),
+    )
+    record = job.record("toy-1", 3)
+    assert json.loads(json.dumps(record)) == record
+    assert (record["package"], record["job"], record["members"]) == (
+        VERSION,
+        "toy-1",
+        {"start": 3, "min": 1},
+    )
+    assert record["faults"] == [
+        {"round": 1, "phase": "broadcast", "lose": 1, "how": "kill", "grace": 5.0}
+    ]
+    assert record["evaluate"] == {"every": 2, "rounds": [3]}
+    assert record["test"] == data.spec()
+
+
+def test_evaluation_can_be_declined(data):
+    assert em.Job(em.BatchGradient(), data, evaluate=False).record("a", 1)["evaluate"] is False

@@ -1,0 +1,36 @@
+"""The package's face: every public name is there, and nothing is loaded before it is used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import elasticml
+
+
+@pytest.mark.parametrize("name", elasticml.__all__)
+def test_every_public_name_can_be_had(name):
+    assert getattr(elasticml, name) is not None
+
+
+def test_a_name_that_is_not_there_says_so():
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        elasticml.nonsense
+
+
+def loaded_by(statement):
+    script = f"import sys; {statement}; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_the_package_loads_no_library():
+    heavy = {"numpy", "numba", "distributed", "dask", "pydantic", "sklearn", "matplotlib", "rich"}
+    assert loaded_by("import elasticml") & heavy == set()
+
+
+def test_the_command_line_loads_no_library_before_it_has_a_command():
+    heavy = {"numpy", "numba", "distributed", "dask", "pydantic", "sklearn", "matplotlib"}
+    assert loaded_by("import elasticml.cli.main") & heavy == set()
