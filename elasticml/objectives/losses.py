@@ -175,3 +175,17 @@ def loss_named(name: str) -> Loss:
             f"algorithm.loss is {name!r}, wanted one of {', '.join(LOSSES)}", key="algorithm.loss"
         )
     return LOSSES[name]
+
+
+def warm_kernels() -> None:
+    """Compile the kernels for float64 arrays, or load their machine code from the cache.
+
+    Members call it before they report ready, so that no exchange waits for a compiler.
+    """
+    one, out = np.ones(1), np.zeros(1)
+    for weights in (None, one):
+        LOGISTIC.value_and_slope(one, one, weights, out)
+        LOGISTIC.along(one, one, one, weights, one, out, np.zeros(1))
+        LOGISTIC.curvature(one, one, weights, out)
+        LOGISTIC.curvature_along(one, one, one, weights)
+    LOGISTIC.conjugate(-0.5 * one, one, out)

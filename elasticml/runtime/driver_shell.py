@@ -14,7 +14,7 @@ from typing import Any
 
 from elasticml.algorithms.registry import algorithm
 from elasticml.collective.frames import Frame, Header, Kind
-from elasticml.collective.transport import LinkClosedError, Transport
+from elasticml.collective.transport import Transport
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.driver import Driver
@@ -25,9 +25,9 @@ from elasticml.errors import ElasticmlError, error_to_dict
 from elasticml.policies.absence import absence_policy
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
-from elasticml.runtime.faults import FaultInjector
+from elasticml.runtime.faults import FaultInjector, carry_out
 from elasticml.runtime.payloads import bytes_of, vector_of
-from elasticml.runtime.peer import Peer
+from elasticml.runtime.roster import Roster
 from elasticml.terms import ExchangeId, Mask, MemberId, member_id
 from elasticml.training.arrays import Buffers, manifest
 from elasticml.training.journal import Journal
@@ -89,21 +89,22 @@ class DriverShell:
         #: Set when the job is over; and whenever the story has grown (then replaced).
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()
-        self._transport = transport
         self._runner = runner
         self._clock = clock
         self._start_s = clock()
         self._injector = injector
         self._buffers = Buffers()
-        self._peers: dict[MemberId, Peer] = {}
-        self._arrivals: dict[int, Peer] = {}
-        self._arrival_of: dict[Peer, int] = {}
-        self._member_of: dict[Peer, MemberId] = {}
-        self._invited: set[str] = set()
+        hello = {
+            "job": record["job"],
+            "kind": "driver",
+            "transport": (record.get("collective") or {}).get("transport", "auto"),
+        }
+        self._roster = Roster(
+            transport, hello, self._allocate, self._on_frame, self._on_arrival, self._on_lost
+        )
         self._summaries: dict[int, BlockSummary] = {s.block: s for s in summaries}
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
-        self._past_bytes = 0
         self._queue: deque[ev.Event] = deque()
         self._draining = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -150,40 +151,17 @@ class DriverShell:
 
     def invite(self, address: str) -> None:
         """Open a link to a worker that has announced itself; idempotent while it is open."""
-        if address in self._invited or self.ended.is_set():
-            return
-        self._invited.add(address)
-        self._spawn(self._serve(address))
-
-    async def _serve(self, address: str) -> None:
-        hello = {
-            "job": self.record["job"],
-            "kind": "driver",
-            "transport": (self.record.get("collective") or {}).get("transport", "auto"),
-        }
-        try:
-            link = await self._transport.connect(address, hello)
-        except (LinkClosedError, ElasticmlError) as error:
-            log = logger.info if isinstance(error, LinkClosedError) else logger.warning
-            log("worker %s cannot take part: %s", address, error)
-            self._invited.discard(address)
-            return
-        peer = Peer(link, self._allocate, self._on_frame, self._on_closed)
-        try:
-            await peer.run()
-        finally:
-            self._invited.discard(address)
-            self._past_bytes += link.sent_bytes
+        if not self.ended.is_set():
+            self._roster.invite(address)
 
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         return self._buffers.take(header.payload_bytes).data.cast("B")
 
-    def _on_closed(self, peer: Peer, reason: str) -> None:
-        self._arrivals.pop(self._arrival_of.pop(peer, -1), None)
-        member = self._member_of.pop(peer, None)
-        if member is not None and self._peers.get(member) is peer:
-            del self._peers[member]
-            self.feed(ev.Lost(cause="link", member=member, reason=reason))
+    def _on_lost(self, member: MemberId, reason: str) -> None:
+        self.feed(ev.Lost(cause="link", member=member, reason=reason))
+
+    def _on_arrival(self, arrival: int, message: Mapping[str, Any]) -> None:
+        self.feed(decode({**message, "type": "Arrived", "arrival": arrival}))
 
     def worker_removed(self, address: str) -> None:
         """Handle the scheduler's word that a worker is gone."""
@@ -191,20 +169,11 @@ class DriverShell:
         if record is not None:
             self.feed(ev.Lost(cause="scheduler", member=record.id, reason="closed"))
 
-    def _on_frame(self, peer: Peer, frame: Frame) -> None:
+    def _on_frame(self, member: MemberId, frame: Frame) -> None:
         if frame.kind == Kind.PARTIAL:
-            self._on_partial(peer, frame)
+            self._on_partial(member, frame)
             return
         message = frame.prefix
-        if message.get("type") == "Arrive":
-            arrival = len(self._arrival_of) + 1 + max(self._arrivals, default=0)
-            self._arrivals[arrival] = peer
-            self._arrival_of[peer] = arrival
-            self.feed(decode({**message, "type": "Arrived", "arrival": arrival}))
-            return
-        member = self._member_of.get(peer)
-        if member is None:
-            return  # fenced meanwhile: what it says is of a former life
         if message["type"] == "BlockRead":
             if message["summary"] is not None:
                 summary = BlockSummary.from_json(message["summary"])
@@ -216,13 +185,9 @@ class DriverShell:
         event = decode(message)
         self.feed(event)
 
-    def _on_partial(self, peer: Peer, frame: Frame) -> None:
-        member = self._member_of.get(peer)
+    def _on_partial(self, member: MemberId, frame: Frame) -> None:
         array = vector_of(frame)
         prefix = frame.prefix
-        if member is None:
-            self._buffers.give(array)
-            return
         if "anchor_of" in prefix:
             whose = prefix["anchor_of"]
             self.feed(
@@ -249,9 +214,8 @@ class DriverShell:
         )
 
     def sent_bytes(self) -> int:
-        """Bytes that the driver and the members have sent on links."""
-        open_links = sum(peer.link.sent_bytes for peer in self._peers.values())
-        return self._past_bytes + open_links + sum(self._member_bytes.values())
+        """Count the bytes that the driver and the members have sent on links."""
+        return self._roster.sent_bytes() + sum(self._member_bytes.values())
 
     # --- commands ------------------------------------------------------------------------
 
@@ -272,7 +236,7 @@ class DriverShell:
                 self._send_bodies(command.member, {c.block for c in command.chunks})
                 self._order(command)
             case cmd.Dismiss():
-                self._dismiss(command)
+                self._roster.retire(command.member, encode(command))
             case cmd.Order():
                 self._order(command)
             case cmd.ForwardModel():
@@ -318,18 +282,12 @@ class DriverShell:
             self.journal.snapshot(int(fields["round"]), arrays)
 
     def _order(self, order: cmd.Order, **extras: Any) -> None:
-        peer = self._peers.get(order.member)
-        if peer is not None:
-            peer.tell({**encode(order), **extras})
+        self._roster.tell(order.member, {**encode(order), **extras})
 
     def _welcome(self, command: cmd.Welcome) -> None:
-        peer = self._arrivals.pop(command.arrival, None)
-        if peer is None:
+        if not self._roster.welcome(command.arrival, command.member):
             self.feed(ev.Lost(cause="welcome", member=command.member, reason="closed"))
             return
-        self._arrival_of.pop(peer, None)
-        self._peers[command.member] = peer
-        self._member_of[peer] = command.member
         names = ("job", "algorithm", "absent", "chunk_bytes", "threads", "seed", "collective")
         record = {name: self.record.get(name) for name in names}
         self._order(
@@ -339,33 +297,24 @@ class DriverShell:
             n_members=self.driver.state.settings.start_members,
         )
 
-    def _dismiss(self, command: cmd.Dismiss) -> None:
-        peer = self._peers.pop(command.member, None)
-        if peer is not None:
-            self._member_of.pop(peer, None)
-            peer.tell(encode(command))
-            peer.retire()
-
     def _read_blocks(self, command: cmd.ReadBlocks) -> None:
         self._send_bodies(command.member, set(command.blocks))
         self._order(command)
 
     def _send_bodies(self, member: MemberId, blocks: set[int]) -> None:
         """Send the chunks of an in-memory source: only the driver has them."""
-        peer = self._peers.get(member)
         for block in sorted(blocks):
             for name, body in self.bodies.get(block, ()):
-                if peer is not None:
-                    frame = Frame(kind=Kind.CHUNK, prefix={"chunk": name}, payload=memoryview(body))
-                    peer.send(frame)
+                frame = Frame(kind=Kind.CHUNK, prefix={"chunk": name}, payload=memoryview(body))
+                self._roster.send(member, frame)
 
     def _forward_model(self, command: cmd.ForwardModel) -> None:
-        peer, training = self._peers.get(command.to), self.training
-        running = self.driver.exchanging.running
-        if peer is None or training is None or training.exchange is None or running is None:
+        training, running = self.training, self.driver.exchanging.running
+        if training is None or training.exchange is None or running is None:
             return
         exchange = training.exchange
-        peer.send(
+        self._roster.send(
+            command.to,
             Frame(
                 kind=Kind.MODEL,
                 exchange=command.exchange,
@@ -379,7 +328,7 @@ class DriverShell:
                     "keep": exchange.keep,
                 },
                 payload=bytes_of(training.packed),
-            )
+            ),
         )
 
     # --- the trainer ---------------------------------------------------------------------
@@ -450,31 +399,12 @@ class DriverShell:
     # --- faults, the end -----------------------------------------------------------------
 
     async def _inject(self, command: cmd.Inject) -> None:
-        error = None
-        if self._injector is None:
-            error = "this cluster cannot inject faults"
-        else:
-            try:
-                await self._carry_out(self._injector, command)
-            except ElasticmlError as failure:
-                error = failure.message
+        living = self.driver.state.membership.members
+        addresses = [living[m].address for m in command.members if m in living]
+        error = await carry_out(command, addresses, self._injector, self._spawn)
         if error is not None:
             logger.warning("job %s: fault %s failed: %s", self.record["job"], command.kind, error)
         self.feed(ev.FaultPerformed(cause="planned", kind=command.kind, error=error))
-
-    async def _carry_out(self, injector: FaultInjector, command: cmd.Inject) -> None:
-        if command.kind == "return":
-            await injector.bring_back(command.count)
-        elif command.kind == "prepare":
-            await injector.prepare(command.count)
-        else:
-            living = self.driver.state.membership.members
-            addresses = [living[m].address for m in command.members if m in living]
-            lose = injector.lose(addresses, command.how, command.grace_s)  # type: ignore[arg-type]
-            if command.how == "kill":
-                await lose
-            else:
-                self._spawn(lose)  # the round goes on while the grace runs
 
     def _end(self, command: cmd.EndJob) -> None:
         training, machine = self.training, self.driver
@@ -525,8 +455,7 @@ class DriverShell:
 
     async def close(self) -> None:
         """Close all links and let the work thread go."""
-        for peer in list(self._peers.values()):
-            peer.close()
+        await self._roster.close()
         self._runner.close()
         for task in list(self._tasks):
             task.cancel()

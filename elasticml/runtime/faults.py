@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+from elasticml.control.commands import Inject
+from elasticml.errors import ElasticmlError
 
 #: How a worker is lost: SIGKILL; SIGTERM and SIGKILL after the grace; a notice, then both.
 How = Literal["kill", "terminate", "notice"]
@@ -41,3 +44,35 @@ class FaultInjector(Protocol):
     async def prepare(self, n: int) -> None:
         """Have ``n`` standby processes that need only a word to register."""
         ...
+
+
+async def carry_out(
+    command: Inject,
+    addresses: Sequence[str],
+    injector: FaultInjector | None,
+    spawn: Callable[[Any], None],
+) -> str | None:
+    """Perform a planned fault; return what kept it from being performed, or None.
+
+    Parameters
+    ----------
+    addresses : sequence of str
+        Workers to lose.
+    spawn : callable
+        Runs what the round need not wait for: the grace of a notice.
+    """
+    if injector is None:
+        return "this cluster cannot inject faults"
+    try:
+        if command.kind == "return":
+            await injector.bring_back(command.count)
+        elif command.kind == "prepare":
+            await injector.prepare(command.count)
+        elif command.how == "kill":
+            await injector.lose(addresses, "kill", command.grace_s)
+        else:
+            how: How = "notice" if command.how == "notice" else "terminate"
+            spawn(injector.lose(addresses, how, command.grace_s))
+    except ElasticmlError as failure:
+        return failure.message
+    return None
