@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from elasticml.algorithms.registry import algorithm
@@ -19,18 +19,19 @@ from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.driver import Driver
 from elasticml.control.settings import settings_from_record
-from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
+from elasticml.data.facts import BlockSummary
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ElasticmlError, error_to_dict
 from elasticml.policies.absence import absence_policy
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
 from elasticml.runtime.faults import FaultInjector, carry_out
-from elasticml.runtime.payloads import bytes_of, vector_of
+from elasticml.runtime.intake import Intake, loaded_record
+from elasticml.runtime.payloads import bytes_of, partial_event, vector_of
 from elasticml.runtime.roster import Roster
-from elasticml.terms import ExchangeId, Mask, MemberId, member_id
+from elasticml.terms import MemberId
 from elasticml.training.arrays import Buffers, manifest
-from elasticml.training.journal import Journal
+from elasticml.training.journal import Journal, final_row
 from elasticml.training.run import Training
 
 logger = logging.getLogger(__name__)
@@ -76,13 +77,11 @@ class DriverShell:
         check_every_event: bool = False,
     ) -> None:
         self.record = record
-        self.source = source
-        self.bodies = bodies or {}
+        self.intake = Intake(source, bodies or {}, summaries)
         settings = settings_from_record(record, n_blocks, source.needs_survey)
         self.driver = Driver(settings, [absence_policy(settings.absent)], check_every_event)
         self.journal = Journal(record)
         self.training: Training | None = None
-        self.facts: DataFacts | None = None
         self.state = "loading"
         self.error: dict[str, Any] | None = None
         self.summary: dict[str, Any] = {}
@@ -102,7 +101,6 @@ class DriverShell:
         self._roster = Roster(
             transport, hello, self._allocate, self._on_frame, self._on_arrival, self._on_lost
         )
-        self._summaries: dict[int, BlockSummary] = {s.block: s for s in summaries}
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
         self._queue: deque[ev.Event] = deque()
@@ -175,9 +173,7 @@ class DriverShell:
             return
         message = frame.prefix
         if message["type"] == "BlockRead":
-            if message["summary"] is not None:
-                summary = BlockSummary.from_json(message["summary"])
-                self._summaries[summary.block] = summary
+            self.intake.note(message["summary"])
             message = {k: v for k, v in message.items() if k != "summary"}
         if message["type"] == "Failed" and message.get("error"):
             self.error = dict(message["error"])
@@ -186,32 +182,9 @@ class DriverShell:
         self.feed(event)
 
     def _on_partial(self, member: MemberId, frame: Frame) -> None:
-        array = vector_of(frame)
-        prefix = frame.prefix
-        if "anchor_of" in prefix:
-            whose = prefix["anchor_of"]
-            self.feed(
-                ev.AnchorArrived(
-                    cause=f"link {member}",
-                    member=member,
-                    exchange=ExchangeId(frame.exchange),
-                    sender=member_id(whose) if whose else None,
-                    handle=self._buffers.bind(array),
-                )
-            )
-            return
-        self._compute_s.update(prefix.get("compute_s") or {})
-        self._member_bytes.update(prefix.get("sent") or {})
-        self.feed(
-            ev.PartialArrived(
-                cause=f"link {member}",
-                exchange=ExchangeId(frame.exchange),
-                sender=member,
-                contributors=Mask(int(prefix["of"], 16)),
-                order=prefix["order"],
-                handle=self._buffers.bind(array),
-            )
-        )
+        self._compute_s.update(frame.prefix.get("compute_s") or {})
+        self._member_bytes.update(frame.prefix.get("sent") or {})
+        self.feed(partial_event(member, frame, self._buffers.bind(vector_of(frame))))
 
     def sent_bytes(self) -> int:
         """Count the bytes that the driver and the members have sent on links."""
@@ -228,12 +201,14 @@ class DriverShell:
             case cmd.Welcome():
                 self._welcome(command)
             case cmd.Configure():
-                assert self.facts is not None
-                self._order(command, facts=self.facts.to_json(), spec=self.source.spec())
+                facts, source = self.intake.facts, self.intake.source
+                assert facts is not None
+                self._order(command, facts=facts.to_json(), spec=source.spec())
             case cmd.ReadBlocks():
-                self._read_blocks(command)
+                self._send_chunks(command.member, command.blocks)
+                self._order(command, spec=self.intake.source.spec())
             case cmd.LoadChunks():
-                self._send_bodies(command.member, {c.block for c in command.chunks})
+                self._send_chunks(command.member, {c.block for c in command.chunks})
                 self._order(command)
             case cmd.Dismiss():
                 self._roster.retire(command.member, encode(command))
@@ -293,20 +268,13 @@ class DriverShell:
         self._order(
             command,
             record=record,
-            spec=self.source.spec(),
+            spec=self.intake.source.spec(),
             n_members=self.driver.state.settings.start_members,
         )
 
-    def _read_blocks(self, command: cmd.ReadBlocks) -> None:
-        self._send_bodies(command.member, set(command.blocks))
-        self._order(command)
-
-    def _send_bodies(self, member: MemberId, blocks: set[int]) -> None:
-        """Send the chunks of an in-memory source: only the driver has them."""
-        for block in sorted(blocks):
-            for name, body in self.bodies.get(block, ()):
-                frame = Frame(kind=Kind.CHUNK, prefix={"chunk": name}, payload=memoryview(body))
-                self._roster.send(member, frame)
+    def _send_chunks(self, member: MemberId, blocks: Collection[int]) -> None:
+        for frame in self.intake.frames(blocks):
+            self._roster.send(member, frame)
 
     def _forward_model(self, command: cmd.ForwardModel) -> None:
         training, running = self.training, self.driver.exchanging.running
@@ -335,27 +303,12 @@ class DriverShell:
 
     def _merge_facts(self, survey: bool) -> None:
         try:
-            facts = merge_summaries([self._summaries[b] for b in sorted(self._summaries)])
-            if survey or self.source.needs_survey:
-                self.source = self.source.with_facts(facts)
-            if not survey:
-                self.facts = facts
+            facts = self.intake.merge(survey)
         except ElasticmlError as error:
             self._fail(error)
             return
         if not survey:
-            self.journal.tell(
-                self.now_s(),
-                "DataLoaded",
-                {
-                    "rows": facts.n_rows,
-                    "features": facts.n_columns,
-                    "chunks": facts.n_chunks,
-                    "bytes": facts.nbytes,
-                    "notes": list(facts.notes),
-                },
-                "all blocks read",
-            )
+            self.journal.tell(self.now_s(), "DataLoaded", loaded_record(facts), "all blocks read")
         self.feed(ev.FactsFixed(cause="blocks", survey=survey))
 
     def _fail(self, error: ElasticmlError) -> None:
@@ -365,11 +318,10 @@ class DriverShell:
     def _start_trainer(self) -> None:
         settings = dict(self.record["algorithm"])
         name = settings.pop("name")
-        assert self.facts is not None
+        facts = self.intake.facts
+        assert facts is not None
         try:
-            trainer = algorithm(name).trainer(
-                settings, self.facts, self.driver.state.settings.absent
-            )
+            trainer = algorithm(name).trainer(settings, facts, self.driver.state.settings.absent)
         except ElasticmlError as error:
             self._fail(error)
             return
@@ -413,36 +365,29 @@ class DriverShell:
         if command.state == "failed" and self.error is None:
             self.error = {"kind": "JobFailedError", "message": command.reason, "fields": {}}
         if model is not None or self.journal.rows:
-            # The final model's own row: the state after the last round.
-            row = {
-                "round": machine.state.round,
-                "objective": None if model is None else model.objective,
-                "objective_kind": None if model is None or model.objective is None else "exact",
-                "gap": None if model is None else model.gap,
-                "step": None,
-                "stand_ins": 0,
-                "members": machine.members_at_end,
-                "absent_examples": machine.state.ledger.absent_rows(),
-            }
+            absent_examples = machine.state.ledger.absent_rows()
+            row = final_row(model, machine.state.round, machine.members_at_end, absent_examples)
             self._add_row(row, waited=True)
+        converged = model is not None and model.converged
         self.journal.tell(
             self.now_s(),
             "JobEnded",
             {
                 "state": command.state,
                 "reason": command.reason,
-                "converged": bool(model is not None and model.converged),
+                "converged": converged,
                 "round": machine.state.round,
             },
             command.cause,
         )
+        facts = self.intake.facts
         self.summary = self.journal.summary(
             reason=command.reason,
-            converged=bool(model is not None and model.converged),
+            converged=converged,
             rounds=machine.state.round,
             seconds=self.now_s(),
             objective=None if model is None else model.objective,
-            facts=None if self.facts is None else self.facts.to_json(),
+            facts=None if facts is None else facts.to_json(),
             members=machine.members_at_end,
         )
         self.ended.set()

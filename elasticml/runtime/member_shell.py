@@ -209,6 +209,7 @@ class MemberShell:
             case cmd.Configure():
                 self._configure(extras)
             case cmd.ReadBlocks():
+                self._source = source_from_spec(extras["spec"])  # after a survey it is another
                 self._spawn(self._read_blocks(order))
             case cmd.LoadChunks():
                 self._spawn(self._load_chunks(order))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from elasticml.collective.frames import Frame
+from elasticml.control import events as ev
+from elasticml.terms import ExchangeId, Mask, MemberId, member_id
 from elasticml.training.arrays import Vector
 
 
@@ -20,3 +22,28 @@ def vector_of(frame: Frame) -> Vector:
 def bytes_of(array: Vector) -> memoryview | None:
     """Look at an array as bytes; None where it is empty, as a frame without payload wants it."""
     return array.data.cast("B") if array.size else None
+
+
+def partial_event(
+    member: MemberId, frame: Frame, handle: int
+) -> ev.PartialArrived | ev.AnchorArrived:
+    """Make the event of a partial frame: an exchange's own, or one kept and asked for."""
+    prefix, exchange = frame.prefix, ExchangeId(frame.exchange)
+    cause = f"link {member}"
+    if "anchor_of" in prefix:
+        whose = prefix["anchor_of"]
+        return ev.AnchorArrived(
+            cause=cause,
+            member=member,
+            exchange=exchange,
+            sender=member_id(whose) if whose else None,
+            handle=handle,
+        )
+    return ev.PartialArrived(
+        cause=cause,
+        exchange=exchange,
+        sender=member,
+        contributors=Mask(int(prefix["of"], 16)),
+        order=prefix["order"],
+        handle=handle,
+    )

@@ -216,8 +216,8 @@ class ElasticmlScheduler(SchedulerPlugin):
             "snapshots": {r: _wire(arrays) for r, arrays in shell.journal.snapshots.items()},
             "history": shell.journal.rows,
             "summary": shell.summary,
-            "facts": None if shell.facts is None else shell.facts.to_json(),
-            "data": shell.source.spec(),
+            "facts": None if shell.intake.facts is None else shell.intake.facts.to_json(),
+            "data": shell.intake.source.spec(),
             "state": shell.state,
             "error": shell.error,
         }

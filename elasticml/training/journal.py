@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Arrays
+from elasticml.algorithms.base import Arrays, Model
 
 
 class Journal:
@@ -102,3 +102,20 @@ class Journal:
             "chunks_moved": self.chunks_moved,
             "moved_bytes": self.moved_bytes,
         }
+
+
+def final_row(
+    model: Model | None, rounds: int, members: int, absent_examples: int
+) -> dict[str, Any]:
+    """Make the history's last row: the state after the last round."""
+    objective = None if model is None else model.objective
+    return {
+        "round": rounds,
+        "objective": objective,
+        "objective_kind": None if objective is None else "exact",
+        "gap": None if model is None else model.gap,
+        "step": None,
+        "stand_ins": 0,
+        "members": members,
+        "absent_examples": absent_examples,
+    }
