@@ -65,6 +65,8 @@ class Driver:
         self.request: ev.ExchangeRequested | None = None
         self.at_round_start = True
         self.boundary = Boundary(self.state, self.mobility, self.rounds, self._release)
+        #: The exchange that is asked for has had to wait for absent examples.
+        self._stalled = False
         self._idle_since_s: float | None = None
         #: Members that cannot reach a living one: whom, and since when.
         self._link_downs: dict[MemberId, tuple[MemberId, float]] = {}
@@ -158,7 +160,8 @@ class Driver:
             state.record("MemberJoined", member=record.id, host=record.host, pid=record.pid),
         ]
         if state.stage in ("dealing", "training"):
-            commands += self._configure(record.id)
+            # While dealing, it may be the first one alive after everybody was lost.
+            commands += self._configure(record.id) + self._dealt()
         elif state.stage in ("surveying", "reading"):
             commands += self.loading.assign()
         elif len(state.membership.members) >= state.settings.start_members:
@@ -334,8 +337,11 @@ class Driver:
         request, state = self.request, self.state
         if request is None or self.rounds.injecting:
             return []
-        stalled = request.require_everybody and bool(state.ledger.groups or state.ledger.open)
-        if self.at_round_start or stalled:
+        if request.require_everybody and (state.ledger.groups or state.ledger.open):
+            # Until the exchange starts, not only until nobody is absent: what comes back may set
+            # off moves, and nothing may be on the move in an exchange.
+            self._stalled = True
+        if self.at_round_start or self._stalled:
             commands = self.boundary.apply(now_s)
             if commands:
                 return commands  # they may change what is decided next
@@ -353,19 +359,21 @@ class Driver:
         if self.at_round_start:
             self.at_round_start = False
             commands.append(state.record("RoundStarted"))
-        self.request = None
+        self.request, self._stalled = None, False
         commands += self.exchanging.start(request, now_s)
         return commands + self.rounds.due_loss("compute")
 
     def _revive(self) -> list[Command]:
-        """Within a round that has lost everybody: have newcomers take over the open chunks.
+        """When everybody is lost: have newcomers take over the open chunks.
 
         The trainer has no stand-in for them yet, so that they must not become a group; what was
         sealed before waits for the round's end as always.
         """
-        if self.at_round_start or self.mobility.rereading:
+        if self.mobility.rereading:
             return []
-        return self.mobility.reread() if self.state.ledger.open else self.boundary.activate()
+        if self.state.ledger.open:
+            return self.mobility.reread()
+        return [] if self.at_round_start else self.boundary.activate()
 
     def _stall(self, now_s: float) -> list[Command]:
         """Wait for everybody, counting idle rounds at the pace of undisturbed ones."""
@@ -418,7 +426,9 @@ class Driver:
             commands += self._fence(member, "deadline", now_s)
         for member, (peer, since_s) in sorted(self._link_downs.items()):
             if self.state.parents.get(member) != peer:
-                continue  # it has another parent since
+                # It has another parent since; should it get this one back, that is a new link.
+                del self._link_downs[member]
+                continue
             if now_s - since_s > self.state.settings.status_s_max:
                 commands += self._fence(member, "unreachable", now_s)
         for record in self.state.membership.stage("leaving"):
