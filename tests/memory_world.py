@@ -18,7 +18,7 @@ from elasticml.data.arrays import from_arrays
 from elasticml.runtime.driver_shell import DriverShell
 from elasticml.runtime.execution import InlineRunner, SerialParallel
 from elasticml.runtime.member_host import MemberHost
-from elasticml.runtime.member_shell import Environment
+from elasticml.runtime.environment import Environment
 from elasticml.terms import chunk_id
 
 #: Turns of the event loop without a frame after which nothing more will happen by itself.

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from elasticml.collective.transport import Link
 from elasticml.runtime.chunk_store import ChunkStore
-from elasticml.runtime.member_shell import Environment, MemberShell
+from elasticml.runtime.environment import Environment
+from elasticml.runtime.member_shell import MemberShell
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from elasticml.collective.dask_links import transport_of
 from elasticml.errors import ConfigError
+from elasticml.runtime.environment import Environment
 from elasticml.runtime.execution import ThreadRunner, parallel
 from elasticml.runtime.member_host import MemberHost
-from elasticml.runtime.member_shell import Environment
 from elasticml.terms import VERSION
 
 logger = logging.getLogger(__name__)
