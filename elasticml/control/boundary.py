@@ -90,7 +90,7 @@ class Boundary:
         returning = rounds.expected is not None and (rounds.expected > 0 or mobility.loading)
         if rounds.expected == 0 and not mobility.loading:
             rounds.expected = None
-        if not mobility.moves and not returning:
+        if not mobility.moves and not mobility.rereading and not returning:
             self._hold_since_s = None
             return False
         if self._hold_since_s is None:

@@ -13,20 +13,20 @@ from elasticml.control import events as ev
 from elasticml.control.boundary import Boundary
 from elasticml.control.commands import (
     Command,
-    Configure,
     Continue,
     Dismiss,
     EndJob,
     Gathered,
-    StartTrainer,
     Welcome,
 )
+from elasticml.control.dealing import Dealing
 from elasticml.control.exchanging import Exchanging
 from elasticml.control.invariants import check
+from elasticml.control.liveness import Liveness
 from elasticml.control.loading import Loading
 from elasticml.control.mobility import Mobility
-from elasticml.control.placement import contiguous
 from elasticml.control.policy import Policy
+from elasticml.control.reach import Reach
 from elasticml.control.rounds import Rounds
 from elasticml.control.settings import Settings
 from elasticml.control.state import JobState
@@ -60,16 +60,17 @@ class Driver:
         self.loading = Loading(self.state)
         self.mobility = Mobility(self.state, policies)
         self.exchanging = Exchanging(self.state)
+        self.liveness = Liveness(settings.deadline_s_min)
         self.rounds = Rounds(self.state)
         #: The trainer's request that has not been started yet.
         self.request: ev.ExchangeRequested | None = None
         self.at_round_start = True
         self.boundary = Boundary(self.state, self.mobility, self.rounds, self._release)
+        self.dealing = Dealing(self.state, self.loading, self.mobility, self.rounds, self.boundary)
         #: The exchange that is asked for has had to wait for absent examples.
         self._stalled = False
         self._idle_since_s: float | None = None
-        #: Members that cannot reach a living one: whom, and since when.
-        self._link_downs: dict[MemberId, tuple[MemberId, float]] = {}
+        self.reach = Reach(self.state)
         self._handlers: dict[type[ev.Event], Callable[[Any, float], list[Command]]] = {
             ev.Ticked: self._ticked,
             ev.Arrived: self._arrived,
@@ -77,13 +78,13 @@ class Driver:
             ev.NoticeWithdrawn: self._withdrawn,
             ev.Lost: lambda e, now: self._lost(e.member, e.reason, now),
             ev.BlockRead: lambda e, now: self.loading.read(e),
-            ev.FactsFixed: self._facts_fixed,
-            ev.ChunksLoaded: self._chunks_loaded,
-            ev.MoveFailed: lambda e, now: self.mobility.failed(e) + self._dealt(),
+            ev.FactsFixed: lambda e, now: self.dealing.facts_fixed(e),
+            ev.ChunksLoaded: lambda e, now: self.mobility.loaded(e) + self.dealing.dealt(),
+            ev.MoveFailed: lambda e, now: self.mobility.failed(e) + self.dealing.dealt(),
             ev.Attached: lambda e, now: self.state.root.attached(e.child, e.has_model),
             ev.PartialArrived: self._partial,
             ev.LinkDown: self._link_down,
-            ev.StatusTold: self._quiet(self.exchanging.told),
+            ev.StatusTold: self._quiet(self._told),
             ev.AnchorArrived: self._quiet(self.exchanging.anchor_arrived),
             ev.ExchangeRequested: self._requested,
             ev.RoundFinished: self._round_finished,
@@ -96,7 +97,7 @@ class Driver:
     def handle(self, event: ev.Event, now_s: float) -> list[Command]:
         """Take an event in; return what to do, in order."""
         if self.state.stage == "ended":
-            return self._after_end(event)
+            return []  # nothing counts after the end
         self.state.cause = event.cause or type(event).__name__
         commands = self._handlers[type(event)](event, now_s)
         commands = self._settle(commands, now_s)
@@ -137,7 +138,7 @@ class Driver:
             if not queue:
                 return settled
 
-    # --- membership -----------------------------------------------------------------------------
+    # --- membership ----------------------------------------------------------------------
 
     def _arrived(self, event: ev.Arrived, now_s: float) -> list[Command]:
         state = self.state
@@ -161,17 +162,13 @@ class Driver:
         ]
         if state.stage in ("dealing", "training"):
             # While dealing, it may be the first one alive after everybody was lost.
-            commands += self._configure(record.id) + self._dealt()
+            commands += self.dealing.configure(record.id) + self.dealing.dealt()
         elif state.stage in ("surveying", "reading"):
             commands += self.loading.assign()
         elif len(state.membership.members) >= state.settings.start_members:
             state.stage = "surveying" if state.settings.needs_survey else "reading"
             commands += self.loading.start(survey=state.settings.needs_survey)
         return commands
-
-    def _configure(self, member: MemberId) -> list[Command]:
-        self.state.membership.members[member].configured = True
-        return [Configure(cause=self.state.cause, member=member)]
 
     def _noticed(self, event: ev.Noticed, now_s: float) -> list[Command]:
         record = self.state.membership.members.get(event.member)
@@ -205,12 +202,7 @@ class Driver:
             return []  # a second word of the same loss
         state.told.pop(member, None)
         state.root.peer_lost(member)
-        # Whoever could not reach it told the truth, often before the driver knew.
-        self._link_downs = {
-            m: (peer, since_s)
-            for m, (peer, since_s) in self._link_downs.items()
-            if member not in (m, peer)
-        }
+        self.reach.lost(member)
         chunks = state.ledger.lose(member)
         self.mobility.lost(member)
         self.exchanging.lost(member)
@@ -221,7 +213,7 @@ class Driver:
         if state.stage in ("surveying", "reading"):
             commands += self.loading.lost(member)
         if state.stage in ("reading", "dealing"):
-            commands += self.mobility.reread() + self._dealt()
+            commands += self.mobility.reread() + self.dealing.dealt()
         if member in state.parents:
             state.stale_layout = True
             commands += self._heal(member)
@@ -242,60 +234,14 @@ class Driver:
         return commands + state.rewire_root(below[None])
 
     def _link_down(self, event: ev.LinkDown, now_s: float) -> list[Command]:
-        """Believe a member that cannot reach a living one only after a while (see _ticked)."""
-        living = self.state.membership.members
-        if event.member in living and event.peer in living:
-            self._link_downs[event.member] = (event.peer, now_s)
+        self.reach.link_down(event.member, event.peer, now_s)
         return []
 
     def _fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
         dismiss = Dismiss(cause=reason, member=member, reason=reason)
         return [dismiss, *self._lost(member, reason, now_s)]
 
-    # --- data -----------------------------------------------------------------------------------
-
-    def _facts_fixed(self, event: ev.FactsFixed, now_s: float) -> list[Command]:
-        state = self.state
-        if event.survey:
-            state.stage = "reading"
-            return self.loading.start(survey=False)
-        state.stage = "dealing"
-        commands: list[Command] = []
-        for member in state.living():
-            commands += self._configure(member)
-        chunks = list(state.ledger.info.values())
-        members = [m.id for m in state.membership.stage("spare", "active")]
-        commands += self.rounds.due_loss("load")
-        if members:
-            commands += self.mobility.move(contiguous(chunks, sorted(members)))
-        return commands + self.mobility.reread() + self._dealt()
-
-    def _chunks_loaded(self, event: ev.ChunksLoaded, now_s: float) -> list[Command]:
-        return self.mobility.loaded(event) + self._dealt()
-
-    def _dealt(self) -> list[Command]:
-        """When every chunk is where it shall be for the first round: start the trainer."""
-        state, mobility = self.state, self.mobility
-        if state.stage != "dealing" or mobility.moves or mobility.rereading or state.ledger.open:
-            return mobility.reread() if state.stage == "dealing" else []
-        if not state.ledger.info or not state.membership.members:
-            return []
-        state.stage = "training"
-        commands = self.boundary.activate()
-        info = state.ledger.info.values()
-        return [
-            state.record(
-                "DataDealt",
-                chunks=len(info),
-                bytes=sum(i.nbytes for i in info),
-                rows=state.ledger.total_rows,
-                members=len(state.membership.working()),
-            ),
-            *commands,
-            StartTrainer(cause=state.cause),
-        ]
-
-    # --- the trainer ------------------------------------------------------------------------------
+    # --- the trainer ---------------------------------------------------------------------
 
     def _requested(self, event: ev.ExchangeRequested, now_s: float) -> list[Command]:
         self.request = event
@@ -330,7 +276,7 @@ class Driver:
             commands.append(self.state.record("FinalModel", **row))
         return commands + self._end("done", event.reason)
 
-    # --- exchanges --------------------------------------------------------------------------------
+    # --- exchanges -----------------------------------------------------------------------
 
     def _try_start(self, now_s: float) -> list[Command]:
         """Start the requested exchange unless something must happen first."""
@@ -396,52 +342,38 @@ class Driver:
     def _deliver(self, now_s: float) -> list[Command]:
         run = self.exchanging.running
         assert run is not None
-        request, started_s = run.request, run.started_s
-        deliver = self.exchanging.deliver()
-        told = self.state.record(
-            "ExchangeEnded",
-            exchange=deliver.exchange,
-            operation=request.operation,
-            phase=request.phase,
-            start_t=started_s,
-            contributors=hex(deliver.contributors),
-            missing=hex(sum(1 << m.slot for m in run.participants) & ~deliver.contributors),
-            order=deliver.order,
-            examples=deliver.examples,
-            absent_examples=deliver.absent_examples,
-            opened=deliver.opened,
-            anchor=deliver.anchor_exchange,
-        )
+        request = run.request
+        told, deliver = self.exchanging.deliver()
         if request.require_everybody and deliver.absent_examples:
             # Not an outcome for a trainer that wants everybody: done again when all are back.
             self.request = request
             return [told]
         return [told, deliver]
 
-    # --- time, the end ------------------------------------------------------------------------------
+    # --- time, the end -------------------------------------------------------------------
 
     def _ticked(self, event: ev.Ticked, now_s: float) -> list[Command]:
         commands, stuck = self.exchanging.ticked(now_s)
-        for member in stuck:
+        awaited = self.loading.awaited() | self.mobility.awaited()
+        questions, mute = self.liveness.ticked(awaited, now_s)
+        commands += questions
+        for member in [*stuck, *mute]:
             commands += self._fence(member, "deadline", now_s)
-        for member, (peer, since_s) in sorted(self._link_downs.items()):
-            if self.state.parents.get(member) != peer:
-                # It has another parent since; should it get this one back, that is a new link.
-                del self._link_downs[member]
-                continue
-            if now_s - since_s > self.state.settings.status_s_max:
-                commands += self._fence(member, "unreachable", now_s)
+        for member in self.reach.unreachable(now_s):
+            commands += self._fence(member, "unreachable", now_s)
         for record in self.state.membership.stage("leaving"):
             if record.deadline_s is not None and now_s > record.deadline_s + 60.0:
                 # The notice has lapsed: whoever gave it has changed their mind.
                 record.stage, record.deadline_s = "active", None
         seconds = self.state.settings.seconds_max
-        if seconds is not None and now_s > seconds and self._waits_for_members():
+        waits = self.state.stage == "training" and not self.state.membership.working()
+        if seconds is not None and now_s > seconds and waits:
             commands += self._end("done", f"{seconds:g} seconds")
         return commands
 
-    def _waits_for_members(self) -> bool:
-        return self.state.stage == "training" and not self.state.membership.working()
+    def _told(self, event: ev.StatusTold) -> None:
+        self.exchanging.told(event)
+        self.liveness.heard(event.member)
 
     def _end(self, how: Literal["done", "failed", "cancelled"], reason: str) -> list[Command]:
         state = self.state
@@ -463,7 +395,3 @@ class Driver:
         for member in members:
             state.membership.remove(member)
         return ended + [Dismiss(cause="job ended", member=m, reason="job ended") for m in members]
-
-    def _after_end(self, event: ev.Event) -> list[Command]:
-        """Nothing counts after the end; a late arrival is sent home."""
-        return []

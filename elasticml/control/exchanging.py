@@ -13,6 +13,7 @@ from elasticml.control.commands import (
     Command,
     Deliver,
     Gathered,
+    Record,
     SendAnchor,
 )
 from elasticml.control.events import AnchorArrived, ExchangeRequested, StatusTold
@@ -233,8 +234,8 @@ class Exchanging:
             self._drop_anchor()
         return not run.anchor_terms
 
-    def deliver(self) -> Deliver:
-        """Make the outcome and end the exchange."""
+    def deliver(self) -> tuple[Record, Deliver]:
+        """Make the outcome and end the exchange; also its record for the story."""
         run, state = self.running, self.state
         assert run is not None and run.gathered is not None
         in_sum = self.in_sum()
@@ -247,7 +248,8 @@ class Exchanging:
                 )
             )
         self.running = None
-        return Deliver(
+        anchored = run.anchor_of is not None and bool(run.anchor_parts)
+        deliver = Deliver(
             cause=state.cause,
             exchange=run.id,
             inputs=run.gathered.inputs,
@@ -257,6 +259,21 @@ class Exchanging:
             absent_examples=state.ledger.total_rows - examples,
             absent=tuple(g for g in state.ledger.groups if g in run.absent_at_start),
             opened=opened,
-            anchor_exchange=run.anchor_of if run.anchor_parts else None,
-            anchor=tuple(run.anchor_parts) if run.anchor_of is not None else (),
+            anchor_exchange=run.anchor_of if anchored else None,
+            anchor=tuple(run.anchor_parts) if anchored else (),
         )
+        told = state.record(
+            "ExchangeEnded",
+            exchange=run.id,
+            operation=run.request.operation,
+            phase=run.request.phase,
+            start_t=run.started_s,
+            contributors=hex(deliver.contributors),
+            missing=hex(sum(1 << m.slot for m in run.participants) & ~deliver.contributors),
+            order=deliver.order,
+            examples=examples,
+            absent_examples=deliver.absent_examples,
+            opened=opened,
+            anchor=deliver.anchor_exchange,
+        )
+        return told, deliver

@@ -61,3 +61,7 @@ class Loading:
             if reader == member:
                 self.pending[block] = None
         return self.assign()
+
+    def awaited(self) -> set[MemberId]:
+        """Members that are reading blocks."""
+        return {reader for reader in self.pending.values() if reader is not None}

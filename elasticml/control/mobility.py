@@ -138,6 +138,8 @@ class Mobility:
         for former, chunks in list(ledger.open.items()):
             if chunk in chunks:
                 chunks.discard(chunk)
+                # What is left is no longer what the vanished member's kept partials contain.
+                ledger.last_versions.pop(former, None)
                 if not chunks:
                     del ledger.open[former]
                 ledger.adopt(chunk, member)
@@ -225,6 +227,14 @@ class Mobility:
                 )
             )
         return commands
+
+    def awaited(self) -> set[MemberId]:
+        """Members that shall send, receive or read chunks."""
+        members = {m for move in self.moves.values() for m in move}
+        members |= set(self.rereading.values())
+        for group, missing in self.loading.items():
+            members |= {self.returning[group][chunk] for chunk in missing}
+        return members
 
     def lost(self, member: MemberId) -> None:
         """Forget transfers from and to a vanished member; its groups are readmitted anew."""

@@ -20,17 +20,17 @@ from elasticml.control import events as ev
 from elasticml.control.driver import Driver
 from elasticml.control.settings import settings_from_record
 from elasticml.data.facts import BlockSummary
-from elasticml.data.source import Source, source_from_spec
+from elasticml.data.source import Source
 from elasticml.errors import ElasticmlError, error_to_dict
 from elasticml.policies.absence import absence_policy
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
 from elasticml.runtime.faults import FaultInjector, carry_out
 from elasticml.runtime.intake import Intake, loaded_record
-from elasticml.runtime.payloads import bytes_of, partial_event, vector_of
+from elasticml.runtime.payloads import model_frame, partial_event, vector_of
 from elasticml.runtime.roster import Roster
 from elasticml.terms import MemberId
-from elasticml.training.arrays import Buffers, manifest
+from elasticml.training.arrays import Buffers
 from elasticml.training.journal import Journal, final_row
 from elasticml.training.run import Training
 
@@ -137,8 +137,7 @@ class DriverShell:
 
     def tick(self) -> None:
         """Let time pass; called every few milliseconds."""
-        if not self.ended.is_set():
-            self.feed(ev.Ticked(cause="clock"))
+        self.feed(ev.Ticked(cause="clock"))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -185,10 +184,6 @@ class DriverShell:
         self._compute_s.update(frame.prefix.get("compute_s") or {})
         self._member_bytes.update(frame.prefix.get("sent") or {})
         self.feed(partial_event(member, frame, self._buffers.bind(vector_of(frame))))
-
-    def sent_bytes(self) -> int:
-        """Count the bytes that the driver and the members have sent on links."""
-        return self._roster.sent_bytes() + sum(self._member_bytes.values())
 
     # --- commands ------------------------------------------------------------------------
 
@@ -250,7 +245,8 @@ class DriverShell:
             logger.info("job %s: %s %s", self.record["job"], command.event, fields)
 
     def _add_row(self, fields: Mapping[str, Any], waited: bool) -> None:
-        self.journal.add_row(self.now_s(), fields, self.sent_bytes())
+        sent_bytes = self._roster.sent_bytes() + sum(self._member_bytes.values())
+        self.journal.add_row(self.now_s(), fields, sent_bytes)
         training = self.training
         if training is not None:
             arrays = training.last_arrays() if waited else training.round_arrays()
@@ -280,24 +276,10 @@ class DriverShell:
         training, running = self.training, self.driver.exchanging.running
         if training is None or training.exchange is None or running is None:
             return
-        exchange = training.exchange
-        self._roster.send(
-            command.to,
-            Frame(
-                kind=Kind.MODEL,
-                exchange=command.exchange,
-                prefix={
-                    "generation": running.generation,
-                    "operation": exchange.operation,
-                    "parameters": dict(exchange.parameters),
-                    "model": manifest(exchange.model),
-                    "returns": {name: list(shape) for name, shape in exchange.returns.items()},
-                    "reduce": exchange.reduce,
-                    "keep": exchange.keep,
-                },
-                payload=bytes_of(training.packed),
-            ),
+        frame = model_frame(
+            command.exchange, running.generation, training.exchange, training.packed
         )
+        self._roster.send(command.to, frame)
 
     # --- the trainer ---------------------------------------------------------------------
 
@@ -405,10 +387,3 @@ class DriverShell:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def make_shell(record: Mapping[str, Any], **arguments: Any) -> DriverShell:
-    """Make a shell from a record alone; raises what the source raises for bad data."""
-    source = source_from_spec(record["data"])
-    n_blocks = len(source.blocks())
-    return DriverShell(record, source=source, n_blocks=n_blocks, **arguments)

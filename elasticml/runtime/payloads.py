@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticml.collective.frames import Frame
+from elasticml.algorithms.base import Exchange
+from elasticml.collective.frames import Frame, Kind
 from elasticml.control import events as ev
-from elasticml.terms import ExchangeId, Mask, MemberId, member_id
-from elasticml.training.arrays import Vector
+from elasticml.terms import ExchangeId, Generation, Mask, MemberId, member_id
+from elasticml.training.arrays import Vector, manifest
 
 
 def vector_of(frame: Frame) -> Vector:
@@ -47,3 +48,19 @@ def partial_event(
         order=prefix["order"],
         handle=handle,
     )
+
+
+def model_frame(
+    number: ExchangeId, generation: Generation, exchange: Exchange, packed: Vector
+) -> Frame:
+    """Make the frame that takes an exchange down; ``packed`` holds its model's arrays."""
+    prefix = {
+        "generation": generation,
+        "operation": exchange.operation,
+        "parameters": dict(exchange.parameters),
+        "model": manifest(exchange.model),
+        "returns": {name: list(shape) for name, shape in exchange.returns.items()},
+        "reduce": exchange.reduce,
+        "keep": exchange.keep,
+    }
+    return Frame(kind=Kind.MODEL, exchange=number, prefix=prefix, payload=bytes_of(packed))

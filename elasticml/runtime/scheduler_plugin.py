@@ -16,8 +16,9 @@ from distributed.protocol.pickle import dumps
 from elasticml.algorithms.base import Arrays
 from elasticml.collective.dask_links import transport_of
 from elasticml.data.facts import BlockSummary
+from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
-from elasticml.runtime.driver_shell import DriverShell, make_shell
+from elasticml.runtime.driver_shell import DriverShell
 from elasticml.runtime.execution import ThreadRunner
 from elasticml.runtime.faults import KEEPER_EXTENSION
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
@@ -150,8 +151,11 @@ class ElasticmlScheduler(SchedulerPlugin):
                 "faults: needs a cluster whose processes elasticml owns, and this one is "
                 "another's; use cluster.kind: local, or leave faults out"
             )
-        return make_shell(
+        source = source_from_spec(record["data"])
+        return DriverShell(
             record,
+            source=source,
+            n_blocks=len(source.blocks()),
             transport=transport_of(self._scheduler),
             runner=ThreadRunner(f"em-driver-{record['job']}"),
             clock=time.monotonic,

@@ -1,0 +1,77 @@
+"""From chunks somewhere to chunks in their places: facts, the deal, the start of the training."""
+
+from __future__ import annotations
+
+from elasticml.control.boundary import Boundary
+from elasticml.control.commands import Command, Configure, StartTrainer
+from elasticml.control.events import FactsFixed
+from elasticml.control.loading import Loading
+from elasticml.control.mobility import Mobility
+from elasticml.control.placement import contiguous
+from elasticml.control.rounds import Rounds
+from elasticml.control.state import JobState
+from elasticml.terms import MemberId
+
+
+class Dealing:
+    """Moves every chunk to where it shall be for the first round."""
+
+    def __init__(
+        self,
+        state: JobState,
+        loading: Loading,
+        mobility: Mobility,
+        rounds: Rounds,
+        boundary: Boundary,
+    ) -> None:
+        self.state = state
+        self._loading = loading
+        self._mobility = mobility
+        self._rounds = rounds
+        self._boundary = boundary
+
+    def configure(self, member: MemberId) -> list[Command]:
+        """Tell a member the facts about the data."""
+        self.state.membership.members[member].configured = True
+        return [Configure(cause=self.state.cause, member=member)]
+
+    def facts_fixed(self, event: FactsFixed) -> list[Command]:
+        """After a survey: read the blocks. After the reading: deal the chunks."""
+        state = self.state
+        if event.survey:
+            state.stage = "reading"
+            return self._loading.start(survey=False)
+        state.stage = "dealing"
+        commands: list[Command] = []
+        for member in state.living():
+            commands += self.configure(member)
+        chunks = list(state.ledger.info.values())
+        members = [m.id for m in state.membership.stage("spare", "active")]
+        commands += self._rounds.due_loss("load")
+        if members:
+            commands += self._mobility.move(contiguous(chunks, sorted(members)))
+        return commands + self._mobility.reread() + self.dealt()
+
+    def dealt(self) -> list[Command]:
+        """When every chunk is where it shall be for the first round: start the trainer."""
+        state, mobility = self.state, self._mobility
+        if state.stage != "dealing":
+            return []
+        if mobility.moves or mobility.rereading or state.ledger.open:
+            return mobility.reread()
+        if not state.ledger.info or not state.membership.members:
+            return []
+        state.stage = "training"
+        commands = self._boundary.activate()
+        info = state.ledger.info.values()
+        return [
+            state.record(
+                "DataDealt",
+                chunks=len(info),
+                bytes=sum(i.nbytes for i in info),
+                rows=state.ledger.total_rows,
+                members=len(state.membership.working()),
+            ),
+            *commands,
+            StartTrainer(cause=state.cause),
+        ]

@@ -1,0 +1,40 @@
+"""Members that cannot reach a living one: whom to believe, and when."""
+
+from __future__ import annotations
+
+from elasticml.control.state import JobState
+from elasticml.terms import MemberId
+
+
+class Reach:
+    """Broken links between members that are both said to live.
+
+    Most often the peer is dead and the driver is about to learn it. Only a link that stays down
+    while both ends live costs the one that reports it its place.
+    """
+
+    def __init__(self, state: JobState) -> None:
+        self._state = state
+        #: Who cannot reach whom, since when.
+        self._down: dict[MemberId, tuple[MemberId, float]] = {}
+
+    def link_down(self, member: MemberId, peer: MemberId, now_s: float) -> None:
+        """Take note of a report."""
+        living = self._state.membership.members
+        if member in living and peer in living:
+            self._down[member] = (peer, now_s)
+
+    def lost(self, member: MemberId) -> None:
+        """Forget a vanished member: whoever could not reach it told the truth."""
+        self._down = {m: d for m, d in self._down.items() if member not in (m, d[0])}
+
+    def unreachable(self, now_s: float) -> list[MemberId]:
+        """List members that have been cut off from their present parent for too long."""
+        cut_off = []
+        for member, (peer, since_s) in sorted(self._down.items()):
+            if self._state.parents.get(member) != peer:
+                # It has another parent since; should it get this one back, that is a new link.
+                del self._down[member]
+            elif now_s - since_s > self._state.settings.status_s_max:
+                cut_off.append(member)
+        return cut_off
