@@ -1,0 +1,90 @@
+"""The papers' experiments as anyone runs them, on tiny data and real, really killed workers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = ROOT / "examples" / "papers"
+WAIT_S = 200
+MODES = ("no failure", "stall", "taylor", "taylor (paper)")
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """What the resource-elastic study prints, and its figures."""
+    out = tmp_path_factory.mktemp("resource-elastic")
+    script = STUDIES / "resource_elastic.py"
+    done = subprocess.run(
+        [sys.executable, script, "--quick", "--out", out, "--modes", *MODES],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    (figures,) = json.loads((out / "figures.json").read_text())
+    assert (out / "tables.md").read_text() in done.stdout
+    return done.stdout, figures
+
+
+def objectives(figures: dict[str, Any], mode: str) -> dict[int, float]:
+    rounds = figures["runs"][mode]["rounds"]
+    return {int(at): row["objective"] for at, row in rounds.items()}
+
+
+def test_the_study_tabulates_every_mode_at_every_round(quick) -> None:
+    told, figures = quick
+    tables = [part.splitlines() for part in told.split("\n\n") if part.startswith(" | ")]
+    assert [table[0] for table in tables] == [
+        " | 10 | 15 | 19 | 25 | 30",
+        " | 15 | 19 | 20 | 25 | 30",
+        " | 10 | 15 | 19 | 25 | 30",
+    ]
+    assert [row.split(" | ")[0] for row in tables[0][2:]] == list(MODES)
+    assert Path(figures["picture"]).stat().st_size > 10_000
+
+
+def test_only_those_that_the_study_kills_are_lost_and_the_others_keep_their_process(quick) -> None:
+    _, figures = quick
+    verdicts = {v["text"]: v["holds"] for v in figures["verdicts"] if "nobody else" in v["text"]}
+    assert verdicts == {
+        "no failure: 0 of 4 lost and back, nobody else": True,
+        "stall: 2 of 4 lost and back, nobody else": True,
+        "taylor: 2 of 4 lost and back, nobody else": True,
+        "taylor (paper): 2 of 4 lost and back, nobody else": True,
+    }
+
+
+def test_a_survivor_in_another_process_or_a_further_loss_would_be_noticed(
+    quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(STUDIES))
+    from support.elastic_comparison import Plan, judge_members
+
+    plan = Plan(members=4, lost_at=10, back_at=20, rounds=30)
+    seen = quick[1]["runs"]["taylor"]["members"]
+    another, further = copy.deepcopy(seen), copy.deepcopy(seen)
+    another["running_at_end"][min(another["kept"])] += 1
+    further["lost"].append(["0.1", 25, "deadline"])
+    verdicts = [judge_members("taylor", members, plan) for members in (seen, another, further)]
+    assert [verdict.holds for verdict in verdicts] == [True, False, False]
+
+
+def test_all_modes_are_one_until_the_loss_and_stall_goes_on_where_it_stood(quick) -> None:
+    _, figures = quick
+    plain, stall = objectives(figures, "no failure"), objectives(figures, "stall")
+    for mode in MODES:
+        assert objectives(figures, mode)[10] == plain[10]
+    assert (stall[15], stall[19], stall[20]) == (plain[10], plain[10], plain[10])
+    assert stall[30] == pytest.approx(plain[20], rel=1e-9)
