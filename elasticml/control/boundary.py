@@ -45,7 +45,7 @@ class Boundary:
             if not state.ledger.owned.get(record.id) and not self._moving_to(record.id):
                 commands += self._release(record.id, now_s)
         commands += self.activate()
-        if not mobility.moves:
+        if not mobility.moves and now_s >= mobility.next_move_s:
             moving = self._move_from_leavers(now_s) or self._move_to_newcomers()
             if moving:
                 commands += [*moving, *self.rounds.due_loss("move")]

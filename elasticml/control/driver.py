@@ -80,7 +80,7 @@ class Driver:
             ev.BlockRead: lambda e, now: self.loading.read(e),
             ev.FactsFixed: lambda e, now: self.dealing.facts_fixed(e),
             ev.ChunksLoaded: lambda e, now: self.mobility.loaded(e) + self.dealing.dealt(),
-            ev.MoveFailed: lambda e, now: self.mobility.failed(e) + self.dealing.dealt(),
+            ev.MoveFailed: self._move_failed,
             ev.Attached: lambda e, now: self.state.root.attached(e.child, e.has_model),
             ev.PartialArrived: self._partial,
             ev.LinkDown: self._link_down,
@@ -355,7 +355,7 @@ class Driver:
     def _ticked(self, event: ev.Ticked, now_s: float) -> list[Command]:
         commands, stuck = self.exchanging.ticked(now_s)
         awaited = self.loading.awaited() | self.mobility.awaited()
-        questions, mute = self.liveness.ticked(awaited, now_s)
+        questions, mute = self.liveness.ticked(awaited, self.state.membership.members, now_s)
         commands += questions
         for member in [*stuck, *mute]:
             commands += self._fence(member, "deadline", now_s)
@@ -370,6 +370,10 @@ class Driver:
         if seconds is not None and now_s > seconds and waits:
             commands += self._end("done", f"{seconds:g} seconds")
         return commands
+
+    def _move_failed(self, event: ev.MoveFailed, now_s: float) -> list[Command]:
+        self.liveness.suspect(event.target)
+        return self.mobility.failed(event, now_s) + self.dealing.dealt()
 
     def _told(self, event: ev.StatusTold) -> None:
         self.exchanging.told(event)

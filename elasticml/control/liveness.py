@@ -6,7 +6,7 @@ have no deadline, as nobody knows how long they take; but a process that lives a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from elasticml.control.commands import AskStatus, Command
 from elasticml.terms import ExchangeId, MemberId
@@ -25,11 +25,12 @@ class Liveness:
         self.patience_s = patience_s
         #: Since when each member is waited for without a word, and whether it has been asked.
         self._silent: dict[MemberId, tuple[float, bool]] = {}
+        self._suspects: set[MemberId] = set()
 
     def ticked(
-        self, awaited: Iterable[MemberId], now_s: float
+        self, awaited: Collection[MemberId], living: Collection[MemberId], now_s: float
     ) -> tuple[list[Command], list[MemberId]]:
-        """Watch the members that are waited for now.
+        """Watch the members that are waited for now, and those under suspicion.
 
         Returns
         -------
@@ -38,7 +39,9 @@ class Liveness:
         mute : list of MemberId
             To be fenced: they did not answer.
         """
-        self._silent = {m: self._silent.get(m, (now_s, False)) for m in sorted(awaited)}
+        self._suspects.intersection_update(living)
+        watched = self._suspects.union(awaited).intersection(living)
+        self._silent = {m: self._silent.get(m, (now_s, False)) for m in sorted(watched)}
         commands: list[Command] = []
         mute: list[MemberId] = []
         for member, (since_s, asked) in self._silent.items():
@@ -51,6 +54,11 @@ class Liveness:
             commands.append(AskStatus(cause="silent", member=member, exchange=ExchangeId(0)))
         return commands, mute
 
+    def suspect(self, member: MemberId) -> None:
+        """Watch a member that another one could not reach."""
+        self._suspects.add(member)
+
     def heard(self, member: MemberId) -> None:
         """Note a sign of life."""
         self._silent.pop(member, None)
+        self._suspects.discard(member)

@@ -12,6 +12,8 @@ from elasticml.terms import ChunkId, GroupId, MemberId
 
 #: Chunks per GiveChunks order: what has been acknowledged is safe when the rest is not.
 BATCH = 16
+#: After a move that failed, rounds go on without new moves for so long.
+MOVE_PAUSE_S = 1.0
 
 
 class Mobility:
@@ -29,6 +31,8 @@ class Mobility:
         #: Chunks without owner before the first round, being read again: chunk -> reader.
         self.rereading: dict[ChunkId, MemberId] = {}
         self.absent_since_s: dict[GroupId, float] = {}
+        #: No move is begun before this time.
+        self.next_move_s = 0.0
 
     # --- moves between living members -----------------------------------------------------------
 
@@ -91,11 +95,12 @@ class Mobility:
             )
         ]
 
-    def failed(self, event: MoveFailed) -> list[Command]:
-        """Leave chunks that could not be sent with their owner."""
+    def failed(self, event: MoveFailed, now_s: float) -> list[Command]:
+        """Leave chunks that could not be sent with their owner, for now."""
         for chunk in event.chunks:
             if self.moves.get(chunk) == (event.member, event.target):
                 del self.moves[chunk]
+                self.next_move_s = now_s + MOVE_PAUSE_S
         return [
             self.state.record(
                 "MoveFailed",
