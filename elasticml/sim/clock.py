@@ -1,0 +1,44 @@
+"""Virtual time: actions on a heap, performed in the order of their times."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+
+class Clock:
+    """What happens when; what is due at one moment happens in the order in which it was planned.
+
+    An action's cost does not depend on how many others wait, but for the heap's logarithm.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        #: Actions performed so far.
+        self.performed = 0
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._next = 0
+
+    def at(self, t_s: float, action: Callable[..., None], *args: Any) -> None:
+        """Plan an action for a moment; the past is now."""
+        heapq.heappush(self._heap, (max(t_s, self.now_s), self._next, action, args))
+        self._next += 1
+
+    def after(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
+        """Plan an action for so many seconds from now."""
+        self.at(self.now_s + seconds, action, *args)
+
+    @property
+    def waiting(self) -> int:
+        """Actions that are planned."""
+        return len(self._heap)
+
+    def step(self) -> bool:
+        """Perform the next action; False when there is none."""
+        if not self._heap:
+            return False
+        self.now_s, _, action, args = heapq.heappop(self._heap)
+        self.performed += 1
+        action(*args)
+        return True

@@ -1,0 +1,261 @@
+"""The driver of a simulated job: the real machine, policies, trainer, journal; virtual time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sized
+from typing import TYPE_CHECKING, Any
+
+from elasticml.control import commands as cmd
+from elasticml.control import events as ev
+from elasticml.control.driver import Driver
+from elasticml.control.settings import Settings
+from elasticml.data.facts import BlockSummary
+from elasticml.errors import ElasticmlError
+from elasticml.policies.absence import absence_policy
+from elasticml.sim.member import SentModel, SentPartial
+from elasticml.sim.network import Endpoint, Port
+from elasticml.sim.sizes import CONTROL_BYTES, down_bytes
+from elasticml.terms import ExchangeId, MemberId
+from elasticml.training.arrays import Vector
+
+if TYPE_CHECKING:
+    from elasticml.sim.world import World
+
+#: Bytes of a chunk's id in a message.
+ID_BYTES = 24
+
+
+class VirtualDriver:
+    """Turns messages and trainer steps into events, and performs the machine's commands.
+
+    Parameters
+    ----------
+    world : World
+    settings : Settings
+    check_every_event : bool
+        Re-derive all invariants after every event (up to 64 members), or at membership changes and
+        round boundaries only.
+    """
+
+    def __init__(self, world: World, settings: Settings, check_every_event: bool) -> None:
+        self.world = world
+        self.endpoint = Endpoint("driver")
+        self.machine = Driver(settings, [absence_policy(settings.absent)], check_every_event)
+        self.has_ended = False
+        self.summaries: dict[int, BlockSummary] = {}
+        #: Seconds that each slot's member computed in the exchanges under way.
+        self.compute_s: dict[ExchangeId, dict[str, float]] = {}
+        self._ports: dict[MemberId, Port] = {}
+        self._member_of: dict[Port, MemberId] = {}
+        self._arrivals: dict[int, Port] = {}
+        self._n_arrivals = 0
+        self._arrays: dict[int, Vector] = {}
+        self._next_handle = 1
+        self._queue: deque[ev.Event] = deque()
+        self._is_draining = False
+
+    def feed(self, event: ev.Event) -> None:
+        """Let the machine handle an event, and perform what it commands."""
+        self._queue.append(event)
+        if self._is_draining:
+            return
+        self._is_draining = True
+        now_s = self.world.clock.now_s
+        while self._queue:
+            event = self._queue.popleft()
+            try:
+                commands = self.machine.handle(event, now_s)
+            except ElasticmlError as error:
+                # A broken invariant must not be summed into a model.
+                commands = self.machine.handle(self.world.desk.fail(error), now_s)
+            for command in commands:
+                self._perform(command)
+        self._is_draining = False
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def accept(self, port: Port) -> None:
+        """Serve a connection to a worker."""
+        port.on_message = lambda message: self._on_message(port, message)
+        port.on_closed = lambda: self._on_closed(port)
+
+    def nbytes_of(self, message: cmd.Command | ev.Event) -> int:
+        """Bytes of an order or an event; chunk ids are what makes one long."""
+        ids: Sized = getattr(message, "chunks", ()) or getattr(message, "holdings", ())
+        return CONTROL_BYTES + ID_BYTES * len(ids)
+
+    def _on_message(self, port: Port, message: Any) -> None:
+        if isinstance(message, ev.Arrived):
+            self._n_arrivals += 1
+            self._arrivals[self._n_arrivals] = port
+            self.feed(
+                ev.Arrived(
+                    cause=message.cause,
+                    arrival=self._n_arrivals,
+                    address=message.address,
+                    host=message.host,
+                    pid=message.pid,
+                    threads=message.threads,
+                    slot=message.slot,
+                    holdings=message.holdings,
+                )
+            )
+        elif port in self._member_of:  # else it is of a former life
+            self.feed(self._bound(message) if isinstance(message, SentPartial) else message)
+
+    def _bound(self, message: SentPartial) -> ev.Event:
+        """Give a partial a handle here."""
+        event, handle = message.event, None
+        if message.array is not None:
+            handle = self._next_handle
+            self._next_handle += 1
+            self._arrays[handle] = message.array
+        if isinstance(event, ev.AnchorArrived):
+            return ev.AnchorArrived(
+                cause=event.cause,
+                member=event.member,
+                exchange=event.exchange,
+                sender=event.sender,
+                handle=handle,
+            )
+        assert handle is not None
+        return ev.PartialArrived(
+            cause=event.cause,
+            exchange=event.exchange,
+            sender=event.sender,
+            contributors=event.contributors,
+            order=event.order,
+            handle=handle,
+        )
+
+    def _on_closed(self, port: Port) -> None:
+        member = self._member_of.pop(port, None)
+        if member is not None and self._ports.pop(member, None) is not None:
+            self.feed(ev.Lost(cause="link", member=member, reason="closed"))
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def _perform(self, command: cmd.Command) -> None:
+        world = self.world
+        match command:
+            case cmd.Record():
+                self._tell(command)
+            case cmd.AddRow():
+                sent_bytes = world.network.sent_bytes
+                world.desk.add_row(world.clock.now_s, command.fields, sent_bytes, command.idle)
+            case cmd.Welcome():
+                self._welcome(command)
+            case cmd.Dismiss():
+                self._dismiss(command)
+            case cmd.Order():
+                self._order(command)
+            case cmd.ForwardModel():
+                self._forward_model(command)
+            case cmd.Refuse():
+                self._arrays.pop(command.handle, None)
+            case cmd.Forget():
+                for handle in command.handles:
+                    self._arrays.pop(handle, None)
+                self.compute_s.pop(command.exchange, None)
+            case cmd.Detach():
+                pass  # a member's connection to the driver closes with its life
+            case cmd.MergeFacts():
+                self.feed(world.desk.fix_facts(self.summaries.values(), command.survey, self._now))
+                world.library.source = world.desk.source
+            case cmd.StartTrainer():
+                self._start_trainer()
+            case cmd.Deliver():
+                self._deliver(command)
+            case cmd.Continue():
+                assert world.desk.training is not None
+                self._step(0.0, world.desk.training.proceed, command.go_on)
+            case cmd.Inject():
+                world.faults.inject(command)
+            case cmd.EndJob():
+                world.desk.close(command, self.machine, self._now, world.network.sent_bytes)
+                self.has_ended = True
+            case _:
+                raise NotImplementedError(type(command).__name__)
+
+    @property
+    def _now(self) -> float:
+        return self.world.clock.now_s
+
+    def _tell(self, command: cmd.Record) -> None:
+        fields = dict(command.fields)
+        if command.event == "ExchangeEnded":
+            fields["compute_s"] = self.compute_s.pop(fields["exchange"], {})
+        self.world.desk.journal.tell(self._now, command.event, fields, command.cause)
+
+    def _welcome(self, command: cmd.Welcome) -> None:
+        port = self._arrivals.pop(command.arrival)
+        if not port.is_open:
+            self.feed(ev.Lost(cause="welcome", member=command.member, reason="closed"))
+            return
+        self._ports[command.member] = port
+        self._member_of[port] = command.member
+        port.send(command, CONTROL_BYTES)
+
+    def _dismiss(self, command: cmd.Dismiss) -> None:
+        port = self._ports.pop(command.member, None)
+        if port is not None:
+            del self._member_of[port]
+            port.send(command, CONTROL_BYTES)
+
+    def _order(self, order: cmd.Order) -> None:
+        port = self._ports.get(order.member)
+        if port is None:
+            return
+        nbytes = self.nbytes_of(order)
+        if self.world.library.is_in_memory:
+            # Only the driver has the chunks: they go along.
+            if isinstance(order, cmd.ReadBlocks):
+                nbytes += self.world.library.nbytes(order.blocks)
+            elif isinstance(order, cmd.LoadChunks):
+                nbytes += self.world.library.nbytes({id.block for id in order.chunks})
+        port.send(order, nbytes)
+
+    def _forward_model(self, command: cmd.ForwardModel) -> None:
+        port, training = self._ports.get(command.to), self.world.desk.training
+        running = self.machine.exchanging.running
+        if port is None or training is None or training.exchange is None or running is None:
+            return
+        training.packed.setflags(write=False)
+        message = SentModel(
+            id=command.exchange,
+            generation=running.generation,
+            exchange=training.exchange,
+            packed=training.packed,
+        )
+        port.send(message, down_bytes(training.exchange))
+
+    # --- the trainer ------------------------------------------------------------------------------
+
+    def _start_trainer(self) -> None:
+        desk = self.world.desk
+        refused = desk.make_trainer(self.machine.state.settings.absent)
+        if refused is not None:
+            self.feed(refused)
+            return
+        assert desk.training is not None
+        self._step(0.0, desk.training.start)
+
+    def _deliver(self, command: cmd.Deliver) -> None:
+        training = self.world.desk.training
+        assert training is not None and training.exchange is not None
+        inputs = [self._arrays[handle] for handle in command.inputs]
+        anchor = [(part.sign, self._arrays[part.handle]) for part in command.anchor]
+        seconds = self.world.merge_seconds(training.exchange, len(inputs) + len(anchor))
+        self._step(seconds, training.deliver, command, inputs, anchor)
+
+    def _step(self, seconds: float, function: Callable[..., ev.Event], *args: Any) -> None:
+        """Let the trainer work; what comes of it is known when the time has passed."""
+        event = function(*args)
+        desk = self.world.desk
+        error = None if desk.training is None else desk.training.error
+        if isinstance(error, ElasticmlError):
+            event = desk.fail(error)
+        elif error is not None:
+            raise error
+        self.world.clock.after(seconds, self.feed, event)

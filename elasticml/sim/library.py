@@ -1,0 +1,60 @@
+"""The data of a simulated job: every block is really read once, and lent to whoever has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from elasticml.data.chunk import Chunk
+from elasticml.data.facts import BlockSummary
+from elasticml.data.source import Source, read_block, resolve_chunk_bytes
+from elasticml.terms import ChunkId
+
+
+class Library:
+    """Chunks by id, read when they are first wanted.
+
+    Which virtual member has which chunk is the world's business; a chunk's bytes are here once.
+
+    Parameters
+    ----------
+    source : Source
+    chunk_bytes : int, optional
+        As in the job record.
+    n_members : int
+        Members that the job starts with: it fixes where chunks begin and end.
+    """
+
+    def __init__(self, source: Source, chunk_bytes: int | None, n_members: int) -> None:
+        self.source = source
+        blocks = source.blocks()
+        self.n_blocks = len(blocks)
+        self.is_in_memory = bool(getattr(source, "is_in_memory", False))
+        self._nbytes = {block.index: block.nbytes for block in blocks}
+        self._chunk_bytes = resolve_chunk_bytes(source, chunk_bytes, n_members)
+        self._n_members = n_members
+        self._chunks: dict[ChunkId, Chunk] = {}
+        self._read: dict[int, tuple[list[Chunk], BlockSummary]] = {}
+
+    def nbytes(self, blocks: Iterable[int]) -> int:
+        """Bytes of these blocks, as they are estimated before they are read."""
+        return sum(self._nbytes[block] for block in blocks)
+
+    def survey(self, block: int) -> BlockSummary:
+        """Survey a block; raises what the source raises."""
+        return self.source.survey(block)
+
+    def read(self, block: int) -> tuple[list[Chunk], BlockSummary]:
+        """Read a block; raises what the source raises."""
+        if block not in self._read:
+            read = read_block(self.source, block, self._chunk_bytes, self._n_members)
+            self._read[block] = read
+            self._chunks.update({chunk.id: chunk for chunk in read[0]})
+        return self._read[block]
+
+    def chunks(self, ids: Sequence[ChunkId]) -> list[Chunk]:
+        """Return chunks that have been read, in this order."""
+        return [self._chunks[id] for id in ids]
+
+    def chunk_bytes(self, ids: Iterable[ChunkId]) -> int:
+        """Bytes of these chunks."""
+        return sum(self._chunks[id].nbytes for id in ids)

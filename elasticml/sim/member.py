@@ -1,0 +1,391 @@
+"""One life of a virtual member: the real machine and the real solver, in virtual time.
+
+What a member's shell does on a worker is done here: perform orders, compute, forward, sum, report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from elasticml.algorithms.base import Exchange, Solver, Work
+from elasticml.control import commands as cmd
+from elasticml.control import events as ev
+from elasticml.control.member import Member
+from elasticml.data.chunk import Chunk
+from elasticml.errors import ElasticmlError
+from elasticml.sim.network import Port
+from elasticml.sim.sizes import CONTROL_BYTES, down_bytes, up_bytes
+from elasticml.sim.transfers import Transfers
+from elasticml.terms import ExchangeId, Generation, MemberId
+from elasticml.training.arrays import Vector, merge, n_values, pack, unpack
+
+if TYPE_CHECKING:
+    from elasticml.sim.worker import Worker
+
+#: Times that a connection to a living parent is tried again before the driver is told.
+RECONNECTS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentModel:
+    """What goes down: the trainer's exchange; its arrays are shared, and nobody writes to them."""
+
+    id: ExchangeId
+    generation: Generation
+    exchange: Exchange
+    packed: Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentPartial:
+    """What comes up: a partial, or a kept one that was asked for as an anchor."""
+
+    event: ev.PartialArrived | ev.AnchorArrived
+    array: Vector | None
+
+
+@dataclass(slots=True)
+class Share:
+    """This member's arrays of one exchange."""
+
+    sent: SentModel
+    #: The own partial; after the sum went up, the subtree's sum.
+    total: Vector | None = None
+    summed: bool = False
+
+
+class VirtualMember:
+    """A member of the simulated job, from its welcome to its end.
+
+    Parameters
+    ----------
+    me : MemberId
+    worker : Worker
+        The process that it lives in; it outlives this life when the member is only fenced.
+    port : Port
+        To the driver.
+    """
+
+    def __init__(self, me: MemberId, worker: Worker, port: Port) -> None:
+        self.me = me
+        self.worker = worker
+        self.world = worker.world
+        self.is_over = False
+        self.computations = 0
+        self.machine = Member(me)
+        self.children: dict[MemberId, Port] = {}
+        self.chunks: list[Chunk] = []
+        self.transfers = Transfers(self)
+        self._driver = port
+        self._parent: Port | None = None
+        self._parent_id: MemberId | None = None
+        self._solver: Solver | None = None
+        self._shares: dict[ExchangeId, Share] = {}
+        self._arrays: dict[int, Vector] = {}
+        self._next_handle = 1
+
+    def close(self) -> None:
+        """End this life: all connections close."""
+        if not self.is_over:
+            self.is_over = True
+            for port in [self._driver, self._parent, *self.children.values()]:
+                if port is not None:
+                    port.close()
+            self.transfers.close()
+
+    def report(self, event: ev.Event) -> None:
+        """Send an event to the driver."""
+        self._driver.send(event, CONTROL_BYTES)
+
+    def fail(self, error: ElasticmlError) -> None:
+        """Report what is no fault of the cluster: the job ends with this error."""
+        self.world.desk.fail(error)
+        self.report(ev.Failed(cause=f"member {self.me}", reason=error.message, member=self.me))
+
+    def later(self, seconds: float, action: Any, *args: Any) -> None:
+        """Do something in a while, unless this life has ended by then."""
+        self.worker.later(seconds, self._if_alive, action, args)
+
+    def _if_alive(self, action: Any, args: tuple[Any, ...]) -> None:
+        if not self.is_over:
+            action(*args)
+
+    # --- orders ---------------------------------------------------------------------------
+
+    def on_driver_message(self, message: Any) -> None:
+        """Perform what the driver says."""
+        match message:
+            case SentModel():
+                self._on_model(message)
+            case cmd.Configure():
+                self._configure()
+            case cmd.ReadBlocks():
+                self._read_blocks(message)
+            case cmd.LoadChunks():
+                self._load_chunks(message)
+            case cmd.GiveChunks():
+                self.transfers.give(message)
+            case cmd.Own():
+                self.chunks = self.world.library.chunks(message.chunks)
+                self.worker.own(message.chunks)
+            case cmd.Rewire():
+                self.feed(message)
+            case cmd.AskStatus():
+                stage: Any = self.machine.stage()
+                self.report(ev.StatusTold(member=self.me, exchange=message.exchange, stage=stage))
+            case cmd.SendAnchor():
+                self._send_anchor(message)
+            case cmd.Dismiss():
+                self.worker.dismissed(self, message.reason)
+
+    def _configure(self) -> None:
+        try:
+            self._solver = self.world.make_solver()
+        except ElasticmlError as error:
+            self.fail(error)
+
+    def _read_blocks(self, order: cmd.ReadBlocks) -> None:
+        library = self.world.library
+        for block in order.blocks:
+            seconds = library.nbytes([block]) / self.world.options.read_bandwidth
+            delay = 0.0 if library.is_in_memory else self.worker.reading_s(seconds)
+            self.later(delay, self._block_read, block, order.survey)
+
+    def _block_read(self, block: int, survey: bool) -> None:
+        try:
+            if survey:
+                self.world.summarised(self.world.library.survey(block))
+                chunks: list[Chunk] = []
+            else:
+                chunks, summary = self.world.library.read(block)
+                self.world.summarised(summary)
+        except ElasticmlError as error:
+            self.fail(error)
+            return
+        self.worker.holdings.update(chunk.id for chunk in chunks)
+        infos = tuple(chunk.info() for chunk in chunks)
+        self.report(
+            ev.BlockRead(cause=f"link {self.me}", member=self.me, block=block, chunks=infos)
+        )
+
+    def _load_chunks(self, order: cmd.LoadChunks) -> None:
+        missing = [id for id in order.chunks if id not in self.worker.holdings]
+        library = self.world.library
+        nbytes = library.chunk_bytes(missing)
+        seconds = nbytes / self.world.options.read_bandwidth
+        delay = 0.0 if library.is_in_memory else self.worker.reading_s(seconds)
+        self.later(delay, self._chunks_loaded, order, nbytes, seconds)
+
+    def _chunks_loaded(self, order: cmd.LoadChunks, nbytes: int, seconds: float) -> None:
+        self.worker.holdings.update(order.chunks)
+        loaded = ev.ChunksLoaded(
+            cause=f"link {self.me}",
+            member=self.me,
+            chunks=order.chunks,
+            nbytes=nbytes,
+            seconds=round(seconds, 6),
+        )
+        self.report(loaded)
+
+    # --- the collective ---------------------------------------------------------------------
+
+    def feed(self, event: ev.Event | cmd.Rewire) -> None:
+        """Let the machine handle an event, and perform what it commands."""
+        if self.is_over:
+            return
+        try:
+            for command in self.machine.handle(event, self.world.clock.now_s):
+                self._perform(command)
+        except ElasticmlError as error:
+            self.fail(error)
+
+    def _perform(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.Attach():
+                self._attach(command, RECONNECTS_MAX)
+            case cmd.Detach():
+                self._detach(command.peer)
+            case cmd.ForwardModel():
+                child = self.children.get(command.to)
+                if child is not None:
+                    sent = self._shares[command.exchange].sent
+                    child.send(sent, down_bytes(sent.exchange))
+            case cmd.Compute():
+                self._compute(command.exchange)
+            case cmd.SendPartial():
+                self._send_partial(command)
+            case cmd.Refuse():
+                self._arrays.pop(command.handle, None)
+            case cmd.Forget():
+                for handle in command.handles:
+                    self._arrays.pop(handle, None)
+                self._shares.pop(command.exchange, None)
+
+    def _on_model(self, sent: SentModel) -> None:
+        if sent.id in self._shares:
+            return  # a second copy, from a former parent
+        self._shares[sent.id] = Share(sent)
+        self.feed(
+            ev.ModelArrived(exchange=sent.id, generation=sent.generation, keep=sent.exchange.keep)
+        )
+
+    def _attach(self, command: cmd.Attach, attempts: int) -> None:
+        attached = ev.Attached(
+            cause=f"link {self.me}",
+            child=self.me,
+            generation=command.generation,
+            has_model=command.has_model,
+        )
+        if command.parent is None:
+            self.report(attached)
+            self.feed(ev.PeerLinked(peer=None, generation=command.generation))
+            return
+        if attempts == 0:
+            self.report(ev.LinkDown(cause=f"{self.me}", member=self.me, peer=command.parent))
+            return
+        self.later(2 * self.world.options.latency_s, self._connect, command, attached, attempts)
+
+    def _connect(self, command: cmd.Attach, attached: ev.Attached, attempts: int) -> None:
+        assert command.parent is not None
+        if self.machine.node.parent != command.parent:
+            return  # another place in the tree by now
+        parent = self.world.life_of(command.address, command.parent)
+        if parent is None:
+            self._attach(command, attempts - 1)
+            return
+        mine, theirs = self.world.network.connect(self.worker.endpoint, parent.worker.endpoint)
+        self._parent, self._parent_id = mine, command.parent
+        mine.on_message = self._on_parent_message
+        mine.on_closed = lambda: self._on_parent_closed(mine)
+        parent.accept_child(self.me, theirs)
+        mine.send(attached, CONTROL_BYTES)
+        self.feed(ev.PeerLinked(peer=command.parent, generation=command.generation))
+
+    def accept_child(self, child: MemberId, port: Port) -> None:
+        """Serve a connection that a child has opened."""
+        former = self.children.get(child)
+        if former is not None:
+            former.close()
+        self.children[child] = port
+        port.on_message = self._on_child_message
+        port.on_closed = lambda: self._on_child_closed(child, port)
+
+    def _on_child_closed(self, child: MemberId, port: Port) -> None:
+        if self.children.get(child) is port:
+            del self.children[child]
+            self.feed(ev.PeerLost(peer=child))
+
+    def _on_parent_closed(self, port: Port) -> None:
+        if self._parent is port and self._parent_id is not None:
+            self._parent = None
+            self.report(ev.LinkDown(cause=f"{self.me}", member=self.me, peer=self._parent_id))
+
+    def _on_parent_message(self, message: Any) -> None:
+        if isinstance(message, SentModel):
+            self._on_model(message)
+
+    def _on_child_message(self, message: Any) -> None:
+        if not isinstance(message, SentPartial):
+            self.feed(message)
+            return
+        assert isinstance(message.event, ev.PartialArrived)
+        assert message.array is not None
+        handle = self._next_handle
+        self._next_handle += 1
+        self._arrays[handle] = message.array
+        event = message.event
+        self.feed(
+            ev.PartialArrived(
+                exchange=event.exchange,
+                sender=event.sender,
+                contributors=event.contributors,
+                order=event.order,
+                handle=handle,
+            )
+        )
+
+    def _detach(self, peer: MemberId) -> None:
+        child = self.children.pop(peer, None)
+        if child is not None:
+            child.close()
+        elif self._parent is not None and self._parent_id == peer:
+            self._parent.close()
+            self._parent = None
+
+    # --- computing, summing, sending ----------------------------------------------------------
+
+    def _compute(self, exchange: ExchangeId) -> None:
+        share = self._shares[exchange]
+        asked = share.sent.exchange
+        work = Work(
+            exchange=exchange,
+            operation=asked.operation,
+            model=unpack(share.sent.packed, _shapes(asked.model)),
+            parameters=asked.parameters,
+            returns=asked.returns,
+        )
+        try:
+            arrays, measured_s = self.world.solve(self._solver, work, self.chunks)
+            total = pack(arrays, asked.returns, np.empty(n_values(asked.returns)))
+        except ElasticmlError as error:
+            self.fail(error)
+            return
+        self.computations += 1
+        rows = sum(chunk.n_rows for chunk in self.chunks)
+        seconds = self.world.compute_seconds(self.me.slot, asked.operation, rows, measured_s)
+        self.later(self.worker.computing_s(seconds), self._computed, exchange, total, seconds)
+
+    def _computed(self, exchange: ExchangeId, total: Vector, seconds: float) -> None:
+        share = self._shares.get(exchange)
+        if share is not None:
+            share.total = total
+            self.world.computed(exchange, self.me.slot, seconds)
+            self.feed(ev.Computed(exchange=exchange))
+
+    def _send_partial(self, command: cmd.SendPartial) -> None:
+        share = self._shares[command.exchange]
+        assert share.total is not None
+        exchange, delay = share.sent.exchange, 0.0
+        if not share.summed:
+            share.summed = True
+            for handle in command.inputs:
+                merge(share.total, self._arrays[handle], exchange.reduce)
+            delay = self.world.merge_seconds(exchange, len(command.inputs))
+        event = ev.PartialArrived(
+            cause=f"link {self.me}",
+            exchange=command.exchange,
+            sender=self.me,
+            contributors=command.contributors,
+            order=command.order,
+            handle=0,
+        )
+        port = self._driver if command.to is None else self._parent
+        if port is not None:
+            message = SentPartial(event=event, array=share.total)
+            self.later(delay, port.send, message, up_bytes(exchange))
+
+    def _send_anchor(self, order: cmd.SendAnchor) -> None:
+        share = self._shares.get(order.exchange)
+        array: Vector | None = None
+        if share is not None and order.sender is None:
+            array = share.total if share.summed else None
+        elif share is not None:
+            handle = self.machine.node.kept_handle(order.exchange, order.sender)  # type: ignore[arg-type]
+            array = None if handle is None else self._arrays[handle]
+        event = ev.AnchorArrived(
+            cause=f"link {self.me}",
+            member=self.me,
+            exchange=order.exchange,
+            sender=order.sender,
+            handle=None,
+        )
+        nbytes = CONTROL_BYTES if array is None or share is None else up_bytes(share.sent.exchange)
+        self._driver.send(SentPartial(event=event, array=array), nbytes)
+
+
+def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}

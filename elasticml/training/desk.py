@@ -1,0 +1,150 @@
+"""A job's papers on the driver: facts, trainer, journal; the same ones for every shell.
+
+A shell decides where the work runs and what time it is; what is written down is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from elasticml.algorithms.registry import algorithm
+from elasticml.control import commands as cmd
+from elasticml.control import events as ev
+from elasticml.control.driver import Driver
+from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
+from elasticml.data.source import Source
+from elasticml.errors import ElasticmlError, error_to_dict
+from elasticml.terms import VERSION
+from elasticml.training.journal import Journal
+from elasticml.training.run import Training
+
+
+class Desk:
+    """What a driver shell writes and asks while a job runs.
+
+    Parameters
+    ----------
+    record : mapping
+        The job record.
+    source : Source
+        The data to train on.
+    """
+
+    def __init__(self, record: Mapping[str, Any], source: Source) -> None:
+        self.record = record
+        #: The source; once surveyed, the one that knows the vocabularies.
+        self.source = source
+        self.journal = Journal(record)
+        self.training: Training | None = None
+        self.facts: DataFacts | None = None
+        #: "loading", "running", "done", "failed" or "cancelled".
+        self.state = "loading"
+        self.error: dict[str, Any] | None = None
+        self.summary: dict[str, Any] = {}
+
+    def open(self, now_s: float, **versions: str) -> None:
+        """Write the story's first record."""
+        fields = {
+            "job": self.record["job"],
+            "name": self.record.get("name"),
+            "spec": dict(self.record),
+            "versions": {"elasticml": VERSION, **versions},
+        }
+        self.journal.tell(now_s, "JobStarted", fields, "submitted")
+
+    # --- facts and trainer ------------------------------------------------------------------
+
+    def fix_facts(self, summaries: Iterable[BlockSummary], survey: bool, now_s: float) -> ev.Event:
+        """Merge what was read of the blocks: after a survey, or after all have been read."""
+        try:
+            facts = merge_summaries(sorted(summaries, key=lambda s: s.block))
+            if survey or self.source.needs_survey:
+                self.source = self.source.with_facts(facts)
+        except ElasticmlError as error:
+            return self.fail(error)
+        if not survey:
+            self.facts = facts
+            self.journal.tell(now_s, "DataLoaded", _loaded(facts), "all blocks read")
+        return ev.FactsFixed(cause="blocks", survey=survey)
+
+    def make_trainer(self, absent: str) -> ev.Event | None:
+        """Make the trainer, ready to be started; an event only when it refuses the job."""
+        settings = dict(self.record["algorithm"])
+        assert self.facts is not None
+        try:
+            made = algorithm(settings.pop("name")).trainer(settings, self.facts, absent)
+        except ElasticmlError as error:
+            return self.fail(error)
+        self.state = "running"
+        self.training = Training(made)
+        return None
+
+    def fail(self, error: ElasticmlError) -> ev.Event:
+        """Keep the error that ends the job."""
+        self.error = error_to_dict(error)
+        return ev.Failed(cause="driver", reason=error.message)
+
+    # --- rows and the end ---------------------------------------------------------------------
+
+    def add_row(
+        self, now_s: float, fields: Mapping[str, Any], sent_bytes: int, waited: bool
+    ) -> None:
+        """Append a row to the history, and keep its model where the job asks for it.
+
+        Parameters
+        ----------
+        waited : bool
+            The round did nothing but wait: its model is the one the next round begins with.
+        """
+        self.journal.add_row(now_s, fields, sent_bytes)
+        training = self.training
+        if training is not None:
+            arrays = training.last_arrays() if waited else training.round_arrays()
+            self.journal.snapshot(int(fields["round"]), arrays)
+
+    def close(self, command: cmd.EndJob, machine: Driver, now_s: float, sent_bytes: int) -> None:
+        """Write the final model's row, the last record and the summary."""
+        model = None if self.training is None else self.training.model
+        self.state = command.state
+        if command.state == "failed" and self.error is None:
+            self.error = {"kind": "JobFailedError", "message": command.reason, "fields": {}}
+        objective = None if model is None else model.objective
+        if model is not None or self.journal.rows:
+            row = {
+                "round": machine.state.round,
+                "objective": objective,
+                "objective_kind": None if objective is None else "exact",
+                "gap": None if model is None else model.gap,
+                "step": None,
+                "stand_ins": 0,
+                "members": machine.members_at_end,
+                "absent_examples": machine.state.ledger.absent_rows(),
+            }
+            self.add_row(now_s, row, sent_bytes, waited=True)
+        ended = {
+            "state": command.state,
+            "reason": command.reason,
+            "converged": bool(model is not None and model.converged),
+            "round": machine.state.round,
+        }
+        self.journal.tell(now_s, "JobEnded", ended, command.cause)
+        self.summary = self.journal.summary(
+            reason=command.reason,
+            converged=bool(model is not None and model.converged),
+            rounds=machine.state.round,
+            seconds=now_s,
+            objective=objective,
+            facts=None if self.facts is None else self.facts.to_json(),
+            members=machine.members_at_end,
+        )
+
+
+def _loaded(facts: DataFacts) -> dict[str, Any]:
+    return {
+        "rows": facts.n_rows,
+        "features": facts.n_columns,
+        "chunks": facts.n_chunks,
+        "bytes": facts.nbytes,
+        "notes": list(facts.notes),
+    }
