@@ -16,9 +16,9 @@ import numpy as np
 from elasticml.collective.memory import FaultyNetwork
 from elasticml.data.arrays import from_arrays
 from elasticml.runtime.driver_shell import DriverShell
+from elasticml.runtime.environment import Environment
 from elasticml.runtime.execution import InlineRunner, SerialParallel
 from elasticml.runtime.member_host import MemberHost
-from elasticml.runtime.environment import Environment
 from elasticml.terms import chunk_id
 
 #: Turns of the event loop without a frame after which nothing more will happen by itself.

@@ -103,6 +103,8 @@ class DriverShell:
         )
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
+        #: How often each member has computed; more than its exchanges would be work done twice.
+        self._computations: dict[str, int] = {}
         self._queue: deque[ev.Event] = deque()
         self._draining = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -183,6 +185,7 @@ class DriverShell:
     def _on_partial(self, member: MemberId, frame: Frame) -> None:
         self._compute_s.update(frame.prefix.get("compute_s") or {})
         self._member_bytes.update(frame.prefix.get("sent") or {})
+        self._computations.update(frame.prefix.get("done") or {})
         self.feed(partial_event(member, frame, self._buffers.bind(vector_of(frame))))
 
     # --- commands ------------------------------------------------------------------------
@@ -359,6 +362,7 @@ class DriverShell:
                 "reason": command.reason,
                 "converged": converged,
                 "round": machine.state.round,
+                "computations": self._computations,
             },
             command.cause,
         )

@@ -81,6 +81,8 @@ class Place:
         self._shares: dict[ExchangeId, Share] = {}
         self._compute_s: dict[str, float] = {}
         self._sent: dict[str, int] = {}
+        #: Computations of this subtree's members, on their way up.
+        self._done: dict[str, int] = {}
         self._past_bytes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -133,6 +135,7 @@ class Place:
         if frame.kind == Kind.PARTIAL:
             self._compute_s.update(frame.prefix.get("compute_s") or {})
             self._sent.update(frame.prefix.get("sent") or {})
+            self._done.update(frame.prefix.get("done") or {})
             self.feed(partial_event(child, frame, self._buffers.bind(vector_of(frame))))
         else:
             self.feed(decode(frame.prefix))
@@ -300,10 +303,11 @@ class Place:
                 "order": command.order,
                 "compute_s": self._compute_s,
                 "sent": self._sent,
+                "done": {**self._done, str(self.me): self.computations},
             },
             payload=bytes_of(share.total),
         )
-        self._compute_s, self._sent = {}, {}
+        self._compute_s, self._sent, self._done = {}, {}, {}
         peer = self._driver if command.to is None else self._parent
         if peer is not None:
             peer.send(frame)

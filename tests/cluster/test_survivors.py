@@ -1,0 +1,105 @@
+"""Real processes, real SIGKILL: survivors keep process, data and work; sums stay right."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import elasticml as em
+from elasticml.data.synthetic import synthetic_splice
+from tests.real_kills import run_with_random_kills
+
+pytestmark = pytest.mark.cluster
+
+DATA = synthetic_splice(rows=1500, length=30, seed=5)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[em.LocalCluster]:
+    with em.LocalCluster(6) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster: em.LocalCluster) -> Generator[Client]:
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+def job(name: str, rounds: int, **changes: object) -> em.Job:
+    settings: dict = {
+        "stop": em.Stop(rounds=rounds),
+        "collective": em.Collective(topology="tree", fan_out=2),
+        "absent": "taylor",
+        "chunk_size": 2048,
+        **changes,
+    }
+    return em.Job(em.BatchGradient(loss="logistic", l2=1e-3), DATA, name=name, **settings)
+
+
+def story(handle: em.Handle, *events: str) -> list[dict]:
+    return [record for record in handle if record["event"] in events]
+
+
+def test_a_killed_inner_node_costs_nobody_else_a_recomputation(client: Client) -> None:
+    # Slot 0 is an inner node of the tree of six: the parent of slots 2 and 3.
+    faults = [{"round": 3, "lose": [0], "phase": "compute"}, {"round": 6, "return": 1}]
+    handle = job("inner", 10, faults=faults).start(client)
+
+    ended = story(handle, "ExchangeEnded")
+    done = story(handle, "JobEnded")[0]["computations"]
+
+    for member in ("1.1", "2.1", "3.1", "4.1", "5.1"):
+        slot = int(member[0])
+        in_sum = sum(int(e["contributors"], 16) >> slot & 1 for e in ended)
+        assert done[member] == in_sum == len(ended)
+    assert [e["phase"] for e in ended].count("correct") == 0, "the tree kept the anchor"
+
+
+def test_survivors_keep_process_and_data_while_half_the_workers_die_and_return(
+    client: Client,
+) -> None:
+    faults = [{"round": 4, "lose": 3, "how": "kill"}, {"round": 8, "return": 3}]
+    handle = job("half", 14, faults=faults).start(client)
+
+    joined = {r["member"]: r["pid"] for r in story(handle, "MemberJoined")}
+    lost = {r["member"] for r in story(handle, "MemberLost")}
+    returned = story(handle, "GroupReturned")
+
+    assert lost == {"3.1", "4.1", "5.1"}
+    assert len(joined) == 9
+    assert len(set(joined.values())) == 9, "returned members are new processes"
+    assert sum(r["examples"] for r in returned) == sum(
+        r["examples"] for r in story(handle, "ChunksAbsent")
+    )
+    last = story(handle, "ExchangeEnded")[-1]
+    assert (last["examples"], last["absent_examples"]) == (1500, 0)
+
+
+def test_a_notice_with_time_enough_moves_the_chunks_and_loses_nothing(client: Client) -> None:
+    faults = [{"round": 3, "lose": 2, "how": "notice", "grace": 8.0}, {"round": 60, "return": 2}]
+    handle = job("notice", 80, faults=faults).start(client)
+
+    assert story(handle, "ChunksAbsent") == []
+    moved = story(handle, "ChunksMoved")
+    assert {r["source"] for r in moved if r["round"] > 0} >= {"4.1", "5.1"}
+    assert all(e["absent_examples"] == 0 for e in story(handle, "ExchangeEnded"))
+
+
+@pytest.mark.parametrize("absent", ["taylor", "stall", "reload"])
+def test_a_run_under_random_kills_ends_with_every_example_counted_once(
+    cluster: em.LocalCluster, client: Client, absent: str
+) -> None:
+    outcome = run_with_random_kills(
+        cluster, client, DATA, seed=7, members=6, rounds=250, absent=absent, topology="tree"
+    )
+
+    checked = [r for r in outcome.result.history if r["objective_kind"] == "exact"]
+    checked = [r for r in checked if r.get("objective_full") is not None]
+    assert outcome.kills > 0
+    assert len(checked) > 3
+    for row in checked:
+        np.testing.assert_allclose(row["objective"], row["objective_full"], rtol=1e-9)
