@@ -85,7 +85,7 @@ class Driver:
             ev.PartialArrived: self._partial,
             ev.LinkDown: self._link_down,
             ev.StatusTold: self._quiet(self._told),
-            ev.AnchorArrived: self._quiet(self.exchanging.anchor_arrived),
+            ev.AnchorArrived: lambda e, now: self.exchanging.anchor_arrived(e),
             ev.ExchangeRequested: self._requested,
             ev.RoundFinished: self._round_finished,
             ev.TrainerFinished: self._trainer_finished,
@@ -337,6 +337,10 @@ class Driver:
         return commands if reason is None else commands + self._end("done", reason)
 
     def _partial(self, event: ev.PartialArrived, now_s: float) -> list[Command]:
+        run = self.exchanging.running
+        if run is None or event.exchange != run.id or event.sender not in run.participants:
+            # Too late, or from a new life in the slot of a member that took part.
+            return [self.state.root.refuse(event)]
         return self.state.root.partial(event) + self.rounds.due_loss("reduce")
 
     def _deliver(self, now_s: float) -> list[Command]:

@@ -12,8 +12,10 @@ from elasticml.control.commands import (
     AskStatus,
     Command,
     Deliver,
+    Forget,
     Gathered,
     Record,
+    Refuse,
     SendAnchor,
 )
 from elasticml.control.events import AnchorArrived, ExchangeRequested, StatusTold
@@ -70,6 +72,8 @@ class Exchanging:
         self.running: Running | None = None
         self.kept: deque[KeptExchange] = deque(maxlen=2)
         self._durations: dict[str, deque[float]] = {}
+        #: Handles of anchor terms that members have sent; freed when the next exchange starts.
+        self._fetched: list[int] = []
 
     def median_s(self, operation: str) -> float | None:
         """Return the running median of an operation's duration; None before its first."""
@@ -80,6 +84,9 @@ class Exchanging:
         """Begin an exchange with everybody who works."""
         state = self.state
         commands = state.relayout()
+        if self._fetched:
+            commands.append(Forget(exchange=state.last_exchange, handles=tuple(self._fetched)))
+            self._fetched = []
         state.last_exchange = ExchangeId(state.last_exchange + 1)
         median = self.median_s(request.operation)
         wait = max(state.settings.deadline_s_min, MEDIAN_FACTOR * (median or 0.0))
@@ -201,20 +208,25 @@ class Exchanging:
     def _waits_for_anchor(self) -> bool:
         return self.running is not None and bool(self.running.anchor_terms)
 
-    def anchor_arrived(self, event: AnchorArrived) -> None:
+    def anchor_arrived(self, event: AnchorArrived) -> list[Command]:
         """Take one term of the anchor; without it there is none, and a correction follows."""
         run = self.running
-        if run is None or run.anchor_of != event.exchange:
-            return
-        for term in run.anchor_terms:
+        terms = [] if run is None or run.anchor_of != event.exchange else run.anchor_terms
+        for term in terms:
             whose = event.sender if event.sender is not None else event.member
             if term.at == event.member and term.of == whose:
+                assert run is not None
                 if event.handle is None:
                     self._drop_anchor()
-                    return
+                    return []
                 run.anchor_terms.remove(term)
                 run.anchor_parts.append(AnchorPart(handle=event.handle, sign=term.sign))
-                return
+                self._fetched.append(event.handle)
+                return []
+        if event.handle is None:
+            return []
+        # Nobody waits for it any more.
+        return [Refuse(exchange=event.exchange, sender=event.member, handle=event.handle)]
 
     def lost(self, member: MemberId) -> None:
         """Note a loss: the exchange is disturbed, an anchor term may have no holder any more."""

@@ -193,8 +193,7 @@ class Node:
         fresh = item.contributors & ~gather.covered
         if item.exchange < current or not fresh:
             # Old, or contained in what is here already: a partial that was sent again.
-            self.refused += 1
-            return [Refuse(exchange=item.exchange, sender=item.sender, handle=item.handle)]
+            return [self.refuse(item)]
         if fresh != item.contributors or gather.sent:
             raise LocalProtocolError(
                 f"partial of exchange {item.exchange} from {item.sender} at node {self.me}: "
@@ -204,6 +203,11 @@ class Node:
         gather.inputs[item.sender] = item
         gather.covered = Mask(gather.covered | item.contributors)
         return self._advance()
+
+    def refuse(self, item: PartialArrived) -> Refuse:
+        """Throw a partial away, and count it."""
+        self.refused += 1
+        return Refuse(exchange=item.exchange, sender=item.sender, handle=item.handle)
 
     def waits_for(self) -> list[MemberId]:
         """List the children whose contribution is not here yet, ascending."""

@@ -1,0 +1,191 @@
+"""The driver's and the members' machines under arbitrary interleavings of everything that happens.
+
+The world checks every outcome: each example is in the sum once, or has one stand-in, or is named as
+newly absent; an anchor is exactly the share of those. The driver re-derives its invariants after
+every event. At the end of every example the job must come to its end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from elasticml.control import events as ev
+from elasticml.control.settings import Settings
+from elasticml.terms import ExchangeId, Mask
+from tests.pure_member import Life
+from tests.pure_world import PureWorld
+
+CHOICES = st.integers(0, 2**20)
+
+
+def job(**changes) -> Settings:
+    return Settings(**{"start_members": 2, "n_blocks": 2, "topology": "star", **changes})
+
+
+def begin(world: PureWorld, exchange: int) -> None:
+    """Let things arrive until an exchange has begun, and no further."""
+    while world.driver.state.last_exchange < exchange:
+        assert world.step(0)
+
+
+def partial_of(life: Life, exchange: int):
+    """Make a partial that would count for a life's slot."""
+    return lambda handle: ev.PartialArrived(
+        exchange=ExchangeId(exchange),
+        sender=life.me,
+        contributors=life.me.bit,
+        order=str(life.me.slot),
+        handle=handle,
+    )
+
+
+def test_returned_member_neither_counts_nor_is_counted_for_its_former_life():
+    world = PureWorld(job())
+    a, b = world.join("a"), world.join("b")
+    begin(world, 2)
+    former = world.life(a)
+    world.kill(a)
+    world.settle(lambda key: key[0] == former.name)
+    world.join(a)
+    back = world.life(a)
+    world.settle(lambda key: back.name in key)
+    assert (back.me.slot, back.me.incarnation) == (former.me.slot, former.me.incarnation + 1)
+    # What the exchange under way still lacks comes from the wrong life in the right slot.
+    world.partial(back, partial_of(back, 2), Counter())
+    assert [refused.sender for refused in world.refused] == [back.me]
+    world.run(lambda k: k)
+    assert world.delivered[1].deliver.contributors == world.life(b).me.bit
+
+
+def test_partial_that_came_before_its_sender_was_lost_stays_in_the_sum():
+    world = PureWorld(job())
+    a, b = world.join("a"), world.join("b")
+    begin(world, 2)
+    world.settle(lambda key: world.life(b).name not in key)
+    both = Mask(world.life(a).me.bit | world.life(b).me.bit)
+    world.kill(a)
+    world.run(lambda k: k)
+    second, third = world.delivered[1].deliver, world.delivered[2].deliver
+    assert (second.contributors, second.opened) == (both, None)
+    assert third.opened is not None
+
+
+class JobMachine(RuleBasedStateMachine):
+    """Everything that can happen to a job."""
+
+    @initialize(
+        n=st.integers(1, 5),
+        n_blocks=st.integers(1, 3),
+        absent=st.sampled_from(["taylor", "stall", "reload"]),
+        topology=st.sampled_from(["tree", "star"]),
+        fan_out=st.integers(1, 3),
+        cached_anchors=st.booleans(),
+        needs_survey=st.booleans(),
+        early=st.integers(0, 60),
+    )
+    def start(self, n, n_blocks, absent, topology, fan_out, cached_anchors, needs_survey, early):
+        self.world = PureWorld(
+            Settings(
+                start_members=n,
+                n_blocks=n_blocks,
+                absent=absent,
+                topology=topology,
+                fan_out=fan_out,
+                cached_anchors=cached_anchors,
+                needs_survey=needs_survey,
+            )
+        )
+        for _ in range(n):
+            self.world.join()
+        for _ in range(early):
+            self.world.step(0)
+
+    def some(self, choice: int) -> str:
+        names = sorted(self.world.workers)
+        return names[choice % len(names)]
+
+    def has_workers(self) -> bool:
+        return bool(self.world.workers) and self.world.ended is None
+
+    @rule(choices=st.lists(CHOICES, min_size=1, max_size=12))
+    def messages_arrive(self, choices):
+        for choice in choices:
+            self.world.step(choice)
+
+    @precondition(lambda self: len(self.world.workers) < 9)
+    @rule()
+    def join(self):
+        self.world.join()
+
+    @precondition(has_workers)
+    @rule(choice=CHOICES, n_kept=st.integers(0, 2))
+    def lose(self, choice, n_kept):
+        self.world.kill(self.some(choice), n_kept)
+
+    @precondition(has_workers)
+    @rule(choice=CHOICES, n_kept=st.integers(0, 2))
+    def lose_and_return_at_once(self, choice, n_kept):
+        name = self.some(choice)
+        self.world.kill(name, n_kept)
+        self.world.join(name)
+
+    @precondition(has_workers)
+    @rule(choice=CHOICES, grace_s=st.sampled_from([0.0, 5.0, 60.0]))
+    def notice(self, choice, grace_s):
+        self.world.notice(self.some(choice), grace_s)
+
+    @precondition(has_workers)
+    @rule(choice=CHOICES)
+    def withdraw(self, choice):
+        self.world.withdraw(self.some(choice))
+
+    @precondition(has_workers)
+    @rule(choice=CHOICES)
+    def pause(self, choice):
+        self.world.workers[self.some(choice)].is_stopped = True
+
+    @precondition(has_workers)
+    @rule(choice=CHOICES)
+    def resume(self, choice):
+        self.world.workers[self.some(choice)].is_stopped = False
+
+    @rule(choice=CHOICES)
+    def partial_comes_again(self, choice):
+        self.world.duplicate(choice)
+
+    @rule(choice=CHOICES, ahead=st.integers(-1, 3))
+    def partial_of_another_life_comes(self, choice, ahead):
+        """Of an old, the current or a coming exchange, from somebody who takes no part in it."""
+        run = self.world.driver.exchanging.running
+        spares = [m.id for m in self.world.driver.state.membership.stage("spare")]
+        if run is None or not spares:
+            return
+        life = self.world.alive(spares[choice % len(spares)])
+        if life is None or run.id + ahead < 1:
+            return
+        self.world.partial(life, partial_of(life, run.id + ahead), Counter())
+
+    @rule(seconds=st.sampled_from([0.1, 3.0, 12.0, 130.0]))
+    def time_passes(self, seconds):
+        self.world.tick(seconds)
+
+    @invariant()
+    def nobody_computes_an_exchange_twice(self):
+        if hasattr(self, "world"):
+            assert set(self.world.computations.values()) <= {1}
+
+    def teardown(self):
+        if hasattr(self, "world"):
+            self.world.run(lambda k: k * 7919)
+            assert self.world.ended.state == "done"
+            self.world.check_arrays()
+
+
+TestJobMachine = JobMachine.TestCase
+TestJobMachine.settings = settings(
+    max_examples=120, stateful_step_count=40, deadline=None, print_blob=True
+)

@@ -1,0 +1,387 @@
+"""The control machines of a whole job, without arrays, links or time: for properties.
+
+Every message waits in an ordered queue until a test lets one of them arrive, so that a test holds
+the interleaving in its hands. A partial is the multiset of the chunks in it; what is counted twice,
+or both counted and replaced by a stand-in, shows at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from elasticml.control import commands as cmd
+from elasticml.control import events as ev
+from elasticml.control.driver import Driver
+from elasticml.control.settings import Settings
+from elasticml.policies.absence import absence_policy
+from elasticml.terms import MemberId
+from tests.pure_member import Life, Sums, Worker, chunks_of_block
+
+#: Who sends, who receives, and on which of their channels; "driver" is an end, too.
+Key = tuple[str, str, str]
+Partial = Callable[[int], ev.PartialArrived]
+#: Reasons for which a member does not come back by itself.
+FINAL = ("job ended", "released")
+#: Workers that ``run`` lets join at most, so that a job that wants everybody back goes on.
+WORKERS_MAX = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Got:
+    """What the trainer is given for an exchange."""
+
+    deliver: cmd.Deliver
+    sums: Sums
+    anchor: Sums | None
+
+
+class PureWorld:
+    """A driver and its members as machines.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the driver; every block has three chunks.
+    rounds : int
+        Rounds after which the trainer stops.
+    """
+
+    def __init__(self, settings: Settings, rounds: int = 4) -> None:
+        self.driver = Driver(settings, [absence_policy(settings.absent)])
+        self.settings = settings
+        self.chunks = {
+            c.id: c for block in range(settings.n_blocks) for c in chunks_of_block(block)
+        }
+        self.now = 0.0
+        self.workers: dict[str, Worker] = {}
+        self.queues: dict[Key, deque[Callable[[], None]]] = {}
+        self.story: list[cmd.Record] = []
+        self.ended: cmd.EndJob | None = None
+        self.arrays: dict[int, Sums] = {}
+        self.computations: Counter[tuple[MemberId, int]] = Counter()
+        #: Partials that members have sent to the driver.
+        self.sent: list[tuple[Life, Partial, Sums]] = []
+        self.delivered: list[Got] = []
+        self.refused: list[cmd.Refuse] = []
+        #: What the trainer puts in the place of each absent group.
+        self.stand_ins: dict[int, Sums] = {}
+        self._known: dict[MemberId, Life] = {}
+        self._arrivals: dict[int, Life] = {}
+        self._numbers = itertools.count(1)
+        self._events: deque[ev.Event] = deque()
+        self._handling = False
+        self._trainer = self._train(rounds)
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    # --- the queues ---------------------------------------------------------------------------
+
+    def post(self, key: Key, thunk: Callable[[], None]) -> None:
+        self.queues.setdefault(key, deque()).append(thunk)
+
+    def ready(self) -> list[Key]:
+        """Queues whose first message can arrive now."""
+        stopped = {w.life.name for w in self.workers.values() if w.is_stopped and w.life}
+        return sorted(k for k, q in self.queues.items() if q and not stopped & {k[0], k[1]})
+
+    def step(self, choice: int) -> bool:
+        """Let one message arrive; False when none can."""
+        ready = self.ready()
+        if not ready:
+            return False
+        self.queues[ready[choice % len(ready)]].popleft()()
+        return True
+
+    def settle(self, where: Callable[[Key], bool] = lambda key: True) -> None:
+        """Let everything arrive on these channels that can arrive without time passing."""
+        while ready := [key for key in self.ready() if where(key)]:
+            self.queues[ready[0]].popleft()()
+
+    def run(self, choices: Callable[[int], int], turns_max: int = 5_000) -> None:
+        """Let everything arrive; time passes, and a worker joins, when nothing else can happen."""
+        for k in range(turns_max):
+            if self.ended is not None:
+                return
+            if not self.step(choices(k)):
+                self.tick(1.0)
+                if len(self.workers) < WORKERS_MAX and not self.ready():
+                    self.join()
+        raise AssertionError(f"the job hangs\n{self.picture()}")
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.feed(ev.Ticked(cause="clock"))
+
+    def picture(self) -> str:
+        """Say where everybody is, for messages of failed tests."""
+        driver, state = self.driver, self.driver.state
+        lines = [
+            f"stage {state.stage} round {state.round} request {driver.request}",
+            f"running {driver.exchanging.running}",
+            f"root waits for {state.root.waits_for()} tree {state.parents}",
+            f"members {state.membership.members}",
+            f"open {state.ledger.open} groups {state.ledger.groups}",
+            f"moves {driver.mobility.moves} returning {driver.mobility.returning}",
+            f"rereading {driver.mobility.rereading} pending {driver.loading.pending}",
+            *(f"{w.name}: {w.life and w.life.id} {w.is_stopped}" for w in self.workers.values()),
+            *(f"{record.event} {record.fields}" for record in self.story[-12:]),
+        ]
+        return "\n".join(lines)
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def join(self, name: str | None = None) -> str:
+        """Start a worker, or a new life on one that is there."""
+        name = name or f"w{self.next_number():03d}"
+        worker = self.workers.setdefault(name, Worker(name))
+        number = self.next_number()
+        former, life = worker.life, Life(self, worker, number)
+        worker.life = self._arrivals[number] = life
+        arrived = ev.Arrived(
+            arrival=number,
+            address=name,
+            host="here",
+            pid=number,
+            slot=former.id.slot if former is not None and former.id is not None else None,
+            holdings=tuple(sorted(worker.held)),
+        )
+        life.up(lambda: self.feed(arrived))
+        return name
+
+    def kill(self, name: str, n_kept: int = 0) -> None:
+        """End a worker; of what it had sent, ``n_kept`` messages per channel still arrive."""
+        worker = self.workers.pop(name)
+        if worker.life is not None:
+            worker.life.end(n_kept)
+
+    def life(self, name: str) -> Life:
+        life = self.workers[name].life
+        assert life is not None
+        return life
+
+    def alive(self, member: MemberId) -> Life | None:
+        """Find a member's life, as another process would by its address."""
+        lives = (w.life for w in self.workers.values())
+        return next((x for x in lives if x is not None and x.id == member), None)
+
+    def notice(self, name: str, grace_s: float) -> None:
+        life = self.life(name)
+        if life.machine is not None:
+            life.report(ev.Noticed(member=life.me, grace_s=grace_s, reason="noticed"))
+
+    def withdraw(self, name: str) -> None:
+        life = self.life(name)
+        if life.machine is not None:
+            life.report(ev.NoticeWithdrawn(member=life.me))
+
+    def duplicate(self, choice: int) -> None:
+        """Let a partial that a member has sent to the driver come a second time, old or new."""
+        mine = [s for s in self.sent if not s[0].over]
+        if mine:
+            life, event, sums = mine[choice % len(mine)]
+            life.up(lambda: self.partial(life, event, sums))
+
+    def dismissed(self, life: Life, reason: str) -> None:
+        life.end(n_kept=0)
+        if self.workers.get(life.worker.name) is life.worker and life.worker.life is life:
+            if reason in FINAL:
+                del self.workers[life.worker.name]
+            else:
+                self.join(life.worker.name)
+
+    # --- the driver's shell -------------------------------------------------------------------
+
+    def knows(self, life: Life) -> bool:
+        return life.id is not None and self._known.get(life.id) is life
+
+    def driver_link_closed(self, life: Life) -> None:
+        if self.knows(life):
+            del self._known[life.me]
+            self.feed(ev.Lost(cause="link", member=life.me, reason="killed"))
+
+    def feed(self, event: ev.Event) -> None:
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                for command in self.driver.handle(self._events.popleft(), self.now):
+                    self._perform(command)
+        finally:
+            self._handling = False
+
+    def partial(self, life: Life, event: Partial, sums: Sums) -> None:
+        if self.knows(life):
+            handle = self.next_number()
+            self.arrays[handle] = sums
+            self.feed(event(handle))
+
+    def anchor(self, life: Life, order: cmd.SendAnchor, sums: Sums | None) -> None:
+        if self.knows(life):
+            handle = None if sums is None else self.next_number()
+            if handle is not None and sums is not None:
+                self.arrays[handle] = sums
+            self.feed(
+                ev.AnchorArrived(
+                    member=life.me, exchange=order.exchange, sender=order.sender, handle=handle
+                )
+            )
+
+    def _perform(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.Record():
+                self.story.append(command)
+            case cmd.Welcome():
+                self._welcome(command)
+            case cmd.Dismiss():
+                life = self._known.pop(command.member, None)
+                self._down(life, lambda: life.obey(command))
+            case cmd.Order():
+                life = self._known.get(command.member)
+                self._down(life, lambda: life.obey(command))
+            case cmd.ForwardModel():
+                self._forward(command)
+            case cmd.Refuse():
+                self.refused.append(command)
+                del self.arrays[command.handle]
+            case cmd.Forget():
+                for handle in command.handles:
+                    del self.arrays[handle]
+            case cmd.MergeFacts():
+                self.feed(ev.FactsFixed(cause="blocks", survey=command.survey))
+            case cmd.StartTrainer():
+                self._step_trainer(None)
+            case cmd.Deliver():
+                self._step_trainer(self._read(command))
+            case cmd.Continue():
+                self._step_trainer(command.go_on)
+            case cmd.EndJob():
+                self.ended = command
+            case cmd.AddRow() | cmd.Detach():
+                pass
+            case _:
+                raise NotImplementedError(type(command).__name__)
+
+    def _welcome(self, command: cmd.Welcome) -> None:
+        life = self._arrivals.pop(command.arrival)
+        if life.over:
+            self.feed(ev.Lost(cause="welcome", member=command.member, reason="closed"))
+            return
+        life.id = command.member
+        self._known[life.id] = life
+        self._down(life, lambda: life.obey(command))
+
+    def _down(self, life: Life | None, thunk: Callable[[], None]) -> None:
+        if life is not None and not life.over:
+            self.post(("driver", life.name, "down"), thunk)
+
+    def _forward(self, command: cmd.ForwardModel) -> None:
+        life, run = self._known.get(command.to), self.driver.exchanging.running
+        assert run is not None
+        assert run.id == command.exchange
+        model = ev.ModelArrived(
+            exchange=command.exchange, generation=run.generation, keep=run.request.keep
+        )
+        self._down(life, lambda: life.model(model))
+
+    def _read(self, command: cmd.Deliver) -> Got:
+        """Add up what is delivered, before any of it can be freed."""
+        sums: Sums = Counter()
+        for handle in command.inputs:
+            sums.update(self.arrays[handle])
+        anchor: Sums | None = None
+        if command.anchor_exchange is not None:
+            anchor = Counter()
+            for part in command.anchor:
+                for chunk, n in self.arrays[part.handle].items():
+                    anchor[chunk] += part.sign * n
+            anchor = Counter({c: n for c, n in anchor.items() if n})
+        return Got(deliver=command, sums=sums, anchor=anchor)
+
+    # --- the trainer --------------------------------------------------------------------------
+
+    def _step_trainer(self, value: Any) -> None:
+        """Let the trainer go on when its turn comes: it works in a thread of its own."""
+
+        def advance() -> None:
+            if self.ended is None:
+                try:
+                    event = self._trainer.send(value)
+                except StopIteration:
+                    event = ev.TrainerFinished(converged=True, reason="rounds", objective=0.0)
+                self.feed(event)
+
+        self.post(("driver", "driver", "trainer"), advance)
+
+    def _train(self, rounds: int) -> Generator[ev.Event, Any, None]:
+        """Check every outcome as Algorithm 2 would need it: all examples, each once."""
+        whole: Sums = Counter(list(self.chunks))
+        seal, began = False, False
+
+        def ask(phase: Any, keep: bool) -> ev.ExchangeRequested:
+            return ev.ExchangeRequested(
+                operation="sums",
+                phase=phase,
+                keep=keep,
+                require_everybody=self.settings.absent in ("stall", "reload"),
+                seal=seal,
+            )
+
+        for r in range(rounds):
+            got: Got = yield ask("compute", keep=True)
+            seal = False
+            absent = self._check(got, whole)
+            if got.anchor is not None:
+                assert got.anchor == absent, f"anchor {got.anchor} is not of {absent}"
+            elif got.deliver.opened is not None and began:
+                before = None
+                while got.deliver.opened != before:
+                    before = got.deliver.opened
+                    got = yield ask("correct", keep=False)
+                    absent = self._check(got, whole)
+            if got.deliver.opened is not None:
+                self.stand_ins[got.deliver.opened] = absent
+                seal = True
+            began = True
+            go_on = yield ev.RoundFinished(row={"objective": float(r)})
+            if not go_on:
+                return
+
+    def _check(self, got: Got, whole: Sums) -> Sums:
+        """Return the chunks that nobody speaks for yet; everything else is there exactly once."""
+        deliver = got.deliver
+        self.delivered.append(got)
+        for group in [g for g in self.stand_ins if g not in deliver.absent]:
+            del self.stand_ins[group]
+        assert set(deliver.absent) == set(self.stand_ins), (deliver.absent, self.stand_ins)
+        here: Sums = Counter(got.sums)
+        for stand_in in self.stand_ins.values():
+            here.update(stand_in)
+        twice = [str(c) for c, n in here.items() if n > 1]
+        assert not twice, f"exchange {deliver.exchange} has {twice} more than once"
+        left = whole - here
+        assert bool(left) == (deliver.opened is not None), f"nobody speaks for {left}"
+        assert sum(self.chunks[c].rows for c in got.sums) == deliver.examples
+        rows = sum(c.rows for c in self.chunks.values())
+        assert deliver.examples + deliver.absent_examples == rows
+        return left
+
+    def check_arrays(self) -> None:
+        """Every array, at the driver and at members, is one that a machine can still name."""
+        exchanging = self.driver.exchanging
+        _check_named(self.arrays, self.driver.state.root, exchanging._fetched)
+        for worker in self.workers.values():
+            if worker.life is not None and worker.life.machine is not None:
+                _check_named(worker.life.arrays, worker.life.machine.node, [])
+
+
+def _check_named(arrays: dict[int, Sums], node: Any, others: list[int]) -> None:
+    gathers = [*node.kept, *([] if node.gather is None else [node.gather])]
+    named = {handle for gather in gathers for handle in gather.handles()}
+    assert set(arrays) == named | {item.handle for item in node._early} | set(others)
