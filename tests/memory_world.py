@@ -183,6 +183,7 @@ class Injector:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._leaving: list[asyncio.Future[None]] = []
 
     async def lose(self, addresses: Sequence[str], how: str, grace_s: float) -> None:
         """Kill, or give notice and kill when time is up."""
@@ -191,7 +192,7 @@ class Injector:
                 self.world.kill(address)
             return
         for address in addresses:
-            asyncio.ensure_future(self._leave(address, grace_s))
+            self._leaving.append(asyncio.ensure_future(self._leave(address, grace_s)))
 
     async def _leave(self, address: str, grace_s: float) -> None:
         host = self.world.hosts.get(address)

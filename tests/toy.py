@@ -46,6 +46,19 @@ class ToySolver:
         }
 
 
+def ask(require: Any, seal: bool, phase: Any = "compute") -> Exchange:
+    """Make the one exchange that there is."""
+    return Exchange(
+        operation="sums",
+        model={"factor": np.ones(1)},
+        returns={"sums": (3,)},
+        keep=phase == "compute",
+        require=require,
+        seal=seal,
+        phase=phase,
+    )
+
+
 def toy_trainer(
     settings: Mapping[str, Any], facts: DataFacts, absent: str
 ) -> Generator[Exchange | RoundEnd, Any, Model]:
@@ -62,18 +75,7 @@ def toy_trainer(
     for r in range(int(settings.get("rounds", 10))):
         require = "everybody" if absent in ("stall", "reload") else "any"
 
-        def ask(factor: float, phase: str = "compute", keep: bool = True) -> Exchange:
-            return Exchange(
-                operation="sums",
-                model={"factor": np.array([factor])},
-                returns={"sums": (3,)},
-                keep=keep,
-                require=require,
-                seal=seal,
-                phase=phase,
-            )
-
-        outcome: Outcome = yield ask(1.0)
+        outcome: Outcome = yield ask(require, seal)
         seal = False
         sums = outcome.arrays["sums"]
         for group in [g for g in stand_ins if g not in outcome.absent]:
@@ -90,7 +92,7 @@ def toy_trainer(
                 # Algorithm 2, lines 9-13, until a correction ends with nobody new missing.
                 before = outcome
                 while True:
-                    correction: Outcome = yield ask(1.0, phase="correct", keep=False)
+                    correction: Outcome = yield ask(require, False, phase="correct")
                     same = correction.opened == before.opened
                     before = correction
                     if same:
