@@ -73,6 +73,11 @@ class VirtualDriver:
                 self._perform(command)
         self._is_draining = False
 
+    def cancel(self) -> None:
+        """End the job now."""
+        if not self.has_ended:
+            self.feed(ev.CancelRequested(cause="client"))
+
     # --- messages ------------------------------------------------------------------------------
 
     def accept(self, port: Port) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, get_args
 
+from elasticml.data.source import nearest
 from elasticml.errors import ConfigError
 from elasticml.terms import parse_size
 
@@ -112,83 +114,149 @@ def options_from_section(section: Mapping[str, Any] | None) -> WorldOptions:
         When a key is unknown or a value is out of its range.
     """
     given = dict(section or {})
-    known = {f.name for f in fields(WorldOptions)}
-    for key in given:
-        if key not in known:
-            raise ConfigError(
-                f"simulate.{key} is not a setting (there is {', '.join(sorted(known))})",
-                path=f"simulate.{key}",
-            )
-    if given.get("preemption") is not None:
-        given["preemption"] = _preemption(given["preemption"])
-    given["trace"] = tuple(_taken(k, entry) for k, entry in enumerate(given.get("trace") or ()))
-    if given.get("costs") is not None:
-        given["costs"] = _made(Costs, given["costs"], "simulate.costs")
     for key in ("bandwidth", "read_bandwidth"):
         if isinstance(given.get(key), str):
-            try:
-                given[key] = float(parse_size(given[key]))
-            except ValueError as error:
-                raise ConfigError(f"simulate.{key}: {error}", path=f"simulate.{key}") from None
-    given["slow"] = {int(slot): float(k) for slot, k in (given.get("slow") or {}).items()}
-    options = WorldOptions(**given)
-    _check(options)
+            given[key] = _size(given[key], f"simulate.{key}")
+    if given.get("preemption") is not None:
+        given["preemption"] = _preemption(given["preemption"])
+    trace = given.get("trace") or ()
+    if not isinstance(trace, (list, tuple)):
+        raise _wrong("simulate.trace", trace, "a list such as [{at: 10, lose: 2, away: 5}]")
+    given["trace"] = tuple(_taken(entry, f"simulate.trace[{k}]") for k, entry in enumerate(trace))
+    if given.get("costs") is not None:
+        given["costs"] = _made(Costs, given["costs"], "simulate.costs")
+    given["slow"] = _slow(given.get("slow") or {})
+    if "compute_s" in given:
+        _check_compute(given["compute_s"])
+    options: WorldOptions = _made(WorldOptions, given, "simulate")
     return options
 
 
-def _check(options: WorldOptions) -> None:
-    for key in ("bandwidth", "read_bandwidth", "tick_s", "quiet_s_max", "hosts"):
-        if not getattr(options, key) > 0:
+#: Keys that are numbers: the least value, and whether it is one itself.
+_NUMBERS: dict[str, tuple[float, bool]] = {
+    "seed": (0, True),
+    "latency_s": (0, True),
+    "bandwidth": (0, False),
+    "jitter": (0, True),
+    "merge_s": (0, True),
+    "read_bandwidth": (0, False),
+    "start_s": (0, True),
+    "standby_s": (0, True),
+    "detect_s": (0, False),
+    "hosts": (1, True),
+    "tick_s": (0, False),
+    "quiet_s_max": (0, False),
+    "rate": (0, False),
+    "grace": (0, True),
+    "count": (1, True),
+    "spare": (0, True),
+    "at": (0, True),
+    "rows": (1, True),
+    "columns": (1, True),
+    "chunks_per_member": (1, True),
+    "row_bytes": (1, True),
+    "probes": (0, True),
+}
+_WHOLE = frozenset("seed hosts count spare rows columns chunks_per_member row_bytes probes".split())
+
+
+def _made(kind: type[Any], raw: Any, path: str) -> Any:
+    """Make a group of options; every key must be known and every number in its range."""
+    known = {f.name: f for f in fields(kind)}
+    if not isinstance(raw, Mapping):
+        raise _wrong(path, raw, f"a mapping with keys such as {', '.join(list(known)[:4])}")
+    for key, value in raw.items():
+        if key not in known:
+            guess = nearest(str(key), known)
             raise ConfigError(
-                f"simulate.{key}: got {getattr(options, key)}, wanted more than 0",
-                path=f"simulate.{key}",
+                f"{path}.{key} is not a setting{guess} (there is {', '.join(known)})",
+                path=f"{path}.{key}",
             )
-    for key in ("latency_s", "jitter", "merge_s", "start_s", "standby_s", "detect_s"):
-        if getattr(options, key) < 0:
-            raise ConfigError(
-                f"simulate.{key}: got {getattr(options, key)}, wanted 0 or more",
-                path=f"simulate.{key}",
-            )
-    if isinstance(options.compute_s, str) and options.compute_s != "measured":
-        raise ConfigError(
-            f"simulate.compute_s: got {options.compute_s!r}, wanted seconds per example, a mapping "
-            "of operations to them, or 'measured'",
-            path="simulate.compute_s",
-        )
+        if key in _NUMBERS:
+            _check_number(value, f"{path}.{key}", *_NUMBERS[key], whole=key in _WHOLE)
+    missing = [f.name for f in known.values() if f.default is MISSING and f.name not in raw]
+    missing = [name for name in missing if known[name].default_factory is MISSING]
+    if missing:
+        raise ConfigError(f"{path}.{missing[0]} is missing", path=f"{path}.{missing[0]}")
+    if raw.get("how", "kill") not in get_args(How):
+        raise _wrong(f"{path}.how", raw["how"], f"one of {', '.join(get_args(How))}")
+    return kind(**raw)
 
 
-def _preemption(raw: Mapping[str, Any]) -> Preemption:
-    away = raw.get("away", Preemption.__dataclass_fields__["away"].default)
-    low, high = (away, away) if isinstance(away, (int, float)) else away
-    made: Preemption = _made(
-        Preemption, {**raw, "away": (float(low), float(high))}, "simulate.preemption"
-    )
-    if not made.rate > 0 or not 0 <= made.away[0] <= made.away[1]:
-        raise ConfigError(
-            f"simulate.preemption: got rate {made.rate} and away {list(made.away)}, wanted a rate "
-            "above 0 and away: [shortest, longest]",
-            path="simulate.preemption",
-        )
-    return made
+def _check_number(value: Any, path: str, least: float, is_allowed: bool, whole: bool) -> None:
+    kinds = (int,) if whole else (int, float)
+    is_number = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
+    if is_number and (value > least or (is_allowed and value == least)):
+        return
+    what = "a whole number" if whole else "a number"
+    bound = f"from {least:g} on" if is_allowed else f"above {least:g}"
+    raise _wrong(path, value, f"{what} {bound}")
 
 
-def _taken(k: int, raw: Mapping[str, Any]) -> Taken:
-    lose = raw.get("lose")
-    changed = {"lose": tuple(lose)} if isinstance(lose, (list, tuple)) else {}
-    made: Taken = _made(Taken, {**raw, **changed}, f"simulate.trace[{k}]")
-    return made
+def _wrong(path: str, value: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"{path}: got {value!r}, wanted {wanted}", path=path)
 
 
-def _made(kind: type[Any], raw: Mapping[str, Any], path: str) -> Any:
+def _size(text: str, path: str) -> float:
     try:
-        made = kind(**raw)
-    except TypeError as error:
-        wanted = ", ".join(f.name for f in fields(kind))
-        why = str(error).replace("__init__() ", "")
-        raise ConfigError(f"{path}: {why}; there is {wanted}", path=path) from None
-    how = getattr(made, "how", "kill")
-    if how not in ("notice", "terminate", "kill", "pause"):
-        raise ConfigError(
-            f"{path}.how: got {how!r}, wanted notice, terminate, kill or pause", path=f"{path}.how"
-        )
+        return float(parse_size(text))
+    except ValueError:
+        raise _wrong(path, text, "bytes per second, such as 1 GB") from None
+
+
+def _check_compute(value: Any) -> None:
+    path = "simulate.compute_s"
+    if value == "measured":
+        return
+    if isinstance(value, Mapping):
+        for operation, seconds in value.items():
+            _check_number(seconds, f"{path}.{operation}", 0, True, whole=False)
+    elif isinstance(value, str):
+        raise _wrong(path, value, "seconds per example, {operation: seconds}, or measured")
+    else:
+        _check_number(value, path, 0, True, whole=False)
+
+
+def _slow(raw: Any) -> dict[int, float]:
+    if not isinstance(raw, Mapping):
+        raise _wrong("simulate.slow", raw, "a mapping of slots to factors, such as {3: 4.0}")
+    for slot, factor in raw.items():
+        if not str(slot).isdigit():
+            raise _wrong("simulate.slow", slot, "slots, counted from 0")
+        _check_number(factor, f"simulate.slow.{slot}", 0, False, whole=False)
+    return {int(slot): float(factor) for slot, factor in raw.items()}
+
+
+def _preemption(raw: Any) -> Preemption:
+    path = "simulate.preemption"
+    changed: dict[str, Any] = {}
+    if isinstance(raw, Mapping) and "away" in raw:
+        away = raw["away"]
+        pair = away if isinstance(away, (list, tuple)) else (away, away)
+        if len(pair) != 2:
+            raise _wrong(f"{path}.away", away, "[shortest, longest], in seconds")
+        for seconds in pair:
+            _check_number(seconds, f"{path}.away", 0, True, whole=False)
+        if pair[0] > pair[1]:
+            raise _wrong(f"{path}.away", away, "the shortest time first")
+        changed["away"] = (float(pair[0]), float(pair[1]))
+    made: Preemption = _made(
+        Preemption, {**raw, **changed} if isinstance(raw, Mapping) else raw, path
+    )
+    return made
+
+
+def _taken(raw: Any, path: str) -> Taken:
+    changed: dict[str, Any] = {}
+    if isinstance(raw, Mapping):
+        lose = raw.get("lose", 1)
+        if isinstance(lose, (list, tuple)):
+            changed["lose"] = tuple(lose)
+            for slot in lose:
+                _check_number(slot, f"{path}.lose", 0, True, whole=True)
+        else:
+            _check_number(lose, f"{path}.lose", 1, True, whole=True)
+        if raw.get("away") is not None:
+            _check_number(raw["away"], f"{path}.away", 0, True, whole=False)
+    made: Taken = _made(Taken, {**raw, **changed} if isinstance(raw, Mapping) else raw, path)
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,14 +36,8 @@ class SimResult:
     actions: int
 
 
-def simulate(
-    record: Mapping[str, Any],
-    source: Source | None = None,
-    *,
-    options: WorldOptions | None = None,
-    check_every_event: bool = False,
-) -> SimResult:
-    """Run a job in a virtual world: the real machines, policies, trainer and solvers.
+class Simulation:
+    """A job in a virtual world: the real machines, policies, trainer and solvers.
 
     The same record, source and options give the same story and the same model, bit for bit (unless
     ``compute_s`` is "measured": then times differ, and what follows from them).
@@ -59,40 +53,87 @@ def simulate(
     check_every_event : bool
         Re-derive the driver's invariants after every event, up to 64 members.
 
-    Returns
-    -------
-    SimResult
-
     Raises
     ------
     ConfigError, DataError
         When the record, the options or the data are wrong.
+    """
+
+    def __init__(
+        self,
+        record: Mapping[str, Any],
+        source: Source | None = None,
+        *,
+        options: WorldOptions | None = None,
+        check_every_event: bool = False,
+    ) -> None:
+        options = options_from_section(record.get("simulate")) if options is None else options
+        if options.costs is not None:
+            record, source = _cost_job(record, options)
+        if source is None:
+            source = source_from_spec(record["data"])
+        if getattr(source, "is_in_memory", False) and getattr(source, "rows", None) is None:
+            raise ConfigError(
+                "arrays in memory can be simulated only where they are; give their source, too"
+            )
+        self.world = World(record, source, options, check_every_event)
+
+    def run(self) -> Iterator[list[dict[str, Any]]]:
+        """Run the job; yield the story's records as they are told, in batches, to its end.
+
+        Raises
+        ------
+        JobFailedError
+            When the job stands still: everybody is gone and nobody is to come.
+        """
+        story, told = self.world.desk.journal.story, 0
+        for _ in self.world.run():
+            if len(story) > told:
+                yield story[told:]
+                told = len(story)
+
+    def cancel(self) -> None:
+        """End the job now; what it has reached stays as its result."""
+        self.world.driver.cancel()
+
+    def result(self) -> SimResult:
+        """Return what the job has reached so far."""
+        world, desk = self.world, self.world.desk
+        return SimResult(
+            state=desk.state,
+            story=desk.journal.story,
+            rows=desk.journal.rows,
+            snapshots=desk.journal.snapshots,
+            arrays={} if desk.training is None else desk.training.last_arrays(),
+            summary={**desk.summary, "simulated": True},
+            facts=desk.facts,
+            error=desk.error,
+            actions=world.clock.performed,
+        )
+
+
+def simulate(
+    record: Mapping[str, Any],
+    source: Source | None = None,
+    *,
+    options: WorldOptions | None = None,
+    check_every_event: bool = False,
+) -> SimResult:
+    """Run a job in a virtual world to its end; see :class:`Simulation`.
+
+    A job that fails is a result with ``state="failed"`` and its ``error``.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When the record, the options or the data are wrong before anything has run.
     JobFailedError
         When the job stands still: everybody is gone and nobody is to come.
     """
-    options = options_from_section(record.get("simulate")) if options is None else options
-    if options.costs is not None:
-        record, source = _cost_job(record, options)
-    if source is None:
-        source = source_from_spec(record["data"])
-    if getattr(source, "is_in_memory", False) and getattr(source, "rows", None) is None:
-        raise ConfigError(
-            "arrays in memory can be simulated only where they are; give their source to simulate()"
-        )
-    world = World(record, source, options, check_every_event)
-    world.run()
-    desk = world.desk
-    return SimResult(
-        state=desk.state,
-        story=desk.journal.story,
-        rows=desk.journal.rows,
-        snapshots=desk.journal.snapshots,
-        arrays={} if desk.training is None else desk.training.last_arrays(),
-        summary={**desk.summary, "simulated": True},
-        facts=desk.facts,
-        error=desk.error,
-        actions=world.clock.performed,
-    )
+    simulation = Simulation(record, source, options=options, check_every_event=check_every_event)
+    for _ in simulation.run():
+        pass
+    return simulation.result()
 
 
 def _cost_job(record: Mapping[str, Any], options: WorldOptions) -> tuple[dict[str, Any], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,8 +73,8 @@ class World:
 
     # --- running --------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Run the job to its end.
+    def run(self) -> Iterator[None]:
+        """Run the job to its end; yields when something has been told.
 
         Raises
         ------
@@ -91,6 +91,7 @@ class World:
             self.clock.step()
             if len(story) != told:
                 told, told_s = len(story), self.clock.now_s
+                yield
             elif self.clock.now_s - told_s > self.options.quiet_s_max and self._is_stuck():
                 raise JobFailedError(
                     f"the simulated job stands still since second {told_s:g} in round "
