@@ -253,7 +253,8 @@ class Keeper(SchedulerPlugin):
         return [record for record in self._records.values() if record.state in states]
 
     def _find(self, address: str) -> WorkerRecord:
-        for record in self._records.values():
+        # The youngest first: the kernel hands out the port of a worker that is gone again.
+        for record in reversed(self._records.values()):
             if address in (record.address, record.name):
                 return record
         known = ", ".join(sorted(r.address or r.name for r in self.status()))
