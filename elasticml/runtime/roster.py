@@ -53,7 +53,11 @@ class Roster:
         self._member_of: dict[Peer, MemberId] = {}
         self._arrivals: dict[int, Peer] = {}
         self._n_arrivals = 0
+        #: The task that serves each invited address; a retired member's address is free again,
+        #: as it may announce itself before its former link is seen to close.
         self._invited: dict[str, asyncio.Task[None]] = {}
+        self._address_of: dict[Peer, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._past_bytes = 0
         self._closed = False
 
@@ -62,9 +66,11 @@ class Roster:
         if address not in self._invited and not self._closed:
             task = asyncio.get_running_loop().create_task(self._serve(address))
             self._invited[address] = task
+            self._tasks.add(task)
             task.add_done_callback(lambda done: self._forget(address, done))
 
     def _forget(self, address: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if self._invited.get(address) is task:
             del self._invited[address]
 
@@ -76,9 +82,11 @@ class Roster:
             log("worker %s cannot take part: %s", address, error)
             return
         peer = Peer(link, self._allocate, self._on_frame, self._on_closed)
+        self._address_of[peer] = address
         try:
             await peer.run()
         finally:
+            self._address_of.pop(peer, None)
             self._past_bytes += link.sent_bytes
 
     def _on_frame(self, peer: Peer, frame: Frame) -> None:
@@ -123,6 +131,7 @@ class Roster:
         peer = self._peers.pop(member, None)
         if peer is not None:
             del self._member_of[peer]
+            self._invited.pop(self._address_of[peer], None)
             peer.tell(message)
             peer.retire()
 
@@ -135,7 +144,7 @@ class Roster:
         self._closed = True
         for peer in [*self._peers.values(), *self._arrivals.values()]:
             peer.close()
-        tasks = list(self._invited.values())
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
