@@ -72,6 +72,8 @@ class Job:
         only the last one; False evaluates nothing.
     threads : int, optional
         Compute threads of a member; by default those of its worker.
+    simulate : mapping, optional
+        The virtual world of ``elasticml simulate``; nothing else uses it.
 
     Raises
     ------
@@ -97,6 +99,7 @@ class Job:
         evaluate: Evaluate | bool | None = None,
         chunk_size: int | str | None = None,
         threads: int | None = None,
+        simulate: Mapping[str, Any] | None = None,
     ) -> None:
         if absent not in get_args(Absent):
             raise unknown_choice(absent, get_args(Absent), "absent")
@@ -122,6 +125,7 @@ class Job:
         self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
         self.chunk_bytes = _chunk_bytes(chunk_size)
         self.threads = threads
+        self.simulate = simulate
         if self.members.start is not None:
             check_faults(self.faults, self.members.start)
 
@@ -197,6 +201,7 @@ class Job:
             "members": {"start": members, "min": self.members.min},
             "evaluate": kept if self.evaluates else False,
             "threads": self.threads,
+            "simulate": None if self.simulate is None else dict(self.simulate),
         }
 
     def start(self, client: Client) -> Handle:
@@ -225,7 +230,7 @@ class Job:
         self.check_memory(min(limits, default=0))
         if self.test is not None:
             self.test.blocks()
-        record = self.record(_job_id(self.name), members)
+        record = self.record(new_job_id(self.name), members)
         extras: dict[str, Any] = {}
         if getattr(self.data, "is_in_memory", False):
             size = resolve_chunk_bytes(self.data, self.chunk_bytes, members)
@@ -292,7 +297,8 @@ def attach(client: Client, job_id: str) -> Handle:
     return attach_handle(client, job_id)
 
 
-def _job_id(name: str) -> str:
+def new_job_id(name: str) -> str:
+    """Make an id that no other job has, beginning with the job's name."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower() or "job"
     return f"{stem[:40]}-{secrets.token_hex(4)}"
 

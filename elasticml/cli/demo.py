@@ -20,10 +20,9 @@ SCENARIOS = (
     ("ignore", "ignore", "ignore"),
     ("taylor", "taylor", "taylor"),
 )
-ROUNDS, LOST_AT, BACK_AT = 300, 100, 200
 L2, POSITIVE_SHARE = 3e-3, 0.1
 
-_HELP = """Train on 14 worker processes; kill 7 in round 100; bring 7 back in round 200.
+_HELP = """Train on 14 worker processes; kill 7 in round 100 of 300; bring 7 back in round 200.
 
 Four times on one cluster: without failure, and with three answers to it: wait (stall), go on with
 the examples that are left (ignore), or let a first-order estimate stand in for the others (taylor).
@@ -46,10 +45,11 @@ Examples:
     help="The folder for the four run directories and the picture; a former demo there goes.",
 )
 @click.option("--rows", default=30_000, show_default=True, type=click.IntRange(min=1000))
+@click.option("--rounds", default=300, show_default=True, type=click.IntRange(min=6))
 @click.option("--workers", default=14, show_default=True, type=click.IntRange(min=2))
 @click.option("--json", "as_json", is_flag=True, help="Print the results as the last line.")
 @click.option("-v", "--verbose", is_flag=True, help="Show Dask's log, and tracebacks of errors.")
-def demo(out: Path, rows: int, workers: int, as_json: bool, verbose: bool) -> None:
+def demo(out: Path, rows: int, rounds: int, workers: int, as_json: bool, verbose: bool) -> None:
     """Show what the package is for."""
     from elasticml.cli.cluster import client_of
     from elasticml.jobs.settings import LocalWorkers
@@ -60,34 +60,34 @@ def demo(out: Path, rows: int, workers: int, as_json: bool, verbose: bool) -> No
     half = workers // 2
     click.echo(
         f"Training on {rows} synthetic splice sites with {workers} worker processes; {half} are "
-        f"killed in round {LOST_AT} and come back in round {BACK_AT}."
+        f"killed in round {rounds // 3} and come back in round {2 * rounds // 3}."
     )
     cluster = LocalWorkers(workers=workers)
     summaries: dict[str, Any] = {}
     with client_of(cluster, verbose=verbose) as client:
         for (label, _, absent), directory in zip(SCENARIOS, directories, strict=True):
-            job = _job(label, absent, rows, workers)
+            job = _job(label, absent, rows, rounds, workers)
             summaries[label] = _run(job, client, label, directory, cluster.model_dump())
     _show(out, directories, summaries, time.monotonic() - started_s, as_json)
 
 
-def _job(label: str, absent: Any, rows: int, workers: int) -> Job:
+def _job(label: str, absent: Any, rows: int, rounds: int, workers: int) -> Job:
     from elasticml.data.synthetic import synthetic_splice
     from elasticml.job import Job
     from elasticml.jobs.settings import BatchGradient, Evaluate, Members, Stop
 
-    half = workers // 2
-    faults = [{"round": LOST_AT, "lose": half}, {"round": BACK_AT, "return": half}]
+    half, back_at = workers // 2, 2 * rounds // 3
+    faults = [{"round": rounds // 3, "lose": half}, {"round": back_at, "return": half}]
     return Job(
         BatchGradient(loss="logistic", l2=L2),
         synthetic_splice(rows, seed=1, positive_share=POSITIVE_SHARE),
         test=synthetic_splice(rows // 2, seed=2, positive_share=POSITIVE_SHARE),
         name=label,
         absent=absent or "taylor",
-        stop=Stop(rounds=ROUNDS),
+        stop=Stop(rounds=rounds),
         faults=faults if absent else (),
         members=Members(start=workers),
-        evaluate=Evaluate(every=10, rounds=(199,)),
+        evaluate=Evaluate(every=max(1, rounds // 30), rounds=(back_at - 1,)),
     )
 
 
@@ -122,7 +122,7 @@ def _show(
     labels = list(summaries)
     page = write_overlay(directories, labels, out / "demo.html")
     click.echo()
-    click.echo(text_table(table(directories, labels)))
+    click.echo(text_table(table(directories, labels, None)))
     click.echo(f"picture     {out / 'overlay.png'}")
     click.echo(f"report      {page}")
     click.echo(f"time        {seconds:.0f} s")

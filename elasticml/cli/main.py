@@ -1,4 +1,4 @@
-"""The command line: ``elasticml demo | run | report | doctor``, its errors and exit codes."""
+"""The command line ``elasticml``: its commands, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
 from elasticml.cli.report import report
 from elasticml.cli.run import run
+from elasticml.cli.simulate import simulate
 from elasticml.errors import ConfigError, DataError, ElasticmlError
 from elasticml.terms import VERSION
 
@@ -35,6 +36,7 @@ A job file says what to train, on what data and what to do when members vanish:
 \b
     elasticml demo                          see it work, in three minutes
     elasticml run job.yaml                  run a job file
+    elasticml simulate job.yaml             run it in a virtual world, in seconds
     elasticml report runs/first-*           compare runs
     elasticml doctor                        what of this machine is usable
 
@@ -49,7 +51,7 @@ def elasticml() -> None:
     """Hold the commands together."""
 
 
-for _command in (demo, run, report, doctor):
+for _command in (demo, run, simulate, report, doctor):
     elasticml.add_command(_command)
 
 

@@ -31,6 +31,7 @@ from elasticml.jobs.settings import (
     Scale,
     Stop,
 )
+from elasticml.sim.options import options_from_section
 
 #: The sections of a job file, in the order in which a run writes them.
 SECTIONS = (
@@ -48,6 +49,7 @@ SECTIONS = (
     "members",
     "evaluate",
     "threads",
+    "simulate",
 )
 #: Keys of ``data`` that are not the reader's.
 _NOT_THE_READERS = ("test", "chunk_size", "scale")
@@ -75,6 +77,8 @@ class JobFile:
     members: Members
     evaluate: Evaluate | bool | None
     threads: int | None
+    #: The virtual world of ``elasticml simulate``; nothing else uses it.
+    simulate: Mapping[str, Any] | None
 
 
 def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
@@ -220,6 +224,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         members=members,
         evaluate=_evaluate(raw.get("evaluate")),
         threads=raw.get("threads"),
+        simulate=_world(raw.get("simulate")),
     )
     _check_together(parsed)
     return parsed
@@ -314,6 +319,16 @@ def _cluster(section: object, members: Members) -> Cluster:
     if not _is_one_of(kind, CLUSTERS):
         raise unknown_choice(kind, CLUSTERS, "cluster.kind")
     return read_settings(CLUSTERS[kind], section, "cluster")
+
+
+def _world(section: object) -> Mapping[str, Any] | None:
+    if section is not None and not isinstance(section, Mapping):
+        raise ConfigError(
+            f"simulate: got {section!r}, wanted a mapping such as {{latency_s: 0.001}}",
+            path="simulate",
+        )
+    options_from_section(section)
+    return section
 
 
 def _is_one_of(word: object, known: Collection[str]) -> bool:

@@ -18,6 +18,7 @@ _SAME = (
     "members",
     "evaluate",
     "threads",
+    "simulate",
 )
 
 

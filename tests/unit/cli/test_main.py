@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from elasticml.cli.main import main
+from elasticml.report.run import read_run
 from tests.unit.report.fabricate import fabricate_run
 
 SMALL = {
@@ -40,7 +41,9 @@ def svmlight(folder, name="train.svm"):
     return {"data": {"format": "svmlight", "path": str(folder / name)}}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "-h"], ["demo", "-h"], ["report", "-h"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], *([name, "-h"] for name in ("run", "demo", "simulate", "report"))]
+)
 def test_help_has_an_example(command, arguments):
     code, out, err = command(*arguments)
     assert (code, err) == (0, "")
@@ -134,6 +137,36 @@ def test_report_writes_a_page_of_a_run_and_of_several(command, tmp_path):
     page = tmp_path / "both.html"
     assert command("report", *runs, "--out", page, "--label", "A", "--label", "B")[0] == 0
     assert "A, B" in page.read_text()
+
+
+def test_a_simulated_run_leaves_a_directory_like_a_real_one(command, tmp_path):
+    path = job_file(
+        tmp_path,
+        data={**SMALL["data"], "rows": 2000, "length": 30, "test": {"seed": 4}},
+        stop={"rounds": 9},
+        faults=[{"round": 3, "lose": 1}, {"round": 6, "return": 1}],
+        simulate={"latency_s": 0.01},
+    )
+    code, out, err = command("simulate", path, "--json", "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    summary = json.loads(out.splitlines()[-1])
+    assert (summary["rounds"], summary["lost"], summary["returned"]) == (9, 1, 1)
+    assert summary["simulated"]
+    assert "auprc" in summary["test"]
+    assert read_run(tmp_path / "run").state == "finished"
+    again = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())
+    assert again["simulate"] == {"latency_s": 0.01}
+
+
+def test_a_world_of_which_only_costs_are_known_reads_nothing(command, tmp_path):
+    path = job_file(tmp_path, **svmlight(tmp_path), simulate={"costs": {"rows": 1000}})
+    code, out, _ = command("simulate", path, "--set", "stop.rounds=3", "--out", tmp_path / "run")
+    assert (code, out.splitlines()[0].split()[:2]) == (0, ["rounds", "3"])
+
+
+def test_an_impossible_world_is_exit_2(command, tmp_path):
+    code, _, err = command("simulate", job_file(tmp_path, simulate={"jitter": -1}))
+    assert (code, err) == (2, "elasticml: simulate.jitter: got -1, wanted 0 or more\n")
 
 
 def test_doctor_can_be_read_by_a_program(command):

@@ -1,0 +1,76 @@
+"""``elasticml simulate``: run a job file in a virtual world."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from elasticml.cli.run import summary_lines
+
+_HELP = """Run a job in a virtual world: the same decisions, the same arithmetic, no processes.
+
+Times are virtual: network, speeds and pre-emptions are those of the file's section simulate. One
+seed gives one story. The run directory is that of a real run.
+
+\b
+Examples:
+    elasticml simulate job.yaml
+    elasticml simulate job.yaml --set cluster.workers=64 --set simulate.latency_s=0.001
+    elasticml simulate job.yaml --set 'simulate.preemption={rate: 0.02, away: [10, 60]}'
+
+Nothing is read where the file says what an exchange costs:
+
+\b
+    simulate: {seed: 1, costs: {rows: 1000000, columns: 47028}, jitter: 0.1}
+"""
+
+
+@click.command(help=_HELP, short_help="Run a job file in a virtual world.")
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Change one setting of the file; may be given several times.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The run's directory; by default runs/NAME-simulated-TIME.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as the last line.")
+@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
+def simulate(
+    job: Path, settings: tuple[str, ...], out: Path | None, as_json: bool, verbose: bool
+) -> None:
+    """Run a job file in a virtual world."""
+    from elasticml.job import Job, new_job_id
+    from elasticml.jobs.follow import follow
+    from elasticml.jobs.job_file import read_job_file
+    from elasticml.jobs.run_directory import default_run_path, json_safe
+    from elasticml.jobs.settings import LocalWorkers
+    from elasticml.jobs.simulated import SimulatedJob
+
+    file = read_job_file(job, settings)
+    made = Job.from_file(file)
+    has_data = not (file.simulate or {}).get("costs")
+    if has_data:
+        made.check_data()
+    workers = file.cluster.workers if isinstance(file.cluster, LocalWorkers) else 1
+    record = made.record(new_job_id(file.name), file.members.start or workers)
+    result = follow(
+        SimulatedJob(record, file.data if has_data else None, file.test if has_data else None),
+        run_dir=out or default_run_path(f"{file.name}-simulated", datetime.now()),
+        cluster=file.cluster.model_dump(mode="json"),
+        evaluates=made.evaluates and has_data,
+    )
+    if as_json:
+        click.echo(json.dumps(json_safe(result.summary)))
+        return
+    for line in summary_lines(result.summary):
+        click.echo(line)
+    click.echo(f"time        {result.summary.get('seconds'):.3f} s, virtual")

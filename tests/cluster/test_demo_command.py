@@ -1,0 +1,54 @@
+"""``elasticml demo`` on few rows and members: four runs, a table, a picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import elasticml
+from elasticml.report.overlay import table
+
+pytestmark = pytest.mark.cluster
+
+WAIT_S = 240
+FOLDERS = ["no-failure", "stall", "ignore", "taylor"]
+
+
+def test_the_demo_tells_the_four_answers_apart(tmp_path: Path) -> None:
+    former = tmp_path / "out" / "stall"
+    former.mkdir(parents=True)
+    (former / "story.jsonl").write_text("{}\n")
+    (tmp_path / "out" / "mine.txt").write_text("kept")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "elasticml", "demo", "--out", str(tmp_path / "out")),
+            *("--rows", "1000", "--workers", "4", "--rounds", "30", "--json"),
+        ],
+        env={**os.environ, "PYTHONPATH": str(Path(elasticml.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(done.stdout.splitlines()[-1])["runs"]
+    assert [(run["lost"], run["returned"]) for run in runs.values()] == [(0, 0)] + 3 * [(2, 2)]
+    at = (10, 15, 19, 30)
+    rows = table([tmp_path / "out" / folder for folder in FOLDERS], list(runs), at)
+    at_10, at_15, at_19, at_30 = zip(
+        *([cell.value for cell in row.objective] for row in rows), strict=True
+    )
+    # Until members go, all four are one run; a stalled one stands where it stood.
+    assert at_10 == pytest.approx([at_10[0]] * 4, rel=1e-9)
+    assert (at_15[1], at_19[1]) == pytest.approx((at_10[1], at_10[1]), rel=1e-12)
+    assert len(set(at_19)) == 4
+    # When everybody is back, all go on over all examples.
+    assert max(at_30) < at_10[0]
+    assert rows[0].metric == "test_auprc"
+    assert (tmp_path / "out" / "overlay.png").stat().st_size > 10_000
+    assert (tmp_path / "out" / "mine.txt").read_text() == "kept"
