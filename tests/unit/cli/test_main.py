@@ -166,7 +166,8 @@ def test_a_world_of_which_only_costs_are_known_reads_nothing(command, tmp_path):
 
 def test_an_impossible_world_is_exit_2(command, tmp_path):
     code, _, err = command("simulate", job_file(tmp_path, simulate={"jitter": -1}))
-    assert (code, err) == (2, "elasticml: simulate.jitter: got -1, wanted 0 or more\n")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("elasticml: simulate.jitter: got -1, wanted ")
 
 
 def test_doctor_can_be_read_by_a_program(command):
