@@ -17,7 +17,7 @@ from elasticml.collective.memory import FaultyNetwork
 from elasticml.data.arrays import from_arrays
 from elasticml.runtime.driver_shell import DriverShell
 from elasticml.runtime.environment import Environment
-from elasticml.runtime.execution import InlineRunner, SerialParallel
+from elasticml.runtime.execution import InlineRunner, Runner, SerialParallel
 from elasticml.runtime.member_host import MemberHost
 from elasticml.terms import chunk_id
 
@@ -59,11 +59,21 @@ class World:
         Of the network's interleaving.
     source : optional
         In-memory source; 600 toy rows where not given.
+    runner : callable, optional
+        The runner of a worker's computations by its address, and of the trainer's steps by
+        "driver"; for tests that stop one of them.
     """
 
-    def __init__(self, record: Mapping[str, Any], seed: int = 0, source: Any = None) -> None:
+    def __init__(
+        self,
+        record: Mapping[str, Any],
+        seed: int = 0,
+        source: Any = None,
+        runner: Callable[[str], Runner] = lambda address: InlineRunner(),
+    ) -> None:
         self.network = FaultyNetwork(seed)
         self.now = 0.0
+        self._runner = runner
         self.hosts: dict[str, MemberHost] = {}
         self._names = itertools.count()
         source = source if source is not None else toy_source(600)
@@ -77,7 +87,7 @@ class World:
             source=source,
             n_blocks=len(source.blocks()),
             transport=self.network.endpoint("driver"),
-            runner=InlineRunner(),
+            runner=runner("driver"),
             clock=self.clock,
             injector=Injector(self),
             bodies=bodies,
@@ -94,7 +104,7 @@ class World:
         address = f"w{next(self._names)}"
         environment = Environment(
             transport=self.network.endpoint(address),
-            compute=InlineRunner(),
+            compute=self._runner(address),
             reading=InlineRunner(),
             parallel=SerialParallel(),
             clock=self.clock,
@@ -147,9 +157,18 @@ class World:
 
     async def run(self, turn: Callable[[int], None] | None = None, turns_max: int = 20000) -> None:
         """Run until the job ends; ``turn`` is called with a counter between loop turns."""
+        await self.until(self.shell.ended.is_set, turn, turns_max)
+
+    async def until(
+        self,
+        is_so: Callable[[], bool],
+        turn: Callable[[int], None] | None = None,
+        turns_max: int = 20000,
+    ) -> None:
+        """Run until something is so; time moves when nothing else can."""
         idle = 0
         for k in range(turns_max):
-            if self.shell.ended.is_set():
+            if is_so():
                 return
             if turn is not None:
                 turn(k)
