@@ -8,11 +8,15 @@ of it, in one life, and compute each exchange once.
 from __future__ import annotations
 
 import pytest
-import pytest_asyncio
 
-from elasticml.terms import member_id
-from tests.faults.stops import INNER, N_MEMBERS, OTHER, Jobs
-from tests.memory_world import World
+from tests.faults.story import (
+    absent_groups,
+    finish,
+    groups_of,
+    losses,
+    others_computed_once,
+    pid,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,58 +26,6 @@ SHORT_S, LONG_S = 8.0, 40.0
 
 in_every_phase = pytest.mark.parametrize("phase", PHASES)
 in_star_and_tree = pytest.mark.parametrize("topology", ["star", "tree"])
-
-
-def pid(address: str) -> int:
-    return int(address[1:])
-
-
-def losses(world: World) -> dict[str, str]:
-    """Who was lost, by address, and why."""
-    joined = {r["member"]: f"w{r['pid']}" for r in world.events("MemberJoined")}
-    return {joined[r["member"]]: r["reason"] for r in world.events("MemberLost")}
-
-
-def absent_groups(world: World) -> list[list[str]]:
-    """Slots whose chunks were absent, a list for each group."""
-    return [[member_id(name).slot for name in r["members"]] for r in world.events("ChunksAbsent")]
-
-
-def others_computed_once(world: World) -> bool:
-    """Every member of the first hour that still lives has computed each exchange once."""
-    first = {r["member"] for r in world.events("MemberJoined")[:N_MEMBERS]}
-    shells = [shell for host in world.hosts.values() for shell in host.shells.values()]
-    computed = {str(s.me): s.place.computations for s in shells if str(s.me) in first}
-    return set(computed.values()) == {len(world.events("ExchangeEnded"))}
-
-
-def groups_of(phase: str, *, victim_is_lost: bool) -> list[list[int]]:
-    """Whose chunks must have been absent after a fault in this phase."""
-    slots = [INNER.slot] if victim_is_lost else []
-    if phase == "load":
-        return []  # nobody had begun to train: what was lost is read again
-    if phase == "correct":
-        slots = [*slots, OTHER.slot]
-    return [slots] if slots else []
-
-
-async def finish(world: World) -> None:
-    await world.run()
-    assert world.shell.state == "done", world.tail()
-
-
-@pytest_asyncio.fixture
-async def jobs():
-    """Makes jobs by their topology, and ends them."""
-    made: list[Jobs] = []
-
-    def make(topology: str) -> Jobs:
-        made.append(Jobs(topology))
-        return made[-1]
-
-    yield make
-    for job in made:
-        await job.world.close()
 
 
 @in_star_and_tree
