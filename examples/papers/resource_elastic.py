@@ -86,52 +86,53 @@ def lines_of(path: Path) -> list[bytes]:
 
 
 def shuffled(
-    path: Path, folder: Path, stop: int | None = None, record: int = 1, more: bytes = b""
-) -> list[str]:
+    path: Path, folder: Path, seed: int, *, stop: int | None = None, record: int = 1,
+    more: bytes = b"",
+) -> list[str]:  # fmt: skip
     """Write a file's records in random order, once: members own stretches of the file.
 
     ``stop`` parts them in two files; ``record`` is the number of lines of one; ``more`` is added
-    to every line. The order is that of ``np.random.default_rng(0).permutation(n)``.
+    to every line. The order is that of ``np.random.default_rng(seed).permutation(n)``; with
+    seed 0 the C. elegans training examples are the study's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     stem, kind = path.name.split(".", 1)[0], path.name.split(".")[-2]
-    parts = [folder / f"{stem}-{part}.{kind}" for part in ("train", "rest")]
+    parts = [folder / f"{stem}-{part}-{seed}.{kind}" for part in ("train", "rest")]
     parts = parts if stop is not None else parts[:1]
     if not all(part.exists() for part in parts):
         lines = [line.rstrip() + more + b"\n" for line in lines_of(path)]
         records = [b"".join(lines[i : i + record]) for i in range(0, len(lines), record)]
-        order = np.random.default_rng(0).permutation(len(records))
+        order = np.random.default_rng(seed).permutation(len(records))
         for part, rows in zip(parts, np.split(order, [stop or len(order)]), strict=False):
             write_whole(part, b"".join(records[row] for row in rows))
     return [str(part) for part in parts]
 
 
-def human(folder: Path) -> tuple[Source, Source | None]:
+def human(folder: Path, seed: int) -> tuple[Source, Source | None]:
     """280,632 human donor sites to train, 46,688 features; vertebrate ones to test."""
-    (train,) = shuffled(DATA / "human_splice" / "train_kulp_reese_donor.tsv.xz", folder)
+    (train,) = shuffled(DATA / "human_splice" / "train_kulp_reese_donor.tsv.xz", folder, seed)
     test = DATA / "human_splice" / "test_burset_guigo_nonoverlap_donor.tsv.xz"
-    train_source = em.read_sequences(train, unknown_letter="skip")
-    return train_source, em.read_sequences(str(test), unknown_letter="skip")
+    return em.read_sequences(train), em.read_sequences(str(test))
 
 
-def celegans(folder: Path) -> tuple[Source, Source | None]:
+def celegans(folder: Path, seed: int) -> tuple[Source, Source | None]:
     """70,000 acceptor sites to train, 30,000 to test: 141 letters, 47,028 features."""
     path = DATA / "celegans_acceptor" / "C_elegans_acc_100000.fasta.bz2"
-    train, test = shuffled(path, folder, stop=70_000, record=2)
+    train, test = shuffled(path, folder, seed, stop=70_000, record=2)
     window = [128, 269]
     return em.read_sequences(train, window=window), em.read_sequences(test, window=window)
 
 
-def a9a(folder: Path) -> tuple[Source, Source | None]:
+def a9a(folder: Path, seed: int) -> tuple[Source, Source | None]:
     """32,561 incomes of adults, 123 features and a bias, which is penalised like any other."""
-    (train,) = shuffled(DATA / "a9a" / "a9a.svm.gz", folder, more=b" 124:1")
-    (test,) = shuffled(DATA / "a9a" / "a9a.t.svm.gz", folder / "test", more=b" 124:1")
+    (train,) = shuffled(DATA / "a9a" / "a9a.svm.gz", folder, seed, more=b" 124:1")
+    (test,) = shuffled(DATA / "a9a" / "a9a.t.svm.gz", folder / "test", seed, more=b" 124:1")
     return em.read_svmlight(train), em.read_svmlight(test)
 
 
-def w8a(folder: Path) -> tuple[Source, Source | None]:
+def w8a(folder: Path, seed: int) -> tuple[Source, Source | None]:
     """49,749 web pages, 300 features and a bias; no test data."""
-    (train,) = shuffled(DATA / "w8a" / "w8a.svm.gz", folder, more=b" 301:1")
+    (train,) = shuffled(DATA / "w8a" / "w8a.svm.gz", folder, seed, more=b" 301:1")
     return em.read_svmlight(train), None
 
 
@@ -145,7 +146,9 @@ def tiny() -> tuple[Source, Source | None]:
 
 
 #: How to get the data, and the lambdas of the study.
-PROBLEMS: dict[str, tuple[Callable[[Path], tuple[Source, Source | None]], tuple[float, ...]]] = {
+PROBLEMS: dict[
+    str, tuple[Callable[[Path, int], tuple[Source, Source | None]], tuple[float, ...]]
+] = {
     "human": (human, (100.0,)),
     "celegans": (celegans, (100.0, 1.0)),
     "a9a": (a9a, (1.0,)),
@@ -317,7 +320,7 @@ def experiments_of(arguments: argparse.Namespace, out: Path) -> list[Experiment]
     found: list[Experiment] = []
     for name in names:
         load, penalties = PROBLEMS[name]
-        train, test = load(out / "data")
+        train, test = load(out / "data", arguments.seed)
         found += [
             Experiment(name=name, train=train, test=test, penalty=penalty)
             for penalty in arguments.penalty or penalties
@@ -334,6 +337,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=list(MODES))
     parser.add_argument("--rounds", type=int, default=300, help="more, to see where it ends")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the examples")
     parser.add_argument("--out", type=Path, default=Path("runs/resource-elastic"))
     parser.add_argument("--quick", action="store_true", help="4 members, 30 rounds, tiny data")
     arguments = parser.parse_args(argv)
