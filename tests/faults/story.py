@@ -26,9 +26,8 @@ def others_computed_once(world: World) -> bool:
     """Every member of the first hour that still lives has computed each exchange once."""
     first = {r["member"] for r in world.events("MemberJoined")[:N_MEMBERS]}
     first -= {r["member"] for r in world.events("MemberLost")}
-    shells = [shell for host in world.hosts.values() for shell in host.shells.values()]
-    computed = {str(s.me): s.place.computations for s in shells if str(s.me) in first}
-    return set(computed.values()) == {len(world.events("ExchangeEnded"))}
+    computed = world.events("JobEnded")[0]["computations"]
+    return {computed[name] for name in first} == {len(world.events("ExchangeEnded"))}
 
 
 def groups_of(phase: str, *, victim_is_lost: bool) -> list[list[int]]:
