@@ -104,7 +104,7 @@ def status_line(status: JobStatus, label: str | None = None) -> str:
     if status.absent_examples:
         parts.append(f"{status.absent_examples} examples absent")
     if status.stand_ins:
-        parts.append(f"{status.stand_ins} stand-ins")
+        parts.append(f"{status.stand_ins} stand-in" + "s" * (status.stand_ins > 1))
     if status.is_over:
         parts.append(f"{status.state} after {_time(status.seconds)}: {status.reason}")
     elif status.eta_s is not None:

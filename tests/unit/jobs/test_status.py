@@ -60,7 +60,7 @@ def test_a_job_without_limit_in_sight_has_no_time_to_go():
 def test_absence_is_shown():
     row = ended(1, 3.0, objective_kind="estimated", members=2, absent_examples=50, stand_ins=1)
     assert status_line(fold(STARTED, ended(0, 2.0), row), "mine") == (
-        "mine: round 2/10 | objective ~0.5 | 2 members | 50 examples absent | 1 stand-ins"
+        "mine: round 2/10 | objective ~0.5 | 2 members | 50 examples absent | 1 stand-in"
         " | 8.0 s to go"
     )
 
