@@ -76,6 +76,8 @@ class World:
         self._runner = runner
         self.hosts: dict[str, MemberHost] = {}
         self._names = itertools.count()
+        self._injector = Injector(self)
+        self._tasks: list[asyncio.Future[Any]] = []
         source = source if source is not None else toy_source(600)
         n_members = record["members"]["start"]
         sent = source.chunk_bodies(record["chunk_bytes"], n_members)
@@ -89,7 +91,7 @@ class World:
             transport=self.network.endpoint("driver"),
             runner=runner("driver"),
             clock=self.clock,
-            injector=Injector(self),
+            injector=self._injector,
             bodies=bodies,
             summaries=sent.summaries,
             check_every_event=True,
@@ -120,6 +122,14 @@ class World:
         self.hosts[address] = MemberHost(environment, announce)
         await announce()
         return address
+
+    def join(self) -> None:
+        """Start a worker from within a turn."""
+        self._tasks.append(asyncio.ensure_future(self.add()))
+
+    def notice(self, address: str, grace_s: float) -> None:
+        """Give a worker notice from within a turn; it is killed when time is up."""
+        self._tasks.append(asyncio.ensure_future(self._injector.lose([address], "notice", grace_s)))
 
     def kill(self, address: str) -> None:
         """End a worker as kill -9 does: its links close, it does nothing any more."""

@@ -79,16 +79,24 @@ def toy_trainer(
         seal = False
         sums = outcome.arrays["sums"]
         for group in [g for g in stand_ins if g not in outcome.absent]:
-            del stand_ins[group]
+            # Back in the very sum that may lack others: the difference is theirs alone.
+            returned = stand_ins.pop(group)
+            previous = None if previous is None else previous + returned
         if round(sums[0]) != outcome.examples or outcome.examples + outcome.absent_examples != n:
             raise DoubleCountError(f"round {r}: {sums} for {outcome.examples} examples of {n}")
         if outcome.opened is not None:
             absent_sum = None
-            if outcome.anchor is not None and outcome.anchor.exchange == previous_exchange:
+            # Nobody needs the share of those that are ignored: here it is only what is left over.
+            wanted = absent != "ignore"
+            if (
+                wanted
+                and outcome.anchor is not None
+                and outcome.anchor.exchange == previous_exchange
+            ):
                 absent_sum = outcome.anchor.arrays["sums"]
                 anchored += 1
                 group = outcome.opened
-            if absent_sum is None and previous is not None:
+            if wanted and absent_sum is None and previous is not None:
                 # Algorithm 2, lines 9-13, until a correction ends with nobody new missing.
                 before = outcome
                 while True:

@@ -48,7 +48,7 @@ async def test_kill_costs_only_the_killed_member(phase, topology, jobs):
 async def test_member_with_a_notice_goes_and_leaves_all_examples_behind(phase, topology, jobs):
     stop = await jobs(topology).stopped_in(phase)
     before = losses(stop.world)
-    await stop.world.shell._injector.lose([stop.victim], "notice", 60.0)
+    stop.world.notice(stop.victim, 60.0)
     await stop.world.settle()
     stop.release()
     await finish(stop.world)
