@@ -1,0 +1,96 @@
+"""The signed sum of kept partials is the vanished members' own share, whatever tree and whoever."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticml.control.anchors import Term, plan
+from elasticml.terms import MemberId
+
+
+def members(n: int) -> list[MemberId]:
+    return [MemberId(slot, 1) for slot in range(n)]
+
+
+@st.composite
+def trees(draw):
+    """Any tree: each member below the root or below one before it, in an arbitrary order."""
+    order = draw(st.permutations(members(draw(st.integers(1, 14)))))
+    parents = {}
+    for k, member in enumerate(order):
+        parents[member] = draw(st.sampled_from([None, *order[:k]]))
+    return parents
+
+
+@st.composite
+def trees_and_vanished(draw):
+    parents = draw(trees())
+    gone = draw(st.sets(st.sampled_from(sorted(parents))))
+    # Of the vanished, any that are still there are no help; of the others, some may be lost, too.
+    also_lost = draw(st.sets(st.sampled_from(sorted(parents)), max_size=1)) - gone
+    return parents, gone, parents.keys() - gone - also_lost
+
+
+def sums(parents):
+    """What each member sent up: a number of its own, plus its children's sums."""
+    own = {member: 3**member.slot for member in parents}
+    total = dict(own)
+    for member in parents:
+        above = parents[member]
+        while above is not None:
+            total[above] += own[member]
+            above = parents[above]
+    return own, total
+
+
+@given(trees_and_vanished())
+def test_terms_add_up_to_the_share_of_the_vanished(case):
+    parents, gone, living = case
+    terms = plan(parents, gone, living)
+    own, total = sums(parents)
+    if terms is not None:
+        assert sum(t.sign * total[t.of] for t in terms) == sum(own[m] for m in gone)
+
+
+@given(trees_and_vanished())
+def test_every_term_is_asked_from_somebody_alive_who_has_it(case):
+    parents, gone, living = case
+    for term in plan(parents, gone, living) or []:
+        assert term.at is None or term.at in living
+        # A member has its own sum, and its children's.
+        assert term.at in (term.of, parents[term.of])
+
+
+@given(trees_and_vanished())
+def test_there_is_no_plan_only_where_a_holder_is_lost_too(case):
+    parents, gone, living = case
+    if parents.keys() == gone | living:
+        assert plan(parents, gone, living) is not None
+
+
+def test_star_needs_the_roots_inputs_only():
+    a, b, c = members(3)
+    terms = plan({a: None, b: None, c: None}, {a, b}, {c})
+    assert terms == [Term(sign=1, of=a, at=None), Term(sign=1, of=b, at=None)]
+
+
+def test_inner_node_is_its_sum_less_its_childrens():
+    a, b, c = members(3)
+    terms = plan({a: None, b: a, c: a}, {a}, {b, c})
+    assert terms == [
+        Term(sign=1, of=a, at=None),
+        Term(sign=-1, of=b, at=b),
+        Term(sign=-1, of=c, at=c),
+    ]
+
+
+def test_leaf_is_at_its_parent():
+    a, b = members(2)
+    assert plan({a: None, b: a}, {b}, {a}) == [Term(sign=1, of=b, at=a)]
+    assert plan({a: None, b: a}, {b}, set()) is None
+
+
+def test_member_that_was_not_in_the_tree_has_no_anchor():
+    a, b = members(2)
+    assert plan({a: None}, {b}, {a}) is None

@@ -1,0 +1,180 @@
+"""Every chunk has one owner or is absent in one place, and comes back with its group."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.control.ledger import Ledger
+from elasticml.errors import LocalProtocolError
+from elasticml.terms import ChunkId, ChunkInfo, MemberId
+
+A, B, C = MemberId(0, 1), MemberId(1, 1), MemberId(2, 1)
+CHUNKS = [ChunkId("s", 0, k) for k in range(6)]
+NOBODY: frozenset[MemberId] = frozenset()
+
+
+def info(*numbers: int) -> list[ChunkInfo]:
+    """Chunks of 10 examples more than their number."""
+    return [ChunkInfo(id=CHUNKS[k], rows=10 + k, nbytes=8) for k in numbers]
+
+
+def ledger() -> Ledger:
+    """A has 0 and 1, B has 2 and 3, C has 4 and 5."""
+    book = Ledger()
+    for member, numbers in ((A, (0, 1)), (B, (2, 3)), (C, (4, 5))):
+        book.add(member, info(*numbers))
+    return book
+
+
+def sealed(book: Ledger, *members: MemberId):
+    for member in members:
+        book.lose(member)
+    book.report(NOBODY)
+    return book.seal()
+
+
+def test_chunk_belongs_to_whoever_built_it():
+    book = ledger()
+    assert book.chunks_of(A) == (CHUNKS[0], CHUNKS[1])
+    assert (book.rows_of(A), book.total_rows, book.absent_rows()) == (21, 75, 0)
+    book.check([A, B, C])
+
+
+def test_chunk_cannot_be_entered_twice():
+    with pytest.raises(LocalProtocolError, match="entered twice"):
+        ledger().add(B, info(0))
+
+
+def test_chunk_moves_only_to_somebody_who_has_a_copy():
+    book = ledger()
+    with pytest.raises(LocalProtocolError, match="no copy"):
+        book.move(CHUNKS[0], B)
+    book.hold(B, [CHUNKS[0]])
+    book.move(CHUNKS[0], B)
+    assert book.owner(CHUNKS[0]) == B
+    assert book.chunks_of(A) == (CHUNKS[1],)
+
+
+def test_both_ends_of_a_move_have_another_version_of_their_set():
+    book = ledger()
+    before = dict(book.versions)
+    book.hold(B, [CHUNKS[0]])
+    book.move(CHUNKS[0], B)
+    assert {m for m in before if book.versions[m] != before[m]} == {A, B}
+
+
+def test_copies_of_another_job_are_skipped():
+    book = ledger()
+    book.hold(A, [ChunkId("other", 0, 0)])
+    book.check([A, B, C])
+
+
+def test_owner_cannot_drop_its_chunk():
+    with pytest.raises(LocalProtocolError, match="which it owns"):
+        ledger().release(A, [CHUNKS[0]])
+
+
+def test_chunks_of_a_lost_member_are_absent_and_held_by_nobody():
+    book = ledger()
+    assert book.lose(A) == (CHUNKS[0], CHUNKS[1])
+    assert book.owner(CHUNKS[0]) is None
+    assert book.absent_rows() == 21
+    assert book.holders[CHUNKS[0]] == set()
+    book.check([B, C])
+
+
+def test_member_without_chunks_leaves_nothing_absent():
+    book = ledger()
+    assert book.lose(MemberId(9, 1)) == ()
+    assert book.open == {}
+
+
+def test_same_missing_chunks_are_reported_under_the_same_name():
+    book = ledger()
+    book.lose(A)
+    first, chunks = book.report(NOBODY)
+    assert chunks == {CHUNKS[0], CHUNKS[1]}
+    assert book.report(NOBODY) == (first, chunks)
+    book.lose(B)
+    second, _ = book.report(NOBODY)
+    assert second != first
+
+
+def test_share_that_is_in_the_sum_is_not_missing_yet():
+    book = ledger()
+    book.lose(A)
+    book.lose(B)
+    assert book.report(frozenset([A]))[1] == {CHUNKS[2], CHUNKS[3]}
+    assert book.report(frozenset([A, B])) == (None, frozenset())
+
+
+def test_seal_closes_what_was_reported_and_leaves_later_losses_open():
+    book = ledger()
+    book.lose(A)
+    name, _ = book.report(NOBODY)
+    book.lose(B)
+    group = book.seal()
+    assert (group.id, group.size, group.rows) == (name, 1, 21)
+    assert group.shares == {A: (CHUNKS[0], CHUNKS[1])}
+    assert book.open.keys() == {B}
+    assert book.absent_rows() == 21 + 25
+    book.check([C])
+
+
+def test_seal_without_a_report_does_nothing():
+    book = ledger()
+    book.lose(A)
+    assert book.seal() is None
+
+
+def test_group_comes_back_whole_or_not_at_all():
+    book = ledger()
+    group = sealed(book, A, B)
+    book.hold(C, group.chunks())
+    with pytest.raises(LocalProtocolError, match="whole"):
+        book.readmit(group.id, {CHUNKS[0]: C})
+    book.readmit(group.id, dict.fromkeys(group.chunks(), C))
+    assert book.rows_of(C) == 75
+    book.check([C])
+
+
+def test_group_comes_back_only_to_members_that_have_its_chunks():
+    book = ledger()
+    group = sealed(book, A)
+    with pytest.raises(LocalProtocolError, match="not held"):
+        book.readmit(group.id, dict.fromkeys(group.chunks(), C))
+
+
+def test_open_chunk_is_adopted_only_by_a_holder():
+    book = ledger()
+    book.lose(A)
+    with pytest.raises(LocalProtocolError, match="adopted"):
+        book.adopt(CHUNKS[0], B)
+    with pytest.raises(LocalProtocolError, match="adopted"):
+        book.adopt(CHUNKS[2], C)
+
+
+def test_check_finds_a_chunk_in_two_places():
+    book = ledger()
+    book.open[A] = {CHUNKS[0]}
+    with pytest.raises(LocalProtocolError, match="2 places"):
+        book.check([A, B, C])
+
+
+def test_check_finds_an_owner_that_is_gone():
+    with pytest.raises(LocalProtocolError, match="not alive"):
+        ledger().check([A, B])
+
+
+def test_check_finds_a_holder_that_is_gone():
+    book = ledger()
+    book.hold(MemberId(7, 1), [CHUNKS[0]])
+    with pytest.raises(LocalProtocolError, match="held by somebody"):
+        book.check([A, B, C])
+
+
+def test_check_finds_lost_rows():
+    book = ledger()
+    book.total_rows += 1
+    with pytest.raises(LocalProtocolError, match="add up"):
+        book.check([A, B, C])

@@ -1,0 +1,87 @@
+"""Where chunks go: equal stretches, no chunk twice, no needless move."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticml.control.placement import contiguous, fitting, round_robin, to_newcomers
+from elasticml.terms import ChunkId, ChunkInfo, MemberId
+
+ROWS = st.lists(st.integers(0, 50), max_size=40)
+
+
+def members(n: int) -> list[MemberId]:
+    return [MemberId(slot, 1) for slot in range(n)]
+
+
+def chunks(rows) -> list[ChunkInfo]:
+    return [ChunkInfo(id=ChunkId("s", 0, k), rows=n, nbytes=8 * n) for k, n in enumerate(rows)]
+
+
+@given(ROWS, st.integers(1, 8))
+def test_stretches_are_contiguous_and_nearly_equal(rows, n):
+    dealt = contiguous(chunks(rows), members(n))
+    order = [dealt[c.id] for c in chunks(rows)]
+    assert order == sorted(order)
+    share = sum(rows) / n
+    per_member = Counter({m: 0 for m in members(n)})
+    for chunk in chunks(rows):
+        per_member[dealt[chunk.id]] += chunk.rows
+    assert all(abs(k - share) <= max(rows, default=0) for k in per_member.values())
+
+
+@given(ROWS.filter(bool), st.integers(1, 8))
+def test_chunks_are_handed_out_in_turn(rows, n):
+    given_to = round_robin(chunks(rows), {m: 100 - m.slot for m in members(n)})
+    counts = Counter(given_to.values())
+    assert len(given_to) == len(rows)
+    assert max(counts.values()) - min(counts.get(m, 0) for m in members(n)) <= 1
+    # Whoever has the fewest examples is served first.
+    assert given_to[ChunkId("s", 0, 0)] == members(n)[-1]
+
+
+@given(st.lists(ROWS, min_size=1, max_size=5), st.integers(0, 3))
+def test_newcomers_get_a_fair_share_and_nobody_gives_more_than_it_narrows(shares, n_new):
+    old, new = members(len(shares)), members(len(shares) + n_new)[len(shares) :]
+    owned = {}
+    for member, rows in zip(old, shares, strict=True):
+        owned[member] = [
+            ChunkInfo(id=ChunkId("s", member.slot, k), rows=n, nbytes=1) for k, n in enumerate(rows)
+        ]
+    moves = to_newcomers(owned, new)
+    assert set(moves.values()) <= set(new)
+    rows_of = {m: sum(c.rows for c in held) for m, held in owned.items()}
+    most = max(rows_of.values())
+    for member, held in owned.items():
+        rows_of[member] -= sum(c.rows for c in held if c.id in moves)
+    for member in new:
+        held = [c for h in owned.values() for c in h if moves.get(c.id) == member]
+        rows_of[member] = sum(c.rows for c in held)
+        assert rows_of[member] <= most
+    assert sum(rows_of.values()) == sum(map(sum, shares))
+
+
+def test_newcomer_to_three_equal_members_gets_a_quarter():
+    old = members(3)
+    owned = {
+        m: [ChunkInfo(id=ChunkId("s", m.slot, k), rows=10, nbytes=1) for k in range(4)] for m in old
+    }
+    moves = to_newcomers(owned, [MemberId(3, 1)])
+    assert Counter(chunk.block for chunk in moves) == {0: 1, 1: 1, 2: 1}
+
+
+def test_nothing_moves_without_newcomers():
+    assert to_newcomers({members(1)[0]: chunks([5, 5])}, []) == {}
+
+
+def test_what_fits_a_notice_has_the_most_examples_for_its_bytes():
+    small, dense, large = (
+        ChunkInfo(id=ChunkId("s", 0, k), rows=rows, nbytes=nbytes)
+        for k, (rows, nbytes) in enumerate([(1, 50), (90, 90), (80, 200)])
+    )
+    assert fitting([small, dense, large], 1.0, 150.0) == [dense, small]
+    assert fitting([small, dense, large], 0.0, 150.0) == []
+    assert fitting([small, dense, large], -3.0, 150.0) == []

@@ -1,0 +1,56 @@
+"""The shape of the collective, and who adopts whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.control.tree import STAR_MEMBERS_MAX, children, depth, layout, without
+from elasticml.terms import MemberId
+
+
+def members(n: int) -> list[MemberId]:
+    return [MemberId(slot, 1) for slot in range(n)]
+
+
+def test_star_hangs_everybody_on_the_root():
+    assert set(layout(members(20), "star", 2).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("n", "n_hosts", "is_star"),
+    [(STAR_MEMBERS_MAX, 1, True), (STAR_MEMBERS_MAX + 1, 1, False), (3, 2, False)],
+)
+def test_auto_is_a_star_for_few_members_on_one_host(n, n_hosts, is_star):
+    assert (layout(members(n), "auto", 2, n_hosts) == layout(members(n), "star", 2)) == is_star
+
+
+@pytest.mark.parametrize("fan_out", [1, 2, 3])
+def test_tree_is_filled_level_by_level_in_the_given_order(fan_out):
+    order = members(13)[::-1]
+    parents = layout(order, "tree", fan_out)
+    depths = [depth(parents, m) for m in order]
+    assert depths == sorted(depths)
+    assert all(len(below) <= fan_out for below in children(parents).values())
+    full = [depths.count(level) for level in sorted(set(depths))][:-1]
+    assert full == [fan_out ** (k + 1) for k in range(len(full))]
+
+
+def test_tree_with_fan_out_one_is_a_chain():
+    a, b, c = members(3)
+    assert layout([a, b, c], "tree", 1) == {a: None, b: a, c: b}
+
+
+def test_children_of_the_lost_go_to_its_parent():
+    a, b, c, d = members(4)
+    parents = {a: None, b: a, c: b, d: b}
+    assert without(parents, b) == {a: None, c: a, d: a}
+    assert without(without(parents, a), b) == {c: None, d: None}
+
+
+def test_children_are_listed_for_the_root_even_when_there_are_none():
+    assert children({}) == {None: []}
+
+
+def test_depth_of_a_cycle_is_more_than_there_are_members():
+    a, b = members(2)
+    assert depth({a: b, b: a}, a) > 2

@@ -1,0 +1,77 @@
+"""When groups come back, and to whom."""
+
+from __future__ import annotations
+
+import math
+
+from elasticml.control.policy import GroupView, MemberView, View
+from elasticml.policies.absence import Reload, WholeGroup, absence_policy
+from elasticml.terms import GroupId, MemberId
+
+
+def group(name: int, *slots: int, since_s: float = 0.0) -> GroupView:
+    former = tuple(MemberId(slot, 1) for slot in slots)
+    return GroupView(id=GroupId(name), former=former, rows=100, absent_since_s=since_s)
+
+
+def seen(*slots: int, rows: int = 0) -> tuple[MemberView, ...]:
+    return tuple(MemberView(id=MemberId(slot, 2), host="h", rows=rows) for slot in slots)
+
+
+def view(groups=(), spares=(), working=(), now_s: float = 0.0) -> View:
+    return View(now_s=now_s, round=5, groups=tuple(groups), spares=spares, working=working)
+
+
+def readmitted(policy, seen_view: View) -> dict[int, list[int]]:
+    return {r.group: [t.slot for t in r.targets] for r in policy.suggest(seen_view)}
+
+
+def test_group_waits_for_as_many_members_as_vanished_with_it():
+    groups = [group(1, 3, 4)]
+    assert readmitted(WholeGroup(), view(groups, seen(7))) == {}
+    assert readmitted(WholeGroup(), view(groups, seen(7, 8))) == {1: [7, 8]}
+
+
+def test_member_in_a_former_slot_comes_first():
+    assert readmitted(WholeGroup(), view([group(1, 4)], seen(0, 4))) == {1: [4]}
+
+
+def test_groups_come_back_in_the_order_in_which_they_vanished():
+    groups = [group(1, 3), group(2, 4), group(3, 5)]
+    assert readmitted(WholeGroup(), view(groups, seen(7, 8))) == {1: [7], 2: [8]}
+
+
+def test_small_group_waits_behind_a_large_one():
+    groups = [group(1, 3, 4), group(2, 5)]
+    assert readmitted(WholeGroup(), view(groups, seen(7))) == {}
+    assert readmitted(WholeGroup(first_fitting=True), view(groups, seen(7))) == {2: [7]}
+
+
+def test_patience_ends():
+    groups = [group(1, 3, 4, since_s=10.0)]
+    assert readmitted(WholeGroup(patience_s=30), view(groups, seen(7), now_s=39.9)) == {}
+    assert readmitted(WholeGroup(patience_s=30), view(groups, seen(7), now_s=40.0)) == {1: [7]}
+    assert readmitted(WholeGroup(patience_s=math.inf), view(groups, seen(7), now_s=1e9)) == {}
+
+
+def test_nobody_free_means_nobody_comes_back_however_long_it_takes():
+    assert readmitted(WholeGroup(), view([group(1, 3)], now_s=1e9)) == {}
+
+
+def test_reload_takes_free_members_first_and_survivors_otherwise():
+    groups, working = [group(1, 3, 4)], seen(0, rows=9) + seen(1, 2, rows=5)
+    assert readmitted(Reload(), view(groups, seen(7), working)) == {1: [7]}
+    assert readmitted(Reload(), view(groups, (), working)) == {1: [1, 2]}
+    assert readmitted(Reload(), view(groups)) == {}
+
+
+def test_reload_promises_no_free_member_twice():
+    groups = [group(1, 3), group(2, 4)]
+    found = readmitted(Reload(), view(groups, seen(7), seen(0, rows=9)))
+    assert found == {1: [7], 2: [0]}
+
+
+def test_policy_follows_the_absent_setting():
+    assert isinstance(absence_policy("reload"), Reload)
+    for absent in ("taylor", "ignore", "ignore_rescaled", "stall"):
+        assert isinstance(absence_policy(absent), WholeGroup)
