@@ -49,7 +49,8 @@ class Dealing:
         members = [m.id for m in state.membership.stage("spare", "active")]
         commands += self._rounds.due_loss("load")
         if members:
-            commands += self._mobility.move(contiguous(chunks, sorted(members)))
+            partitions = state.settings.partitions
+            commands += self._mobility.move(contiguous(chunks, sorted(members), partitions))
         return commands + self._mobility.reread() + self.dealt()
 
     def dealt(self) -> list[Command]:

@@ -24,6 +24,7 @@ from elasticml.control.exchanging import Exchanging
 from elasticml.control.invariants import check
 from elasticml.control.liveness import Liveness
 from elasticml.control.loading import Loading
+from elasticml.control.membership import MemberRecord
 from elasticml.control.mobility import Mobility
 from elasticml.control.policy import Policy
 from elasticml.control.reach import Reach
@@ -31,6 +32,7 @@ from elasticml.control.rounds import Rounds
 from elasticml.control.settings import Settings
 from elasticml.control.state import JobState
 from elasticml.control.tree import children, without
+from elasticml.control.waiting import Waiting
 from elasticml.terms import MemberId
 
 #: Invariants are re-derived at every event up to this many members, above at round boundaries.
@@ -65,11 +67,13 @@ class Driver:
         #: The trainer's request that has not been started yet.
         self.request: ev.ExchangeRequested | None = None
         self.at_round_start = True
+        #: Which of the job's stop rules has ended the rounds.
+        self._stop_reason: str | None = None
         self.boundary = Boundary(self.state, self.mobility, self.rounds, self._release)
+        self.waiting = Waiting(self.state, self.mobility, self.rounds, self.boundary)
         self.dealing = Dealing(self.state, self.loading, self.mobility, self.rounds, self.boundary)
         #: The exchange that is asked for has had to wait for absent examples.
         self._stalled = False
-        self._idle_since_s: float | None = None
         self.reach = Reach(self.state)
         self._handlers: dict[type[ev.Event], Callable[[Any, float], list[Command]]] = {
             ev.Ticked: self._ticked,
@@ -187,8 +191,14 @@ class Driver:
         record = self.state.membership.members.get(event.member)
         if record is None or record.stage != "leaving":
             return []
-        record.stage, record.deadline_s = "active", None
+        self._stay(record)
         return [self.state.record("NoticeWithdrawn", member=event.member)]
+
+    def _stay(self, record: MemberRecord) -> None:
+        """Let a member whose notice is void work on, or get chunks anew if it gave all away."""
+        record.deadline_s = None
+        record.stage = "active" if self.state.ledger.owned.get(record.id) else "spare"
+        self.state.stale_layout = True
 
     def _release(self, member: MemberId, now_s: float) -> list[Command]:
         """Let a member go that owns nothing."""
@@ -266,15 +276,17 @@ class Driver:
         commands = self.rounds.finish(event.row, now_s)
         commands += self.rounds.due_loss("apply")
         self.at_round_start = True
-        reason = self.rounds.stop_reason(now_s)
-        return [*commands, Continue(go_on=reason is None, reason=reason or "")]
+        self._stop_reason = self.rounds.stop_reason(now_s)
+        go_on = self._stop_reason is None
+        return [*commands, Continue(go_on=go_on, reason=self._stop_reason or "")]
 
     def _trainer_finished(self, event: ev.TrainerFinished, now_s: float) -> list[Command]:
         commands: list[Command] = []
         if event.row:
             row = self.rounds.row(event.row)
             commands.append(self.state.record("FinalModel", **row))
-        return commands + self._end("done", event.reason)
+        stopped = None if event.converged else self._stop_reason
+        return commands + self._end("done", stopped or event.reason)
 
     # --- exchanges -----------------------------------------------------------------------
 
@@ -295,9 +307,11 @@ class Driver:
                 return []
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
             return self._stall(now_s)
-        if not state.membership.working():
-            return self._revive()
-        self._idle_since_s = None
+        n_working = len(state.membership.working())
+        if n_working < max(1, state.settings.members_min):
+            revived = [] if n_working else self.waiting.revive(self.at_round_start)
+            return revived or self._idle(now_s, self.at_round_start)
+        self.waiting.over()
         phases = ("broadcast", "correct") if request.phase == "correct" else ("broadcast",)
         commands = self.rounds.due_loss(*phases)
         if commands:
@@ -309,31 +323,18 @@ class Driver:
         commands += self.exchanging.start(request, now_s)
         return commands + self.rounds.due_loss("compute")
 
-    def _revive(self) -> list[Command]:
-        """When everybody is lost: have newcomers take over the open chunks.
-
-        The trainer has no stand-in for them yet, so that they must not become a group; what was
-        sealed before waits for the round's end as always.
-        """
-        if self.mobility.rereading:
-            return []
-        if self.state.ledger.open:
-            return self.mobility.reread()
-        return [] if self.at_round_start else self.boundary.activate()
-
     def _stall(self, now_s: float) -> list[Command]:
-        """Wait for everybody, counting idle rounds at the pace of undisturbed ones."""
+        """Wait for everybody."""
         if self.state.ledger.open:
             self.state.ledger.report(frozenset())
             return self._seal(now_s)
-        if self._idle_since_s is None:
-            self._idle_since_s = now_s
-        if not self.rounds.last_row or now_s < self._idle_since_s + self.rounds.pace_s():
-            return []
-        self._idle_since_s = now_s
-        commands = self.rounds.finish(self.rounds.last_row, now_s, idle=True)
-        self.at_round_start = True
-        reason = self.rounds.stop_reason(now_s)
+        commands = self._idle(now_s, at_boundary=True)
+        self.at_round_start = self.at_round_start or bool(commands)
+        return commands
+
+    def _idle(self, now_s: float, at_boundary: bool) -> list[Command]:
+        commands = self.waiting.idle(now_s, at_boundary)
+        reason = self.rounds.stop_reason(now_s) if commands else None
         return commands if reason is None else commands + self._end("done", reason)
 
     def _partial(self, event: ev.PartialArrived, now_s: float) -> list[Command]:
@@ -368,7 +369,7 @@ class Driver:
         for record in self.state.membership.stage("leaving"):
             if record.deadline_s is not None and now_s > record.deadline_s + 60.0:
                 # The notice has lapsed: whoever gave it has changed their mind.
-                record.stage, record.deadline_s = "active", None
+                self._stay(record)
         seconds = self.state.settings.seconds_max
         waits = self.state.stage == "training" and not self.state.membership.working()
         if seconds is not None and now_s > seconds and waits:

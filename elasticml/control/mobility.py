@@ -112,8 +112,12 @@ class Mobility:
         ]
 
     def abandon_moves(self) -> None:
-        """Stop waiting for moves that took too long: their chunks stay where they are."""
+        """Stop waiting for what took too long: chunks stay where they are, or absent.
+
+        Nothing may be committed in an exchange that starts without it.
+        """
         self.moves.clear()
+        self.rereading.clear()
 
     # --- chunks that were lost ------------------------------------------------------------------
 

@@ -7,18 +7,22 @@ from collections.abc import Mapping, Sequence
 from elasticml.terms import ChunkId, ChunkInfo, MemberId
 
 
-def contiguous(chunks: Sequence[ChunkInfo], members: Sequence[MemberId]) -> dict[ChunkId, MemberId]:
+def contiguous(
+    chunks: Sequence[ChunkInfo], members: Sequence[MemberId], partitions: int | None = None
+) -> dict[ChunkId, MemberId]:
     """Deal chunks in file order so that every member gets an equal stretch of examples.
 
-    A chunk goes to the member in whose stretch its middle example lies.
+    A chunk goes to the partition in whose stretch its middle example lies, and with it to the
+    member of that partition; without ``partitions`` there is one to a member.
     """
     total = sum(c.rows for c in chunks)
+    n_parts = partitions or len(members)
     target: dict[ChunkId, MemberId] = {}
     before = 0
     for chunk in sorted(chunks, key=lambda c: c.id):
         middle = before + chunk.rows / 2
-        place = min(int(middle * len(members) / total), len(members) - 1) if total else 0
-        target[chunk.id] = members[place]
+        part = min(int(middle * n_parts / total), n_parts - 1) if total else 0
+        target[chunk.id] = members[part * len(members) // n_parts]
         before += chunk.rows
     return target
 

@@ -28,6 +28,10 @@ class Settings:
     """The driver's share of a job record."""
 
     start_members: int = 1
+    #: With fewer than these the job waits.
+    members_min: int = 1
+    #: Static partitions of the examples, several to a member, as in the papers' layouts.
+    partitions: int | None = None
     n_blocks: int = 1
     needs_survey: bool = False
     absent: str = "taylor"
@@ -57,6 +61,8 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
     algorithm = record.get("algorithm") or {}
     return Settings(
         start_members=(record.get("members") or {}).get("start", 1),
+        members_min=(record.get("members") or {}).get("min") or 1,
+        partitions=record.get("partitions"),
         n_blocks=n_blocks,
         needs_survey=needs_survey,
         absent=record.get("absent", "taylor"),

@@ -1,0 +1,51 @@
+"""What the driver does while it cannot compute: idle rounds, and the revival of a lost job."""
+
+from __future__ import annotations
+
+from elasticml.control.boundary import Boundary
+from elasticml.control.commands import Command
+from elasticml.control.mobility import Mobility
+from elasticml.control.rounds import Rounds
+from elasticml.control.state import JobState
+
+
+class Waiting:
+    """Keeps a waiting job's rounds going, so that faults planned by round still come."""
+
+    def __init__(
+        self, state: JobState, mobility: Mobility, rounds: Rounds, boundary: Boundary
+    ) -> None:
+        self._state = state
+        self._mobility = mobility
+        self._rounds = rounds
+        self._boundary = boundary
+        self._since_s: float | None = None
+
+    def over(self) -> None:
+        """Begin anew the next time."""
+        self._since_s = None
+
+    def idle(self, now_s: float, at_round_start: bool) -> list[Command]:
+        """Count an idle round when one is due, at the pace of undisturbed rounds."""
+        rounds, pace_s = self._rounds, self._rounds.pace_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s < self._since_s + pace_s:
+            return []
+        self._since_s += pace_s
+        row = rounds.last_row or {"objective": None, "objective_kind": None}
+        commands = rounds.finish(row, now_s, idle=True)
+        # Within a round the boundary, which takes planned returns, is not reached.
+        return commands if at_round_start else commands + rounds.due_return()
+
+    def revive(self, at_round_start: bool) -> list[Command]:
+        """When everybody is lost: have newcomers take over the open chunks.
+
+        The trainer has no stand-in for them yet, so that they must not become a group; what was
+        sealed before waits for the round's end as always.
+        """
+        if self._mobility.rereading:
+            return []
+        if self._state.ledger.open:
+            return self._mobility.reread()
+        return [] if at_round_start else self._boundary.activate()
