@@ -7,7 +7,7 @@ from typing import Literal
 
 from elasticml.control.commands import Command, Order, Own, Record, Rewire
 from elasticml.control.ledger import Ledger
-from elasticml.control.membership import Membership
+from elasticml.control.membership import Membership, MemberRecord
 from elasticml.control.node import Node
 from elasticml.control.settings import Settings
 from elasticml.control.tree import children, layout
@@ -90,6 +90,12 @@ class JobState:
     def rewire_root(self, below: list[MemberId]) -> list[Command]:
         """Give the root its children of the present tree."""
         return self.root.rewire(self.generation, None, "", below, self.closed_exchange)
+
+    def stay(self, record: MemberRecord) -> None:
+        """Let a member whose notice is void work on, or get chunks anew if it gave all away."""
+        record.deadline_s = None
+        record.stage = "active" if self.ledger.owned.get(record.id) else "spare"
+        self.stale_layout = True
 
     def living(self) -> list[MemberId]:
         """List all members that are alive, whatever their stage."""
