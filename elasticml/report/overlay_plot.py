@@ -33,14 +33,14 @@ _LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
 )
 
 #: Letters of a name that fit into the margin.
-_NAME_MAX = 20
+_NAME_MAX = 18
 
 
 def overlay_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture:
     """Draw the runs' full-data objective and test metric, each against the round."""
     metric = common_metric(runs)
     figure_ = new_figure(11.0 if metric else 7.0, 4.3)
-    panels = [(0.055, 0.345), (0.555, 0.345)] if metric else [(0.09, 0.70)]
+    panels = [(0.055, 0.30), (0.55, 0.30)] if metric else [(0.09, 0.66)]
     windows = united_windows(runs)
     after = 0.6 * windows[0][0] if windows else None
     ax = figure_.add_axes((panels[0][0], 0.125, panels[0][1], 0.77))
@@ -75,7 +75,7 @@ def time_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | No
     starts = [own.at(windows[0][0]) for own in clocks] if windows else []
     known = [start for start in starts if math.isfinite(start)]
     figure_ = new_figure(11.0, 3.8)
-    ax = figure_.add_axes((0.055, 0.14, 0.79, 0.75))
+    ax = figure_.add_axes((0.055, 0.14, 0.76, 0.75))
     _draw_lines(ax, runs, labels, series, 0.6 * min(known) if known else None)
     ax.set_title("Objective over all examples by time")
     ax.set_xlabel("seconds since the job started")

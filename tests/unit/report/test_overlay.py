@@ -5,7 +5,7 @@ import pytest
 
 from elasticml.errors import ConfigError
 from elasticml.report.overlay import draw, table, write_overlay
-from elasticml.report.overlay_plot import overlay_picture, spread
+from elasticml.report.overlay_plot import overlay_picture, spread, time_picture
 from elasticml.report.overlay_table import choose_rounds, html_table, text_table
 from elasticml.report.run import read_run
 from elasticml.report.style import ABSENCE, styled
@@ -36,6 +36,19 @@ def test_picture_has_a_named_line_for_each_run_and_the_absence_shaded(runs):
         (shade,) = [p for p in ax.patches if p.get_facecolor()[:3] == pytest.approx(rgb(ABSENCE))]
         assert (shade.get_x(), shade.get_width()) == (20, 20)
     assert right.get_title(loc="left") == "Test AUPRC"
+
+
+@pytest.mark.parametrize("drawing", [overlay_picture, time_picture])
+def test_the_longest_names_end_within_the_picture_and_before_the_next_panel(runs, drawing):
+    names = [f"ignore_rescaled {letter * 9}" for letter in "abcd"]
+    picture = styled(drawing, [read_run(run) for run in runs], names)
+    figure = picture.figure
+    figure.canvas.draw()
+    ends = [ax.get_tightbbox().x0 for ax in figure.axes[1:]] + [figure.bbox.x1]
+    for ax, end in zip(figure.axes, ends, strict=True):
+        named = [text.get_window_extent() for text in ax.texts if text.get_text()[:6] == "ignore"]
+        assert len(named) == len(names)
+        assert max(box.x1 for box in named) < end
 
 
 def rgb(code):
