@@ -80,9 +80,10 @@ class Experiment:
 
 
 def lines_of(path: Path) -> list[bytes]:
-    """Read a compressed text file."""
+    """Read the lines of a compressed text file, without their ends and without blank ones."""
     decompress = {".bz2": bz2.decompress, ".gz": gzip.decompress, ".xz": lzma.decompress}
-    return decompress[path.suffix](path.read_bytes()).splitlines(keepends=True)
+    lines = decompress[path.suffix](path.read_bytes()).splitlines()
+    return [line.rstrip() for line in lines if line.strip()]
 
 
 def shuffled(
@@ -100,7 +101,7 @@ def shuffled(
     parts = [folder / f"{stem}-{part}-{seed}.{kind}" for part in ("train", "rest")]
     parts = parts if stop is not None else parts[:1]
     if not all(part.exists() for part in parts):
-        lines = [line.rstrip() + more + b"\n" for line in lines_of(path)]
+        lines = [line + more + b"\n" for line in lines_of(path)]
         records = [b"".join(lines[i : i + record]) for i in range(0, len(lines), record)]
         order = np.random.default_rng(seed).permutation(len(records))
         for part, rows in zip(parts, np.split(order, [stop or len(order)]), strict=False):
