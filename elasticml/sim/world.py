@@ -90,9 +90,11 @@ class World:
         while not self.driver.has_ended:
             self.clock.step()
             if len(story) != told:
-                told, told_s = len(story), self.clock.now_s
+                if not self._has_only_waited(story[told:]):
+                    told_s = self.clock.now_s
+                told = len(story)
                 yield
-            elif self.clock.now_s - told_s > self.options.quiet_s_max and self._is_stuck():
+            if self.clock.now_s - told_s > self.options.quiet_s_max and self._is_stuck():
                 raise JobFailedError(
                     f"the simulated job stands still since second {told_s:g} in round "
                     f"{self.driver.machine.state.round}: nobody is to come back, and nothing else "
@@ -104,9 +106,17 @@ class World:
             self.driver.feed(ev.Ticked(cause="clock"))
             self.clock.after(self.options.tick_s, self._tick)
 
+    def _has_only_waited(self, records: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether nothing but idle rounds was told, of a job that counts them without end."""
+        settings = self.driver.machine.state.settings
+        if settings.rounds_max is not None or settings.seconds_max is not None:
+            return False
+        return all(record["event"] == "RoundEnded" and record["idle"] for record in records)
+
     def _is_stuck(self) -> bool:
-        """Whether only ticks and chance are left on the clock, and nobody whom chance could hit."""
-        return self.clock.waiting <= 1 + self.faults.timers and not self.serving()
+        """Whether only ticks are left on the clock, and nobody whom a pre-emption could hit."""
+        chance = self.faults.timers > 0 and bool(self.serving())
+        return self.clock.waiting <= 1 + self.faults.timers and not chance
 
     # --- workers ----------------------------------------------------------------------------------
 

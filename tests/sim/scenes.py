@@ -1,0 +1,119 @@
+"""Small jobs for virtual worlds, and their stories as short texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elasticml.data.arrays import from_arrays
+from elasticml.sim.options import options_from_section
+from elasticml.sim.run import SimResult, Simulation, simulate
+
+ROWS, COLUMNS = 240, 5
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """Make the record of a job on 6 members, in a tree of two."""
+    made: dict[str, Any] = {
+        "version": 1,
+        "job": "sim",
+        "name": "scene",
+        "chunk_bytes": 768,
+        "algorithm": {"name": "batch_gradient", "l2": 1e-2},
+        "absent": "taylor",
+        "stop": {"rounds": 30},
+        "seed": 0,
+        "faults": [],
+        "collective": {"topology": "tree", "fan_out": 2},
+        "members": {"start": 6, "min": 1},
+        "evaluate": {"every": 1},
+    }
+    return {**made, **changes}
+
+
+def points() -> Any:
+    """Make two noisy classes."""
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((ROWS, COLUMNS))
+    return from_arrays(X, np.sign(X @ rng.standard_normal(COLUMNS) + rng.normal(size=ROWS)))
+
+
+def exact_sums(rounds: int = 12, **changes: Any) -> tuple[dict[str, Any], Any]:
+    """Make a toy job that fails as soon as an example is counted twice, or not at all."""
+    made = record(
+        chunk_bytes=512,
+        algorithm={"name": "tests.toy:ALGORITHM", "rounds": rounds},
+        stop={"rounds": None},
+        evaluate=None,
+        **changes,
+    )
+    return made, from_arrays(np.ones((120, 1)), np.arange(120.0))
+
+
+def play(world: Mapping[str, Any] | None = None, **changes: Any) -> SimResult:
+    """Run batch gradient descent on the points in a world, with all invariants checked."""
+    options = options_from_section(world)
+    result = simulate(record(**changes), points(), options=options, check_every_event=True)
+    assert result.error is None
+    return result
+
+
+def played(world: Mapping[str, Any] | None = None, **changes: Any) -> Simulation:
+    """Run as ``play`` does, and keep the world."""
+    options = options_from_section(world)
+    simulation = Simulation(record(**changes), points(), options=options, check_every_event=True)
+    for _ in simulation.run():
+        pass
+    return simulation
+
+
+def model(result: SimResult) -> bytes:
+    """All bytes of a model."""
+    return b"".join(result.arrays[name].tobytes() for name in sorted(result.arrays))
+
+
+def column(result: SimResult, name: str) -> list[Any]:
+    """One column of the history, without the final model's row."""
+    return [row[name] for row in result.rows[:-1]]
+
+
+def told(result: SimResult, *events: str) -> list[dict[str, Any]]:
+    """Records of these kinds."""
+    return [r for r in result.story if r["event"] in events]
+
+
+_SAID = {
+    "FaultInjected": "fault {kind} {members}",
+    "Preempted": "pre-empted {how} {members}",
+    "MemberNoticed": "noticed {member}",
+    "MemberJoined": "joined {member}",
+    "MemberLost": "lost {member} ({reason})",
+    "MemberActive": "active {member} with {examples}",
+    "ChunksAbsent": "absent group {group} of {members}: {examples}",
+    "GroupReadmitted": "readmitted group {group} on {members}",
+    "GroupReturned": "returned group {group} on {members}",
+}
+
+
+def trace(result: SimResult) -> list[str]:
+    """Say what happened to members and groups after the data were dealt, one line each."""
+    start = next(k for k, r in enumerate(result.story) if r["event"] == "RoundStarted")
+    return [
+        f"{r['round']:>3} {_SAID[r['event']].format(**_texts(r))}"
+        for r in result.story[start:]
+        if r["event"] in _SAID
+    ]
+
+
+def _texts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {name: _text(value) for name, value in fields.items()}
+    shown.setdefault("members", shown.get("count"))
+    return shown
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return " ".join(str(v) for v in value)
+    return value

@@ -1,0 +1,68 @@
+"""Worlds of many members, in which only costs count."""
+
+from __future__ import annotations
+
+from elasticml.errors import JobFailedError
+from elasticml.sim import costs
+from elasticml.sim.options import options_from_section
+from elasticml.sim.run import simulate
+from tests.sim.scenes import record, told
+
+COSTS = {"rows": 100_000, "columns": 5000}
+
+
+def run(members, world=None, **changes):
+    options = options_from_section({"costs": COSTS, "hosts": 4, **(world or {})})
+    settings = {"members": {"start": members}, "stop": {"rounds": 20}, "evaluate": None}
+    return simulate(record(**{**settings, **changes}), options=options)
+
+
+def test_half_of_a_hundred_members_go_and_come_back():
+    result = run(100, faults=[{"round": 5, "lose": 50}, {"round": 10, "return": 50}])
+    assert (result.state, result.error) == ("done", None)
+    assert [row["absent_examples"] for row in result.rows] == [0] * 5 + [50_000] * 5 + [0] * 11
+    assert [row["stand_ins"] for row in result.rows[:-1]] == [0] * 5 + [1] * 5 + [0] * 10
+
+
+def test_random_pre_emptions_of_many_members_end_well():
+    world = {"seed": 1, "preemption": {"rate": 300.0, "away": [0.01, 0.1], "count": 3}}
+    result = run(80, world, stop={"rounds": 40})
+    assert (result.state, result.error) == ("done", None)
+    assert len(told(result, "MemberLost")) > 10
+
+
+def test_the_work_of_a_round_grows_with_the_members_and_no_faster():
+    def actions(members, rounds):
+        return run(members, stop={"rounds": rounds}).actions
+
+    small, large = (actions(n, 12) - actions(n, 6) for n in (40, 160))
+    assert large <= 4.4 * small
+
+
+def test_a_tree_is_faster_than_a_star_when_many_share_the_drivers_wire():
+    world = {"costs": {**COSTS, "columns": 1_000_000}}
+    star, tree = (
+        run(64, world, collective={"topology": topology}, stop={"rounds": 3}).summary["seconds"]
+        for topology in ("star", "tree")
+    )
+    assert tree < 0.5 * star
+
+
+def test_the_wire_carries_the_real_arrays_bytes():
+    result = run(8, stop={"rounds": 10})
+    per_round = (result.rows[9]["sent_bytes"] - result.rows[4]["sent_bytes"]) / 5
+    gradient = 8 * 2 * 8 * COSTS["columns"]
+    assert gradient < per_round < 1.1 * gradient
+
+
+def test_a_sum_that_is_not_what_it_claims_ends_the_job(monkeypatch):
+    honest = costs.CostSolver.compute
+
+    def lies(self, work, chunks, parallel):
+        arrays = honest(self, work, chunks, parallel)
+        return {"sums": arrays["sums"] * 2} if work.exchange == 5 else arrays
+
+    monkeypatch.setattr(costs.CostSolver, "compute", lies)
+    result = run(8)
+    assert result.error["kind"] == JobFailedError.__name__
+    assert "claims to lack" in result.error["message"]

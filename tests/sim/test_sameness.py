@@ -1,0 +1,104 @@
+"""What a simulated run must equal: itself, the static run, the serial computation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.sim.options import options_from_section
+from elasticml.sim.run import simulate
+from tests.serial_world import Vanish
+from tests.serial_world import World as SerialWorld
+from tests.sim.scenes import column, model, play, played, points, record
+
+BUSY = {
+    "jitter": 0.3,
+    "slow": {2: 3.0},
+    "preemption": {"rate": 150.0, "away": [0.002, 0.02], "how": "notice", "grace": 0.01},
+}
+
+
+def test_the_same_seed_gives_the_same_story_and_the_same_model():
+    first, second = (play({"seed": 5, **BUSY}) for _ in range(2))
+    assert first.story == second.story
+    assert first.rows == second.rows
+    assert model(first) == model(second)
+
+
+def test_another_seed_gives_another_story():
+    assert play({"seed": 5, **BUSY}).story != play({"seed": 6, **BUSY}).story
+
+
+@pytest.mark.parametrize("topology", ["star", "tree"])
+@pytest.mark.parametrize(
+    "world",
+    [
+        {"latency_s": 0.5},
+        {"bandwidth": 1e4},
+        {"jitter": 2.0, "seed": 1},
+        {"jitter": 2.0, "seed": 2, "compute_s": 1e-4},
+        {"slow": {0: 1e4, 3: 1e5}},
+        {"compute_s": "measured"},
+    ],
+    ids=lambda world: next(iter(world)),
+)
+def test_timing_does_not_change_a_bit_of_the_model(world, topology):
+    settings = {"collective": {"topology": topology, "deadline": 1e6}, "stop": {"rounds": 12}}
+    result, quick = play(world, **settings), play(**settings)
+    assert model(result) == model(quick)
+    assert column(result, "objective") == column(quick, "objective")
+
+
+def test_when_nobody_leaves_it_does_not_matter_what_would_have_been_done():
+    results = [play(absent=absent) for absent in ("taylor", "ignore", "stall", "reload")]
+    assert len({model(result) for result in results}) == 1
+
+
+def parts_of(simulation):
+    """The chunks of every member, by slot."""
+    lives = sorted((w.life.me.slot, w.life) for w in simulation.world.workers.values())
+    return [life.chunks for _, life in lives]
+
+
+STAR = {"collective": {"topology": "star"}, "stop": {"rounds": 20}}
+
+
+def test_the_model_is_that_of_the_serial_computation():
+    simulation = played(**STAR)
+    settings = {k: v for k, v in record()["algorithm"].items() if k != "name"}
+    serial = SerialWorld(
+        settings=settings, parts=parts_of(simulation), facts=simulation.world.desk.facts
+    ).run(20)
+    np.testing.assert_array_equal(
+        simulation.result().arrays["coef"], serial.model.arrays["coef"], strict=True
+    )
+    assert column(simulation.result(), "objective") == [row.objective for row in serial.rows]
+
+
+def test_the_model_is_that_of_the_serial_computation_when_members_are_lost():
+    faults = [{"round": 8, "lose": [3, 5], "phase": "compute"}]
+    simulation = played(faults=faults, **STAR)
+    settings = {k: v for k, v in record()["algorithm"].items() if k != "name"}
+    parts = parts_of(played(**STAR))
+    serial = SerialWorld(
+        settings=settings,
+        parts=parts,
+        facts=simulation.world.desk.facts,
+        schedule=[Vanish(round=8, members=(3, 5))],
+    ).run(20)
+    np.testing.assert_array_equal(
+        simulation.result().arrays["coef"], serial.model.arrays["coef"], strict=True
+    )
+
+
+def test_snapshots_are_the_models_at_the_beginning_of_rounds():
+    long, short = play(stop={"rounds": 20}), play(stop={"rounds": 9})
+    np.testing.assert_array_equal(long.snapshots[9]["coef"], short.arrays["coef"])
+    assert not long.snapshots[0]["coef"].any()
+
+
+def test_measured_times_leave_the_source_alone():
+    source = points()
+    before = source.fingerprint()
+    simulate(record(), source, options=options_from_section({"compute_s": "measured"}))
+    assert source.fingerprint() == before

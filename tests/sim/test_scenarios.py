@@ -1,0 +1,221 @@
+"""The main stories, told by the simulator line by line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.errors import JobFailedError
+from elasticml.sim.options import options_from_section
+from elasticml.sim.run import simulate
+from tests.sim.scenes import column, exact_sums, model, play, played, points, record, told, trace
+
+UNDISTURBED = play(stop={"rounds": 60})
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def test_half_of_the_members_are_killed_and_come_back():
+    result = play(faults=[{"round": 10, "lose": 3}, {"round": 20, "return": 3}])
+    assert trace(result) == lines(
+        """
+ 10 fault lose 3.1 4.1 5.1
+ 10 lost 3.1 (closed)
+ 10 lost 4.1 (closed)
+ 10 lost 5.1 (closed)
+ 10 absent group 1 of 3.1 4.1 5.1: 120
+ 20 fault return 3
+ 20 joined 3.2
+ 20 joined 4.2
+ 20 joined 5.2
+ 20 readmitted group 1 on 3.2 4.2 5.2
+ 20 returned group 1 on 3.2 4.2 5.2
+ 20 active 3.2 with 40
+ 20 active 4.2 with 40
+ 20 active 5.2 with 40
+"""
+    )
+    assert column(result, "stand_ins") == [0] * 10 + [1] * 10 + [0] * 10
+    assert set(column(result, "absent_examples")[10:20]) == {120}
+
+
+def test_stand_ins_bring_the_model_near_the_optimum_that_the_absent_want():
+    faults = [{"round": 4, "lose": 3}]
+    taylor = play(faults=faults, stop={"rounds": 40}).arrays["coef"]
+    ignored = play(faults=faults, stop={"rounds": 40}, absent="ignore_rescaled").arrays["coef"]
+    optimum = UNDISTURBED.arrays["coef"]
+    assert np.linalg.norm(taylor - optimum) < 0.5 * np.linalg.norm(ignored - optimum)
+
+
+def test_after_the_return_the_optimum_is_that_of_an_undisturbed_run():
+    faults = [{"round": 5, "lose": 3}, {"round": 10, "return": 3}]
+    result = play(faults=faults, stop={"rounds": 60})
+    np.testing.assert_allclose(result.arrays["coef"], UNDISTURBED.arrays["coef"], atol=1e-6)
+
+
+def test_a_notice_with_enough_grace_moves_the_chunks_and_loses_nothing():
+    result = play(faults=[{"round": 10, "lose": [4, 5], "how": "notice", "grace": 5.0}])
+    assert trace(result) == lines(
+        """
+ 10 fault lose 4.1 5.1
+ 10 noticed 4.1
+ 10 noticed 5.1
+ 11 lost 4.1 (noticed)
+ 11 lost 5.1 (noticed)
+"""
+    )
+    moved = [r for r in told(result, "ChunksMoved") if r["round"] == 11]
+    assert sum(r["examples"] for r in moved) == 80
+    assert {r["source"] for r in moved} == {"4.1", "5.1"}
+    assert set(column(result, "absent_examples")) == {0}
+
+
+def test_a_notice_with_too_little_grace_saves_what_can_be_saved():
+    # The wire is far slower than the driver assumes, so that the end comes amidst the moves.
+    faults = [{"round": 10, "lose": [5], "how": "notice", "grace": 0.1}]
+    result = play({"bandwidth": 1e5}, faults=faults, stop={"rounds": 12})
+    saved = sum(r["examples"] for r in told(result, "ChunksMoved") if r["round"] >= 10)
+    (absent,) = told(result, "ChunksAbsent")
+    assert 0 < saved < 40
+    assert saved + absent["examples"] == 40
+    assert [r["reason"] for r in told(result, "MemberLost")] == ["closed"]
+
+
+def test_an_inner_node_that_dies_costs_nobody_else_a_computation():
+    simulation = played(faults=[{"round": 10, "lose": [0], "phase": "compute"}])
+    result = simulation.result()
+    exchanges = len(told(result, "ExchangeEnded"))
+    lives = [w.life for w in simulation.world.workers.values()]
+    assert [life.computations for life in lives if life.me.slot != 0] == [exchanges] * 5
+    assert trace(result)[:2] == [" 10 fault lose 0.1", " 10 lost 0.1 (closed)"]
+    disturbed = next(r for r in told(result, "ExchangeEnded") if r["missing"] != "0x0")
+    assert (disturbed["contributors"], disturbed["missing"]) == ("0x3e", "0x1")
+    assert disturbed["anchor"] is not None
+
+
+def test_stall_counts_idle_rounds_and_then_goes_on_as_if_nothing_had_been():
+    faults = [{"round": 10, "lose": 3}, {"round": 20, "return": 3}]
+    result = play(absent="stall", faults=faults)
+    idle = [r["round"] for r in told(result, "RoundEnded") if r["idle"]]
+    assert idle == list(range(10, 20))
+    static = play(stop={"rounds": 30 - len(idle)}, absent="stall")
+    np.testing.assert_array_equal(result.snapshots[9]["coef"], static.snapshots[9]["coef"])
+    np.testing.assert_allclose(result.arrays["coef"], static.arrays["coef"], rtol=1e-12)
+
+
+def test_reload_reads_the_lost_chunks_again_on_survivors():
+    result = play(absent="reload", faults=[{"round": 10, "lose": 3}])
+    assert trace(result) == lines(
+        """
+ 10 fault lose 3.1 4.1 5.1
+ 10 lost 3.1 (closed)
+ 10 lost 4.1 (closed)
+ 10 lost 5.1 (closed)
+ 10 absent group 1 of 3.1 4.1 5.1: 120
+ 10 readmitted group 1 on 0.1 1.1 2.1
+ 10 returned group 1 on 0.1 1.1 2.1
+"""
+    )
+    assert set(column(result, "absent_examples")) == {0}
+    assert column(result, "members") == [6] * 10 + [3] * 20
+
+
+def test_the_head_of_the_queue_waits_for_as_many_as_it_lost():
+    faults = [
+        {"round": 5, "lose": [3, 4, 5]},
+        {"round": 8, "lose": [2]},
+        {"round": 12, "return": 1},
+        {"round": 16, "return": 3},
+    ]
+    result = play(faults=faults)
+    assert [line for line in trace(result) if "joined" in line or "readmitted" in line] == lines(
+        """
+ 12 joined 2.2
+ 16 joined 3.2
+ 16 joined 4.2
+ 16 readmitted group 1 on 3.2 4.2 2.2
+ 16 joined 5.2
+ 16 readmitted group 2 on 5.2
+"""
+    )
+
+
+def test_a_paused_member_is_fenced_and_comes_back_with_its_chunks():
+    world = {
+        "latency_s": 0.05,
+        "trace": [{"at": 3.0, "lose": [5], "how": "pause", "away": 10.0}],
+    }
+    result = play(world, collective={"topology": "star", "deadline": 1.0}, stop={"rounds": 60})
+    assert [line[4:] for line in trace(result)] == lines(
+        """
+pre-empted pause 5.1
+lost 5.1 (deadline)
+absent group 1 of 5.1: 40
+joined 5.2
+readmitted group 1 on 5.2
+returned group 1 on 5.2
+active 5.2 with 40
+"""
+    )
+    (returned,) = told(result, "GroupReturned")
+    (joined,) = [r for r in told(result, "MemberJoined") if r["member"] == "5.2"]
+    # Nothing had to be read again: one order down, one word up, then the round's end.
+    assert returned["t"] - joined["t"] < 1.0
+    assert result.summary["moved_bytes"] == 0
+
+
+def test_a_slow_member_slows_all_and_is_not_taken_for_dead():
+    result = play({"slow": {3: 50.0}, "compute_s": 1e-4})
+    assert trace(result) == []
+    assert result.summary["seconds"] > 10 * play({"compute_s": 1e-4}).summary["seconds"] / 2
+
+
+def test_a_job_that_nobody_comes_back_to_says_so():
+    faults = [{"round": 5, "lose": 6}]
+    with pytest.raises(JobFailedError, match="stands still since second"):
+        play({"quiet_s_max": 5.0}, absent="stall", faults=faults, stop={"rounds": None})
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("how", ["kill", "notice", "pause"])
+def test_random_pre_emptions_never_count_an_example_twice(seed, how):
+    world = {
+        "seed": seed,
+        "jitter": 0.5,
+        "preemption": {"rate": 400.0, "away": [0.001, 0.03], "how": how, "grace": 0.005},
+    }
+    made, source = exact_sums(rounds=40, collective={"topology": "tree", "deadline": 0.05})
+    options = options_from_section(world)
+    result = simulate(made, source, options=options, check_every_event=True)
+    assert (result.state, result.error) == ("done", None)
+    assert len(told(result, "Preempted")) >= 2
+
+
+def test_pre_emptions_leave_gradient_descent_at_the_optimum():
+    world = {"seed": 3, "preemption": {"rate": 100.0, "away": [0.005, 0.02]}}
+    result = play(world, stop={"rounds": 120})
+    assert result.summary["lost"] >= 3
+    objective = min(
+        o
+        for o, kind in zip(
+            column(result, "objective"), column(result, "objective_kind"), strict=True
+        )
+        if kind == "exact"
+    )
+    assert objective == pytest.approx(UNDISTURBED.summary["objective"], rel=1e-3)
+
+
+def test_a_solver_that_refuses_its_data_ends_the_job_with_its_error():
+    wrong = record(algorithm={"name": "batch_gradient", "loss": "logistic"})
+    source = exact_sums()[1]  # 120 distinct labels
+    result = simulate(wrong, source)
+    assert (result.state, result.error["kind"]) == ("failed", "DataError")
+
+
+def test_the_same_models_come_of_a_cluster_of_one():
+    alone = play(members={"start": 1})
+    np.testing.assert_allclose(alone.arrays["coef"], play().arrays["coef"], rtol=1e-9, atol=1e-12)
+    assert points() is not None
+    assert model(alone) != b""
