@@ -24,7 +24,6 @@ from elasticml.control.exchanging import Exchanging
 from elasticml.control.invariants import check
 from elasticml.control.liveness import Liveness
 from elasticml.control.loading import Loading
-from elasticml.control.membership import MemberRecord
 from elasticml.control.mobility import Mobility
 from elasticml.control.policy import Policy
 from elasticml.control.reach import Reach
@@ -191,14 +190,8 @@ class Driver:
         record = self.state.membership.members.get(event.member)
         if record is None or record.stage != "leaving":
             return []
-        self._stay(record)
+        self.state.stay(record)
         return [self.state.record("NoticeWithdrawn", member=event.member)]
-
-    def _stay(self, record: MemberRecord) -> None:
-        """Let a member whose notice is void work on, or get chunks anew if it gave all away."""
-        record.deadline_s = None
-        record.stage = "active" if self.state.ledger.owned.get(record.id) else "spare"
-        self.state.stale_layout = True
 
     def _release(self, member: MemberId, now_s: float) -> list[Command]:
         """Let a member go that owns nothing."""
@@ -369,7 +362,7 @@ class Driver:
         for record in self.state.membership.stage("leaving"):
             if record.deadline_s is not None and now_s > record.deadline_s + 60.0:
                 # The notice has lapsed: whoever gave it has changed their mind.
-                self._stay(record)
+                self.state.stay(record)
         seconds = self.state.settings.seconds_max
         waits = self.state.stage == "training" and not self.state.membership.working()
         if seconds is not None and now_s > seconds and waits:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from elasticml.control.commands import Command, Order, Own, Record, Rewire
 from elasticml.control.ledger import Ledger
-from elasticml.control.membership import Membership, MemberRecord
+from elasticml.control.membership import MemberRecord, Membership
 from elasticml.control.node import Node
 from elasticml.control.settings import Settings
 from elasticml.control.tree import children, layout
