@@ -39,8 +39,8 @@ _NAME_MAX = 18
 def overlay_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture:
     """Draw the runs' full-data objective and test metric, each against the round."""
     metric = common_metric(runs)
-    figure_ = new_figure(11.0 if metric else 7.0, 4.3)
-    panels = [(0.055, 0.30), (0.55, 0.30)] if metric else [(0.09, 0.66)]
+    figure_ = new_figure(12.4 if metric else 7.0, 4.3)
+    panels = [(0.05, 0.315), (0.545, 0.315)] if metric else [(0.09, 0.66)]
     windows = united_windows(runs)
     after = 0.6 * windows[0][0] if windows else None
     ax = figure_.add_axes((panels[0][0], 0.125, panels[0][1], 0.77))

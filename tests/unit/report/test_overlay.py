@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from elasticml.errors import ConfigError
 from elasticml.report.overlay import draw, table, write_overlay
@@ -49,6 +50,16 @@ def test_the_longest_names_end_within_the_picture_and_before_the_next_panel(runs
         named = [text.get_window_extent() for text in ax.texts if text.get_text()[:6] == "ignore"]
         assert len(named) == len(names)
         assert max(box.x1 for box in named) < end
+
+
+def test_a_panels_title_ends_before_the_note_beside_it(runs):
+    picture = styled(overlay_picture, [read_run(run) for run in runs], list(KINDS))
+    picture.figure.canvas.draw()
+    for ax in picture.figure.axes:
+        (note,) = [text for text in ax.texts if text.get_text().startswith("begins at")]
+        titles = [text for text in ax.get_children() if isinstance(text, Text)]
+        (title,) = [text for text in titles if text.get_text() == ax.get_title(loc="left")]
+        assert title.get_window_extent().x1 < note.get_window_extent().x0
 
 
 def rgb(code):
