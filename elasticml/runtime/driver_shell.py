@@ -26,12 +26,12 @@ from elasticml.policies.absence import absence_policy
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
 from elasticml.runtime.faults import FaultInjector, carry_out
-from elasticml.runtime.intake import Intake, loaded_record
+from elasticml.runtime.intake import Intake
 from elasticml.runtime.payloads import model_frame, partial_event, vector_of
 from elasticml.runtime.roster import Roster
 from elasticml.terms import MemberId
 from elasticml.training.arrays import Buffers
-from elasticml.training.journal import Journal, final_row
+from elasticml.training.journal import Journal, final_row, loaded_record
 from elasticml.training.run import Training
 
 logger = logging.getLogger(__name__)

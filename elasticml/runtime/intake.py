@@ -60,14 +60,3 @@ class Intake:
         for block in sorted(blocks):
             for name, body in self._bodies.get(block, ()):
                 yield Frame(kind=Kind.CHUNK, prefix={"chunk": name}, payload=memoryview(body))
-
-
-def loaded_record(facts: DataFacts) -> dict[str, Any]:
-    """Write the story's record of the data that were loaded."""
-    return {
-        "rows": facts.n_rows,
-        "features": facts.n_columns,
-        "chunks": facts.n_chunks,
-        "bytes": facts.nbytes,
-        "notes": list(facts.notes),
-    }

@@ -46,6 +46,8 @@ class VirtualDriver:
         self.summaries: dict[int, BlockSummary] = {}
         #: Seconds that each slot's member computed in the exchanges under way.
         self.compute_s: dict[ExchangeId, dict[str, float]] = {}
+        #: How often each member has computed; more than its exchanges would be work done twice.
+        self.computations: dict[str, int] = {}
         self._ports: dict[MemberId, Port] = {}
         self._member_of: dict[Port, MemberId] = {}
         self._arrivals: dict[int, Port] = {}
@@ -178,7 +180,13 @@ class VirtualDriver:
             case cmd.Inject():
                 world.faults.inject(command)
             case cmd.EndJob():
-                world.desk.close(command, self.machine, self._now, world.network.sent_bytes)
+                world.desk.close(
+                    command,
+                    self.machine,
+                    self._now,
+                    sent_bytes=world.network.sent_bytes,
+                    computations=self.computations,
+                )
                 self.has_ended = True
             case _:
                 raise NotImplementedError(type(command).__name__)

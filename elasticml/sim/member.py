@@ -75,7 +75,6 @@ class VirtualMember:
         self.worker = worker
         self.world = worker.world
         self.is_over = False
-        self.computations = 0
         self.machine = Member(me)
         self.children: dict[MemberId, Port] = {}
         self.chunks: list[Chunk] = []
@@ -334,7 +333,6 @@ class VirtualMember:
         except ElasticmlError as error:
             self.fail(error)
             return
-        self.computations += 1
         rows = sum(chunk.n_rows for chunk in self.chunks)
         seconds = self.world.compute_seconds(self.me.slot, asked.operation, rows, measured_s)
         self.later(self.worker.computing_s(seconds), self._computed, exchange, total, seconds)
@@ -343,7 +341,7 @@ class VirtualMember:
         share = self._shares.get(exchange)
         if share is not None:
             share.total = total
-            self.world.computed(exchange, self.me.slot, seconds)
+            self.world.computed(exchange, self.me, seconds)
             self.feed(ev.Computed(exchange=exchange))
 
     def _send_partial(self, command: cmd.SendPartial) -> None:

@@ -190,8 +190,10 @@ class World:
         """Take note of what a member has read of a block."""
         self.driver.summaries[summary.block] = summary
 
-    def computed(self, exchange: ExchangeId, slot: int, seconds: float) -> None:
-        """Take note of how long a member computed, for the story."""
+    def computed(self, exchange: ExchangeId, member: MemberId, seconds: float) -> None:
+        """Take note of a computation and how long it took, for the story."""
+        computations = self.driver.computations
+        computations[str(member)] = computations.get(str(member), 0) + 1
         if self._tells_times:
             times = self.driver.compute_s.setdefault(exchange, {})
-            times[str(slot)] = round(seconds, 6)
+            times[str(member.slot)] = round(seconds, 6)

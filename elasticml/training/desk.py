@@ -16,7 +16,7 @@ from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
 from elasticml.data.source import Source
 from elasticml.errors import ElasticmlError, error_to_dict
 from elasticml.terms import VERSION
-from elasticml.training.journal import Journal
+from elasticml.training.journal import Journal, final_row, loaded_record
 from elasticml.training.run import Training
 
 
@@ -65,7 +65,7 @@ class Desk:
             return self.fail(error)
         if not survey:
             self.facts = facts
-            self.journal.tell(now_s, "DataLoaded", _loaded(facts), "all blocks read")
+            self.journal.tell(now_s, "DataLoaded", loaded_record(facts), "all blocks read")
         return ev.FactsFixed(cause="blocks", survey=survey)
 
     def make_trainer(self, absent: str) -> ev.Event | None:
@@ -103,48 +103,45 @@ class Desk:
             arrays = training.last_arrays() if waited else training.round_arrays()
             self.journal.snapshot(int(fields["round"]), arrays)
 
-    def close(self, command: cmd.EndJob, machine: Driver, now_s: float, sent_bytes: int) -> None:
-        """Write the final model's row, the last record and the summary."""
+    def close(
+        self,
+        command: cmd.EndJob,
+        machine: Driver,
+        now_s: float,
+        *,
+        sent_bytes: int,
+        computations: Mapping[str, int],
+    ) -> None:
+        """Write the final model's row, the last record and the summary.
+
+        Parameters
+        ----------
+        computations : mapping
+            How often each member has computed.
+        """
         model = None if self.training is None else self.training.model
         self.state = command.state
         if command.state == "failed" and self.error is None:
             self.error = {"kind": "JobFailedError", "message": command.reason, "fields": {}}
-        objective = None if model is None else model.objective
+        rounds, members = machine.state.round, machine.members_at_end
         if model is not None or self.journal.rows:
-            row = {
-                "round": machine.state.round,
-                "objective": objective,
-                "objective_kind": None if objective is None else "exact",
-                "gap": None if model is None else model.gap,
-                "step": None,
-                "stand_ins": 0,
-                "members": machine.members_at_end,
-                "absent_examples": machine.state.ledger.absent_rows(),
-            }
+            row = final_row(model, rounds, members, machine.state.ledger.absent_rows())
             self.add_row(now_s, row, sent_bytes, waited=True)
+        converged = model is not None and model.converged
         ended = {
             "state": command.state,
             "reason": command.reason,
-            "converged": bool(model is not None and model.converged),
-            "round": machine.state.round,
+            "converged": converged,
+            "round": rounds,
+            "computations": dict(computations),
         }
         self.journal.tell(now_s, "JobEnded", ended, command.cause)
         self.summary = self.journal.summary(
             reason=command.reason,
-            converged=bool(model is not None and model.converged),
-            rounds=machine.state.round,
+            converged=converged,
+            rounds=rounds,
             seconds=now_s,
-            objective=objective,
+            objective=None if model is None else model.objective,
             facts=None if self.facts is None else self.facts.to_json(),
-            members=machine.members_at_end,
+            members=members,
         )
-
-
-def _loaded(facts: DataFacts) -> dict[str, Any]:
-    return {
-        "rows": facts.n_rows,
-        "features": facts.n_columns,
-        "chunks": facts.n_chunks,
-        "bytes": facts.nbytes,
-        "notes": list(facts.notes),
-    }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Arrays, Model
+from elasticml.data.facts import DataFacts
 
 
 class Journal:
@@ -118,4 +119,15 @@ def final_row(
         "stand_ins": 0,
         "members": members,
         "absent_examples": absent_examples,
+    }
+
+
+def loaded_record(facts: DataFacts) -> dict[str, Any]:
+    """Write the story's record of the data that were loaded."""
+    return {
+        "rows": facts.n_rows,
+        "features": facts.n_columns,
+        "chunks": facts.n_chunks,
+        "bytes": facts.nbytes,
+        "notes": list(facts.notes),
     }
