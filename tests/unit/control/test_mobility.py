@@ -1,0 +1,196 @@
+"""Chunks on the move: batches, acknowledgements, failures, returns that begin anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.control.commands import GiveChunks, LoadChunks
+from elasticml.control.events import ChunksLoaded, MoveFailed
+from elasticml.control.mobility import BATCH, MOVE_PAUSE_S, Mobility
+from elasticml.control.settings import Settings
+from elasticml.control.state import JobState
+from elasticml.policies.absence import Reload, WholeGroup
+from elasticml.terms import ChunkId, ChunkInfo, MemberId
+
+A, B, C = (MemberId(slot, 1) for slot in range(3))
+
+
+def chunk(owner: int, k: int) -> ChunkId:
+    return ChunkId("s", owner, k)
+
+
+def mobility(policy=None, n_chunks: int = 2) -> Mobility:
+    """A and B have chunks; C is a spare member that is ready."""
+    state = JobState(settings=Settings())
+    for slot in range(3):
+        record = state.membership.admit(
+            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+        )
+        record.configured = True
+        if slot < 2:
+            record.stage = "active"
+            chunks = [ChunkInfo(id=chunk(slot, k), rows=10, nbytes=1) for k in range(n_chunks)]
+            state.ledger.add(record.id, chunks)
+    return Mobility(state, [policy or WholeGroup()])
+
+
+def loaded(member: MemberId, *chunks: ChunkId, source: MemberId | None = None) -> ChunksLoaded:
+    return ChunksLoaded(member=member, chunks=chunks, source=source, nbytes=5)
+
+
+def lose(moves: Mobility, member: MemberId, *, sealed: bool = True) -> None:
+    moves.state.membership.remove(member)
+    moves.state.ledger.lose(member)
+    moves.lost(member)
+    if sealed:
+        moves.state.ledger.report(frozenset())
+        moves.state.ledger.seal()
+
+
+def test_moves_go_in_batches_per_pair_of_members():
+    moves = mobility(n_chunks=BATCH + 1)
+    targets = {c: C for c in moves.state.ledger.chunks_of(A)} | {chunk(1, 0): C}
+    orders = moves.move(targets)
+    assert all(isinstance(order, GiveChunks) for order in orders)
+    assert [(o.member, o.target, len(o.chunks)) for o in orders] == [
+        (A, C, BATCH),
+        (A, C, 1),
+        (B, C, 1),
+    ]
+
+
+def test_chunk_is_not_moved_to_its_owner_nor_twice_nor_while_absent():
+    moves = mobility()
+    moves.move({chunk(0, 0): C})
+    lose(moves, B)
+    assert moves.move({chunk(0, 0): C, chunk(0, 1): A, chunk(1, 0): A}) == []
+
+
+def test_owner_changes_when_the_receiver_acknowledges_and_not_before():
+    moves = mobility()
+    ledger = moves.state.ledger
+    moves.move({chunk(0, 0): C})
+    assert ledger.owner(chunk(0, 0)) == A
+    (told,) = moves.loaded(loaded(C, chunk(0, 0), source=A))
+    assert (told.event, told.fields["chunks"], told.fields["examples"]) == ("ChunksMoved", 1, 10)
+    assert ledger.owner(chunk(0, 0)) == C
+    assert ledger.holders[chunk(0, 0)] == {C}
+    assert moves.moves == {}
+
+
+def test_acknowledgement_of_somebody_else_moves_nothing():
+    moves = mobility()
+    moves.move({chunk(0, 0): C})
+    assert moves.loaded(loaded(B, chunk(0, 0))) == []
+    assert moves.state.ledger.owner(chunk(0, 0)) == A
+
+
+def test_acknowledgement_of_the_dead_counts_for_nothing():
+    moves = mobility()
+    moves.move({chunk(0, 0): C})
+    lose(moves, C)
+    assert moves.loaded(loaded(C, chunk(0, 0))) == []
+    moves.state.ledger.check(moves.state.membership.members)
+
+
+def test_failed_move_leaves_the_chunk_and_pauses_moves():
+    moves = mobility()
+    moves.move({chunk(0, 0): C})
+    failed = MoveFailed(member=A, target=C, chunks=(chunk(0, 0),), reason="closed")
+    assert [told.event for told in moves.failed(failed, 5.0)] == ["MoveFailed"]
+    assert (moves.moves, moves.next_move_s) == ({}, 5.0 + MOVE_PAUSE_S)
+    assert moves.state.ledger.owner(chunk(0, 0)) == A
+
+
+def test_word_of_a_move_given_up_long_ago_changes_nothing():
+    moves = mobility()
+    moves.move({chunk(0, 0): C})
+    moves.abandon_moves()
+    moves.loaded(loaded(C, chunk(0, 0), source=A))
+    assert moves.state.ledger.owner(chunk(0, 0)) == A
+
+
+@pytest.mark.parametrize("victim", [A, C], ids=["source", "target"])
+def test_move_is_forgotten_with_either_end(victim):
+    moves = mobility()
+    moves.move({chunk(0, 0): C})
+    lose(moves, victim)
+    assert moves.moves == {}
+
+
+def test_group_is_loaded_by_its_target_and_returns_when_all_of_it_is_there():
+    moves = mobility()
+    lose(moves, B)
+    told, order = moves.readmit(10.0)
+    assert told.event == "GroupReadmitted"
+    assert order == LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))
+    moves.loaded(loaded(C, chunk(1, 0)))
+    assert moves.commit_returns(11.0) == []
+    moves.loaded(loaded(C, chunk(1, 1)))
+    assert [told.event for told in moves.commit_returns(12.0)] == ["GroupReturned"]
+    assert moves.state.ledger.chunks_of(C) == (chunk(1, 0), chunk(1, 1))
+    assert moves.state.ledger.absent_rows() == 0
+
+
+def test_group_that_returns_is_not_readmitted_a_second_time():
+    moves = mobility()
+    lose(moves, B)
+    moves.readmit(10.0)
+    assert moves.readmit(10.0) == []
+
+
+def test_promised_member_is_not_free_for_another_group():
+    moves = mobility()
+    lose(moves, B)
+    moves.readmit(10.0)
+    lose(moves, A)
+    assert moves.readmit(10.0) == []
+    assert [group.former for group in moves.view(10.0).groups] == [(A,)]
+
+
+def test_return_begins_anew_when_its_target_is_lost():
+    moves = mobility(Reload())
+    lose(moves, B)
+    moves.readmit(10.0)
+    lose(moves, C, sealed=False)
+    assert (moves.returning, moves.loading) == ({}, {})
+    _, order = moves.readmit(11.0)
+    assert order.member == A
+
+
+def test_member_without_the_facts_is_not_free_yet():
+    moves = mobility()
+    moves.state.membership.members[C].configured = False
+    assert moves.view(0.0).spares == ()
+
+
+def test_chunks_without_owner_are_read_again_by_those_with_the_fewest_examples():
+    moves = mobility()
+    lose(moves, B, sealed=False)
+    assert moves.reread() == [LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))]
+    assert moves.reread() == []
+    moves.loaded(loaded(C, chunk(1, 0)))
+    assert moves.state.ledger.chunks_of(C) == (chunk(1, 0),)
+    # What is left of B's share is no longer what the tree has kept of it.
+    assert B not in moves.state.ledger.last_versions
+
+
+def test_chunks_are_read_again_by_another_when_the_reader_is_lost():
+    moves = mobility()
+    lose(moves, B, sealed=False)
+    moves.reread()
+    lose(moves, C, sealed=False)
+    assert [order.member for order in moves.reread()] == [A]
+
+
+def test_those_who_owe_chunks_are_known():
+    moves = mobility(Reload())
+    assert moves.awaited() == set()
+    moves.move({chunk(0, 0): C})
+    assert moves.awaited() == {A, C}
+    moves.abandon_moves()
+    lose(moves, B)
+    moves.readmit(0.0)
+    assert moves.awaited() == {C}
+    moves.loaded(loaded(C, chunk(1, 0), chunk(1, 1)))
+    assert moves.awaited() == set()

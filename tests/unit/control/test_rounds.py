@@ -1,0 +1,160 @@
+"""Rounds: the history, reasons to stop, the plan of faults, the pace of idle rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.control.commands import AddRow, Inject
+from elasticml.control.events import FaultPerformed
+from elasticml.control.rounds import PACE_S_MIN, Rounds
+from elasticml.control.settings import PlannedFault, Settings, settings_from_record
+from elasticml.control.state import JobState
+from elasticml.terms import MemberId
+
+
+def rounds(n_members: int = 4, **settings) -> Rounds:
+    state = JobState(settings=Settings(**settings))
+    for slot in range(n_members):
+        state.membership.admit(
+            address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
+        ).stage = "active"
+    return Rounds(state)
+
+
+def lose(round: int, **changes) -> PlannedFault:
+    return PlannedFault(**{"round": round, "kind": "lose", "count": 2, **changes})
+
+
+def injected(commands) -> list[Inject]:
+    return [c for c in commands if isinstance(c, Inject)]
+
+
+def test_row_gets_the_columns_that_only_the_driver_knows():
+    book = rounds()
+    row = book.finish({"objective": 0.5}, 1.0)[0]
+    assert isinstance(row, AddRow)
+    assert row.fields == {"objective": 0.5, "round": 0, "members": 4, "absent_examples": 0}
+    assert book.state.round == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "row", "now_s", "reason"),
+    [
+        ({"rounds_max": 1}, {}, 0.0, "1 rounds"),
+        ({"rounds_max": 2}, {}, 0.0, None),
+        ({"seconds_max": 5.0}, {}, 5.0, "5 seconds"),
+        ({"seconds_max": 5.0}, {}, 4.9, None),
+        ({"objective_target": 0.1}, {"objective": 0.1, "objective_kind": "exact"}, 0, "objective"),
+        ({"objective_target": 0.1}, {"objective": 0.1, "objective_kind": "estimated"}, 0, None),
+        ({"objective_target": 0.1}, {"objective": None, "objective_kind": "exact"}, 0, None),
+        ({"gap_target": 1e-3}, {"gap": 1e-4}, 0.0, "gap <= 0.001"),
+        ({"gap_target": 1e-3}, {"gap": None}, 0.0, None),
+    ],
+)
+def test_reason_to_stop(settings, row, now_s, reason):
+    book = rounds(**settings)
+    book.finish(row, now_s)
+    found = book.stop_reason(now_s)
+    assert (found is None) == (reason is None)
+    assert reason is None or found.startswith(reason)
+
+
+def test_idle_rounds_go_at_the_pace_of_undisturbed_ones():
+    book = rounds()
+    assert book.pace_s() == 1.0
+    for k in range(5):
+        book.finish({}, 0.2 * (k + 1))
+    assert book.pace_s() == pytest.approx(0.2)
+    book.finish({}, 100.0, idle=True)
+    assert book.pace_s() == pytest.approx(0.2)
+
+
+def test_idle_rounds_have_a_fastest_pace():
+    book = rounds()
+    book.finish({}, 0.0)
+    assert book.pace_s() == PACE_S_MIN
+
+
+def test_loss_waits_for_its_round_and_phase():
+    book = rounds(faults=(lose(1, phase="compute"),))
+    assert book.due_loss("compute") == []
+    book.finish({}, 1.0)
+    assert book.due_loss("broadcast") == []
+    assert injected(book.due_loss("compute"))[0].members == (MemberId(2, 1), MemberId(3, 1))
+    assert book.due_loss("compute") == []
+
+
+def test_loss_of_a_round_that_was_passed_over_still_comes():
+    book = rounds(faults=(lose(0, phase="broadcast"),))
+    book.finish({}, 1.0)
+    assert len(injected(book.due_loss("broadcast"))) == 1
+
+
+def test_slots_name_who_goes():
+    book = rounds(faults=(lose(0, slots=(1, 9)),))
+    assert injected(book.due_loss("broadcast"))[0].members == (MemberId(1, 1),)
+
+
+def test_more_than_there_are_means_everybody():
+    book = rounds(n_members=2, faults=(lose(0, count=7),))
+    assert len(injected(book.due_loss("broadcast"))[0].members) == 2
+
+
+def test_faults_are_carried_out_one_at_a_time():
+    book = rounds(faults=(lose(0, count=1), lose(0, count=1)))
+    assert len(injected(book.due_loss("broadcast"))) == 1
+    assert book.due_loss("broadcast") == []
+    book.performed(FaultPerformed(kind="lose"))
+    assert len(injected(book.due_loss("broadcast"))) == 1
+
+
+def test_return_is_prepared_when_the_loss_comes_and_awaited_when_its_round_comes():
+    back = PlannedFault(round=1, kind="return", count=2)
+    book = rounds(faults=(lose(0), back))
+    assert [i.kind for i in injected(book.due_loss("broadcast"))] == ["lose", "prepare"]
+    book.performed(FaultPerformed(kind="lose"))
+    assert book.due_return() == []
+    book.finish({}, 1.0)
+    assert [(i.kind, i.count) for i in injected(book.due_return())] == [("return", 2)]
+    assert book.expected == 2
+    book.arrived()
+    book.arrived()
+    book.arrived()
+    assert book.expected == 0
+
+
+def test_return_that_failed_is_not_waited_for():
+    book = rounds(faults=(PlannedFault(round=0, kind="return", count=2),))
+    book.due_return()
+    book.performed(FaultPerformed(kind="return", error="no workers"))
+    assert (book.injecting, book.expected) == (False, None)
+
+
+def test_end_of_preparations_ends_no_other_fault():
+    book = rounds(faults=(lose(0),))
+    book.due_loss("broadcast")
+    book.performed(FaultPerformed(kind="prepare"))
+    assert book.injecting
+
+
+def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():
+    record = {
+        "faults": [
+            {"round": 9, "return": 2},
+            {"round": 3, "phase": "reduce", "lose": [1, 4], "how": "notice", "grace": 5},
+            {"round": 1, "lose": 2},
+        ]
+    }
+    assert settings_from_record(record, 1, False).faults == (
+        PlannedFault(round=1, kind="lose", count=2),
+        PlannedFault(
+            round=3,
+            kind="lose",
+            count=2,
+            slots=(1, 4),
+            how="notice",
+            phase="reduce",
+            grace_s=5.0,
+        ),
+        PlannedFault(round=9, kind="return", count=2),
+    )
