@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from elasticml.data.source import Source
-from elasticml.errors import JobFailedError
 from elasticml.jobs.wire import Outcome
-from elasticml.sim.run import SimResult, simulate
+from elasticml.sim.run import Simulation
 
 
 class SimulatedJob:
-    """Runs a job in a virtual world when its story is asked for.
+    """Runs a job in a virtual world while its story is asked for.
 
     Parameters
     ----------
@@ -20,6 +19,11 @@ class SimulatedJob:
         The job record; its ``simulate`` section describes the world.
     source, test : Source, optional
         The data trained on, and the test data.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When record, world or data are wrong.
     """
 
     def __init__(
@@ -28,25 +32,21 @@ class SimulatedJob:
         self.spec = record
         self.source = source
         self.test = test
-        self._result: SimResult | None = None
+        self._simulation = Simulation(record, source)
 
     def batches(self, since: int = 0) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield the whole story at once; times in it are virtual."""
-        if self._result is None:
-            self._result = simulate(self.spec, self.source)
-        yield self._result.story[since:]
-
-    def outcome(self) -> Outcome:
-        """Return what the job has come to.
+        """Let the world live on, and yield its story as it grows, from a record on; virtual times.
 
         Raises
         ------
         JobFailedError
-            When it was interrupted: a virtual world that has not ended leaves nothing.
+            When the job stands still: everybody is gone and nobody is to come.
         """
-        result = self._result
-        if result is None:
-            raise JobFailedError("the simulation had not ended", reason="interrupted")
+        return self._simulation.run(since)
+
+    def outcome(self) -> Outcome:
+        """Return what the job has come to so far."""
+        result = self._simulation.result()
         return Outcome(
             state=result.state,
             arrays={name: array.copy() for name, array in result.arrays.items()},
@@ -58,4 +58,5 @@ class SimulatedJob:
         )
 
     def cancel(self) -> None:
-        """Do nothing: nobody waits for a virtual world."""
+        """End the job now; what it has reached stays as its result."""
+        self._simulation.cancel()

@@ -63,17 +63,20 @@ class VirtualDriver:
         if self._is_draining:
             return
         self._is_draining = True
-        now_s = self.world.clock.now_s
-        while self._queue:
-            event = self._queue.popleft()
-            try:
-                commands = self.machine.handle(event, now_s)
-            except ElasticmlError as error:
-                # A broken invariant must not be summed into a model.
-                commands = self.machine.handle(self.world.desk.fail(error), now_s)
-            for command in commands:
-                self._perform(command)
-        self._is_draining = False
+        try:
+            while self._queue:
+                self._handle(self._queue.popleft())
+        finally:
+            self._is_draining = False
+
+    def _handle(self, event: ev.Event) -> None:
+        try:
+            commands = self.machine.handle(event, self._now)
+        except ElasticmlError as error:
+            # A broken invariant must not be summed into a model.
+            commands = self.machine.handle(self.world.desk.fail(error), self._now)
+        for command in commands:
+            self._perform(command)
 
     def cancel(self) -> None:
         """End the job now."""

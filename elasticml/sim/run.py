@@ -78,19 +78,26 @@ class Simulation:
             )
         self.world = World(record, source, options, check_every_event)
 
-    def run(self) -> Iterator[list[dict[str, Any]]]:
-        """Run the job; yield the story's records as they are told, in batches, to its end.
+    def run(self, since: int = 0) -> Iterator[list[dict[str, Any]]]:
+        """Run the job, or run it on; yield the story in batches as it is told, to its end.
+
+        Parameters
+        ----------
+        since : int
+            Number of the first record to yield.
 
         Raises
         ------
         JobFailedError
             When the job stands still: everybody is gone and nobody is to come.
         """
-        story, told = self.world.desk.journal.story, 0
+        story = self.world.desk.journal.story
         for _ in self.world.run():
-            if len(story) > told:
-                yield story[told:]
-                told = len(story)
+            if len(story) > since:
+                yield story[since:]
+                since = len(story)
+        if len(story) > since:
+            yield story[since:]
 
     def cancel(self) -> None:
         """End the job now; what it has reached stays as its result."""

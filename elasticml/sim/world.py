@@ -68,25 +68,23 @@ class World:
         self.workers: dict[str, Worker] = {}
         self._n_members = n_members
         self._n_workers = 0
+        self._has_begun = False
         self._parallel = Serial()
         self._tells_times = n_members <= COMPUTE_TIMES_MEMBERS_MAX
 
     # --- running --------------------------------------------------------------------------------
 
     def run(self) -> Iterator[None]:
-        """Run the job to its end; yields when something has been told.
+        """Run the job, or run it on, to its end; yields when something has been told.
 
         Raises
         ------
         JobFailedError
             When nothing happens any more and nothing is planned.
         """
-        self.desk.open(0.0)
-        for _ in range(self._n_members):
-            self.start_worker()
-        self.faults.start()
-        self._tick()
-        story, told, told_s = self.desk.journal.story, 0, 0.0
+        if not self._has_begun:
+            self._begin()
+        story, told, told_s = self.desk.journal.story, 0, self.clock.now_s
         while not self.driver.has_ended:
             self.clock.step()
             if len(story) != told:
@@ -100,6 +98,14 @@ class World:
                     f"{self.driver.machine.state.round}: nobody is to come back, and nothing else "
                     "is planned; plan a return, or give stop.seconds"
                 )
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        self.desk.open(0.0)
+        for _ in range(self._n_members):
+            self.start_worker()
+        self.faults.start()
+        self._tick()
 
     def _tick(self) -> None:
         if not self.driver.has_ended:

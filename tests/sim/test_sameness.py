@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elasticml.sim.options import options_from_section
-from elasticml.sim.run import simulate
+from elasticml.sim.run import Simulation, simulate
 from tests.serial_world import Vanish
 from tests.serial_world import World as SerialWorld
 from tests.sim.scenes import column, model, play, played, points, record
@@ -102,3 +102,20 @@ def test_measured_times_leave_the_source_alone():
     before = source.fingerprint()
     simulate(record(), source, options=options_from_section({"compute_s": "measured"}))
     assert source.fingerprint() == before
+
+
+def test_a_cancelled_simulation_keeps_what_it_had_reached():
+    simulation = Simulation(record(), points())
+    story = []
+    for batch in simulation.run():
+        story += batch
+        if story[-1]["event"] == "RoundEnded" and story[-1]["round"] == 4:
+            break
+    simulation.cancel()
+    for batch in simulation.run(since=len(story)):
+        story += batch
+    result = simulation.result()
+    assert (result.state, result.summary["rounds"], story) == ("cancelled", 5, result.story)
+    np.testing.assert_array_equal(
+        result.arrays["coef"], play(stop={"rounds": 5}).arrays["coef"], strict=True
+    )
