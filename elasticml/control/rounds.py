@@ -145,10 +145,12 @@ class Rounds:
         return None
 
     def _victims(self, fault: PlannedFault) -> list[MemberId]:
-        working = [m.id for m in self.state.membership.working()]
+        # While data are loaded nobody works yet.
+        loads = fault.phase == "load"
+        here = self.state.living() if loads else [m.id for m in self.state.membership.working()]
         if fault.slots:
-            return [m for m in working if m.slot in fault.slots]
-        return sorted(working)[len(working) - min(fault.count, len(working)) :]
+            return [m for m in here if m.slot in fault.slots]
+        return sorted(here)[len(here) - min(fault.count, len(here)) :]
 
     def performed(self, event: FaultPerformed) -> None:
         """Go on after a fault was carried out; a return that failed is no longer waited for."""

@@ -95,6 +95,15 @@ def test_slots_name_who_goes():
     assert injected(book.due_loss("broadcast"))[0].members == (MemberId(1, 1),)
 
 
+def test_loss_while_loading_takes_members_that_do_not_work_yet():
+    # Real processes: {round: 0, phase: load, lose: 3} killed nobody and said nothing. Members are
+    # spares until the data are dealt, and only those that work were looked at.
+    book = rounds(n_members=3, faults=(lose(0, phase="load"),))
+    for record in book.state.membership.members.values():
+        record.stage = "spare"
+    assert injected(book.due_loss("load"))[0].members == (MemberId(1, 1), MemberId(2, 1))
+
+
 def test_more_than_there_are_means_everybody():
     book = rounds(n_members=2, faults=(lose(0, count=7),))
     assert len(injected(book.due_loss("broadcast"))[0].members) == 2
