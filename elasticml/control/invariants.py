@@ -47,8 +47,10 @@ def _tree(driver: Driver) -> None:
 
 
 def _transfers(driver: Driver) -> None:
-    """Check that a moving chunk is still its sender's, and a returning one still absent."""
-    ledger = driver.state.ledger
+    """Check that chunks move between exchanges only, from their owner or from an absent group."""
+    ledger, run = driver.state.ledger, driver.exchanging.running
+    if run is not None and (driver.mobility.moves or driver.mobility.rereading):
+        raise LocalProtocolError(f"exchange {run.id} runs while chunks change their owner")
     for chunk, (source, target) in driver.mobility.moves.items():
         if ledger.owner(chunk) != source:
             raise LocalProtocolError(f"chunk {chunk} moves from {source}, which does not own it")

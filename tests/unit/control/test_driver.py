@@ -1,0 +1,210 @@
+"""The driver's machine as a whole: stories that once went wrong, and invariants it watches."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.control import events as ev
+from elasticml.control.commands import Dismiss, EndJob
+from elasticml.control.invariants import check
+from elasticml.control.settings import Settings
+from elasticml.errors import LocalProtocolError
+from elasticml.terms import ChunkId, ExchangeId, Mask, MemberId
+from tests.pure_world import PureWorld
+
+
+def world(n: int = 2, **settings) -> PureWorld:
+    made = PureWorld(
+        Settings(**{"start_members": n, "n_blocks": 2, "topology": "star", **settings})
+    )
+    for _ in range(n):
+        made.join()
+    return made
+
+
+def until(made: PureWorld, is_so) -> PureWorld:
+    """Let things arrive until something is so, and no further."""
+    while not is_so():
+        assert made.step(0)
+    return made
+
+
+def events(made: PureWorld) -> list[str]:
+    return [record.event for record in made.story]
+
+
+def kill_everybody(made: PureWorld) -> None:
+    for name in list(made.workers):
+        made.kill(name)
+    made.settle(lambda key: key[2] == "up")
+
+
+def test_newcomer_takes_over_when_everybody_is_lost_while_chunks_are_dealt():
+    made = world(n_blocks=3)
+    until(made, lambda: made.driver.state.stage == "dealing")
+    kill_everybody(made)
+    assert made.driver.state.ledger.open
+    made.join()
+    made.run(lambda k: 0)
+    assert made.ended.state == "done"
+    assert "ChunksAbsent" not in events(made)
+
+
+def test_newcomer_takes_over_when_everybody_is_lost_between_two_rounds():
+    made = world()
+    until(made, lambda: "RoundEnded" in events(made))
+    kill_everybody(made)
+    assert made.driver.at_round_start
+    made.join()
+    made.run(lambda k: 0)
+    assert made.ended.state == "done"
+    # The trainer has never heard of it.
+    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+
+
+def test_newcomer_takes_over_when_everybody_is_lost_within_a_round():
+    made = world()
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    kill_everybody(made)
+    made.join()
+    made.run(lambda k: 0)
+    assert made.ended.state == "done"
+
+
+def test_reloaded_chunks_are_all_in_place_before_the_exchange_is_repeated():
+    made = world(absent="reload")
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    made.kill(sorted(made.workers)[0])
+    until(made, lambda: "ChunksAbsent" in events(made))
+    # The survivor reads them again; the newcomer is to get a share of what it then has.
+    made.join()
+    made.settle(lambda key: key[2] == "up")
+    until(made, lambda: "GroupReturned" in events(made))
+    until(made, lambda: made.driver.exchanging.running is not None)
+    assert len(made.driver.exchanging.running.participants) == 2
+    made.run(lambda k: 0)
+    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+
+
+@pytest.mark.parametrize(("gives_all", "stage"), [(False, "active"), (True, "spare")])
+def test_member_whose_notice_is_void_works_on_or_gets_chunks_anew(gives_all, stage):
+    made = world(3)
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    state = made.driver.state
+    record = state.membership.working()[0]
+    record.stage, record.deadline_s = "leaving", 5.0
+    if gives_all:
+        state.ledger.owned[record.id] = set()
+    state.stay(record)
+    assert (record.stage, record.deadline_s, state.stale_layout) == (stage, None, True)
+
+
+def test_notice_that_is_withdrawn_costs_nobody_a_place():
+    made = world(3)
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    name = sorted(made.workers)[0]
+    made.notice(name, 100.0)
+    made.withdraw(name)
+    made.run(lambda k: 0)
+    assert {"MemberNoticed", "NoticeWithdrawn"} <= set(events(made))
+    assert "MemberLost" not in events(made)
+
+
+def test_worker_that_arrives_again_at_its_address_replaces_its_former_life():
+    made = world()
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    name = sorted(made.workers)[0]
+    former = made.life(name).me
+    arrived = ev.Arrived(arrival=999, address=name, host="here", pid=1, slot=former.slot)
+    made._arrivals[999] = made.life(made.join(name))
+    made.feed(arrived)
+    living = made.driver.state.membership.members
+    assert former not in living
+    assert MemberId(former.slot, former.incarnation + 1) in living
+
+
+def test_second_word_of_a_loss_changes_nothing():
+    made = world()
+    until(made, lambda: made.driver.state.last_exchange == 2)
+    member = made.life(sorted(made.workers)[0]).me
+    lost = ev.Lost(member=member, reason="killed")
+    assert made.driver.handle(lost, 0.0) != []
+    assert made.driver.handle(lost, 0.0) == []
+
+
+def test_end_dismisses_everybody_and_nothing_counts_after_it():
+    made = world()
+    until(made, lambda: made.driver.state.last_exchange == 1)
+    members = made.driver.state.living()
+    commands = made.driver.handle(ev.CancelRequested(), 1.0)
+    assert [c.state for c in commands if isinstance(c, EndJob)] == ["cancelled"]
+    assert [c.member for c in commands if isinstance(c, Dismiss)] == members
+    assert made.driver.handle(ev.Ticked(), 2.0) == []
+
+
+def test_failure_of_a_member_ends_the_job_with_its_reason():
+    made = world()
+    until(made, lambda: made.driver.state.last_exchange == 1)
+    made.feed(ev.Failed(reason="a label is NaN"))
+    assert (made.ended.state, made.ended.reason) == ("failed", "a label is NaN")
+
+
+def broken_tree(driver) -> None:
+    driver.state.parents[MemberId(7, 1)] = None
+
+
+def broken_cycle(driver) -> None:
+    a, b = sorted(driver.state.parents)[:2]
+    driver.state.parents.update({a: b, b: a})
+
+
+def broken_children(driver) -> None:
+    driver.state.root.children = frozenset()
+
+
+def broken_move(driver) -> None:
+    chunk = next(iter(driver.state.ledger.info))
+    driver.exchanging.running = None
+    driver.mobility.moves[chunk] = (MemberId(7, 1), MemberId(0, 1))
+
+
+def broken_exchange(driver) -> None:
+    chunk, member = next(iter(driver.state.ledger._owner.items()))
+    driver.mobility.moves[chunk] = (member, MemberId(0, 1))
+
+
+def broken_return(driver) -> None:
+    driver.mobility.returning[1] = {ChunkId("s", 0, 0): MemberId(0, 1)}
+
+
+def broken_sum(driver) -> None:
+    for slot in (0, 1):
+        driver.state.root.gather.inputs[MemberId(slot, 1)] = ev.PartialArrived(
+            exchange=ExchangeId(1),
+            sender=MemberId(slot, 1),
+            contributors=Mask(0b1),
+            order="0",
+            handle=slot,
+        )
+
+
+@pytest.mark.parametrize(
+    ("breaks", "words"),
+    [
+        (broken_tree, "is in the tree and is not alive"),
+        (broken_cycle, "its own ancestor"),
+        (broken_children, "root's children"),
+        (broken_move, "does not own it"),
+        (broken_exchange, "runs while chunks"),
+        (broken_return, "is not absent"),
+        (broken_sum, "counts a member twice"),
+    ],
+)
+def test_broken_invariant_is_named_with_its_cause(breaks, words):
+    made = world()
+    until(made, lambda: made.driver.state.last_exchange == 1)
+    check(made.driver)
+    made.driver.state.cause = "the test"
+    breaks(made.driver)
+    with pytest.raises(LocalProtocolError, match=rf"{words}.*\(after the test\)"):
+        check(made.driver)
