@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from elasticml.control.commands import Command
 from elasticml.control.mobility import Mobility
-from elasticml.control.placement import fitting, round_robin, to_newcomers
+from elasticml.control.placement import fitting, to_emptiest, to_newcomers
 from elasticml.control.rounds import Rounds
 from elasticml.control.state import JobState
 from elasticml.terms import ChunkId, MemberId
@@ -56,19 +56,36 @@ class Boundary:
         return any(target == member for _, target in self.mobility.moves.values())
 
     def _move_from_leavers(self, now_s: float) -> list[Command]:
-        """Save the chunks of members with a notice: as many as fit, round-robin to the others."""
+        """Save the chunks of members with a notice, as many as fit, with those that stay."""
         state = self.state
-        stayers = {m.id: state.ledger.rows_of(m.id) for m in state.membership.stage("active")}
+        hosts = self._hosts()
         targets: dict[ChunkId, MemberId] = {}
         for record in state.membership.stage("leaving"):
-            if not stayers or record.deadline_s is None:
+            if not hosts or record.deadline_s is None:
                 continue
             owned = [state.ledger.info[c] for c in state.ledger.chunks_of(record.id)]
             fits = fitting(
                 owned, 0.5 * (record.deadline_s - now_s), state.settings.move_bytes_per_s
             )
-            targets.update(round_robin(fits, stayers))
+            given = to_emptiest(fits, hosts)
+            targets.update(given)
+            for chunk, host in given.items():
+                hosts[host] += state.ledger.info[chunk].rows
         return self.mobility.move(targets)
+
+    def _hosts(self) -> dict[MemberId, int]:
+        """Members that can take leavers' chunks, and how many examples each has.
+
+        Spares are among them, who may have come in the leavers' place; unless absent chunks wait
+        for them and there are others.
+        """
+        state, mobility = self.state, self.mobility
+        active = state.membership.stage("active")
+        wanted = state.ledger.groups or state.ledger.open or mobility.returning
+        free = [m for m in state.membership.stage("spare") if m.configured]
+        promised = {m for owners in mobility.returning.values() for m in owners.values()}
+        hosts = active if wanted and active else [*active, *free]
+        return {m.id: state.ledger.rows_of(m.id) for m in hosts if m.id not in promised}
 
     def _move_to_newcomers(self) -> list[Command]:
         """Give newcomers a fair share when nothing is absent that they could bring back."""

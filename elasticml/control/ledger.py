@@ -43,6 +43,8 @@ class Ledger:
         self.info: dict[ChunkId, ChunkInfo] = {}
         self.owned: dict[MemberId, set[ChunkId]] = {}
         self.holders: dict[ChunkId, set[MemberId]] = {}
+        #: The same the other way round: what each member holds.
+        self.held: dict[MemberId, set[ChunkId]] = {}
         #: Chunks vanished since the last seal, by their last owner.
         self.open: dict[MemberId, set[ChunkId]] = {}
         #: Sealed groups, oldest first.
@@ -53,6 +55,7 @@ class Ledger:
         self.last_versions: dict[MemberId, int] = {}
         self.total_rows = 0
         self._owner: dict[ChunkId, MemberId] = {}
+        self._rows: dict[MemberId, int] = {}
         self._next_group = 1
         self._reported: tuple[GroupId, frozenset[ChunkId]] | None = None
 
@@ -64,7 +67,8 @@ class Ledger:
             if chunk.id in self.info:
                 raise LocalProtocolError(f"chunk {chunk.id} entered twice, now from {member}")
             self.info[chunk.id] = chunk
-            self.holders[chunk.id] = {member}
+            self.holders[chunk.id] = set()
+            self.hold(member, [chunk.id])
             self._own(chunk.id, member)
             self.total_rows += chunk.rows
 
@@ -73,6 +77,7 @@ class Ledger:
         for chunk in chunks:
             if chunk in self.info:
                 self.holders[chunk].add(member)
+                self.held.setdefault(member, set()).add(chunk)
 
     def release(self, member: MemberId, chunks: Iterable[ChunkId]) -> None:
         """Strike copies that a member has dropped; it must not own them."""
@@ -80,6 +85,7 @@ class Ledger:
             if self._owner.get(chunk) == member:
                 raise LocalProtocolError(f"{member} dropped chunk {chunk}, which it owns")
             self.holders[chunk].discard(member)
+            self.held.get(member, set()).discard(chunk)
 
     def owner(self, chunk: ChunkId) -> MemberId | None:
         """Owner of a chunk, or None while it is absent."""
@@ -91,6 +97,7 @@ class Ledger:
         if target not in self.holders[chunk]:
             raise LocalProtocolError(f"chunk {chunk} cannot go to {target}, which has no copy")
         self.owned[former].discard(chunk)
+        self._rows[former] -= self.info[chunk].rows
         self.versions[former] += 1
         self._own(chunk, target)
 
@@ -100,7 +107,7 @@ class Ledger:
 
     def rows_of(self, member: MemberId) -> int:
         """Examples that a member owns."""
-        return sum(self.info[c].rows for c in self.owned.get(member, ()))
+        return self._rows.get(member, 0)
 
     def rows(self, chunks: Iterable[ChunkId]) -> int:
         """Examples in these chunks."""
@@ -109,6 +116,7 @@ class Ledger:
     def _own(self, chunk: ChunkId, member: MemberId) -> None:
         self._owner[chunk] = member
         self.owned.setdefault(member, set()).add(chunk)
+        self._rows[member] = self._rows.get(member, 0) + self.info[chunk].rows
         self.versions[member] = self.versions.get(member, 0) + 1
 
     def adopt(self, chunk: ChunkId, member: MemberId) -> None:
@@ -125,8 +133,9 @@ class Ledger:
         version = self.versions.pop(member, 0)
         for chunk in chunks:
             del self._owner[chunk]
-        for holders in self.holders.values():
-            holders.discard(member)
+        for chunk in self.held.pop(member, ()):
+            self.holders[chunk].discard(member)
+        self._rows.pop(member, None)
         if chunks:
             self.open[member] = set(chunks)
             self.last_versions[member] = version
@@ -206,6 +215,8 @@ class Ledger:
         for member, chunks in self.owned.items():
             if chunks and member not in alive:
                 raise LocalProtocolError(f"{member} owns {len(chunks)} chunks and is not alive")
+            if self.rows(chunks) != self.rows_of(member):
+                raise LocalProtocolError(f"rows of {member} do not add up")
             for chunk in chunks:
                 places[chunk].append(f"owner {member}")
                 if member not in self.holders[chunk] or self._owner.get(chunk) != member:
@@ -219,6 +230,8 @@ class Ledger:
         for chunk, where in places.items():
             if len(where) != 1:
                 raise LocalProtocolError(f"chunk {chunk} is in {len(where)} places: {where}")
+            if any(chunk not in self.held.get(m, ()) for m in self.holders[chunk]):
+                raise LocalProtocolError(f"chunk {chunk} is held by one whose books lack it")
             if not self.holders[chunk] <= alive:
                 raise LocalProtocolError(f"chunk {chunk} is held by somebody who is gone")
         if sum(i.rows for i in self.info.values()) != self.total_rows:

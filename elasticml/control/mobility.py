@@ -121,8 +121,8 @@ class Mobility:
 
     # --- chunks that were lost ------------------------------------------------------------------
 
-    def reread(self) -> list[Command]:
-        """Before the first round: have chunks that lost their owner read again on others."""
+    def reread(self, readers_max: int | None = None) -> list[Command]:
+        """Have chunks that lost their owner read again on others, by no more than so many."""
         ledger = self.state.ledger
         missing = [
             c for chunks in ledger.open.values() for c in sorted(chunks) if c not in self.rereading
@@ -130,10 +130,10 @@ class Mobility:
         members = [m.id for m in self.state.membership.stage("spare", "active")]
         if not members or not missing:
             return []
-        rows = {m: ledger.rows_of(m) for m in members}
+        rows = {m: ledger.rows_of(m) for m in members[:readers_max]}
         given: dict[MemberId, list[ChunkId]] = {}
         for chunk in missing:
-            reader = min(members, key=lambda m: (rows[m], m))
+            reader = min(rows, key=lambda m: (rows[m], m))
             rows[reader] += ledger.info[chunk].rows
             self.rereading[chunk] = reader
             given.setdefault(reader, []).append(chunk)

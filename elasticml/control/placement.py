@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 
 from elasticml.terms import ChunkId, ChunkInfo, MemberId
@@ -27,12 +28,19 @@ def contiguous(
     return target
 
 
-def round_robin(
+def to_emptiest(
     chunks: Sequence[ChunkInfo], rows: Mapping[MemberId, int]
 ) -> dict[ChunkId, MemberId]:
-    """Hand chunks out in turn, those with the fewest examples first in each turn."""
-    order = sorted(rows, key=lambda m: (rows[m], m))
-    return {c.id: order[k % len(order)] for k, c in enumerate(sorted(chunks, key=lambda c: c.id))}
+    """Hand chunks out one by one, each to whoever has the fewest examples by then."""
+    heap = [(n, m) for m, n in rows.items()]
+    heapq.heapify(heap)
+    target: dict[ChunkId, MemberId] = {}
+    for chunk in sorted(chunks, key=lambda c: c.id):
+        n, member = heap[0]
+        target[chunk.id] = member
+        # A chunk without examples counts, too, so that they do not all go to one member.
+        heapq.heapreplace(heap, (n + max(chunk.rows, 1), member))
+    return target
 
 
 def to_newcomers(

@@ -137,11 +137,13 @@ class Rounds:
 
     def _take(self, kind: str, phases: tuple[str, ...] | None) -> PlannedFault | None:
         for fault in self.planned:
-            if fault.kind != kind or fault.round > self.state.round:
-                continue
-            if phases is None or fault.phase in phases:
+            if fault.round > self.state.round:
+                break
+            if fault.kind == kind and (phases is None or fault.phase in phases):
                 self.planned.remove(fault)
                 return fault
+            if kind == "return" and fault.round == self.state.round:
+                break  # those who come back in a round come after those who go before them in it
         return None
 
     def _victims(self, fault: PlannedFault) -> list[MemberId]:

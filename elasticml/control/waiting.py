@@ -42,10 +42,11 @@ class Waiting:
         """When everybody is lost: have newcomers take over the open chunks.
 
         The trainer has no stand-in for them yet, so that they must not become a group; what was
-        sealed before waits for the round's end as always.
+        sealed before waits for the round's end as always, and for as many newcomers as have
+        vanished with it: those are left to it.
         """
         if self._mobility.rereading:
             return []
         if self._state.ledger.open:
-            return self._mobility.reread()
+            return self._mobility.reread(readers_max=len(self._state.ledger.open))
         return [] if at_round_start else self._boundary.activate()
