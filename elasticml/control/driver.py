@@ -265,8 +265,8 @@ class Driver:
         ]
 
     def _round_finished(self, event: ev.RoundFinished, now_s: float) -> list[Command]:
-        commands = self.rounds.finish(event.row, now_s)
-        commands += self.rounds.due_loss("apply")
+        commands = self.rounds.due_loss("apply")
+        commands += self.rounds.finish(event.row, now_s)
         self.at_round_start = True
         self._stop_reason = self.rounds.stop_reason(now_s)
         go_on = self._stop_reason is None
