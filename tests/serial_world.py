@@ -242,7 +242,8 @@ class World:
         anchor = self._anchor(missing, id) if phase != "correct" else None
         if exchange.keep and not lost:
             self._kept.append((id, {m: (self.solvers[m], partials[m]) for m in contributors}))
-        self.open |= {m for entry in due for m in entry.members if entry.counted}
+        # Whoever is absent already cannot vanish again.
+        self.open |= {m for e in due for m in e.members if e.counted} & set(present)
         rows = [sum(chunk.n_rows for chunk in part) for part in self.parts]
         outcome = Outcome(
             exchange=id,

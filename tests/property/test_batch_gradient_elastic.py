@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.serial_world import Return, Run, Vanish, World, deal
@@ -73,6 +73,15 @@ def test_what_is_called_exact_is_the_objective_over_every_example_once(
 
 @settings(max_examples=150, deadline=None)
 @given(schedules, searches, st.booleans(), modes)
+@example(
+    [
+        Vanish(round=1, members=(0,), during="gradient", nth=0, counted=False),
+        Vanish(round=12, members=(0,), during="gradient", nth=0, counted=True),
+    ],
+    False,
+    False,
+    0,
+)
 def test_stand_ins_and_present_examples_weigh_as_much_as_all(
     schedule: list[Vanish | Return], search: bool, anchors: bool, roll_back: int
 ) -> None:
