@@ -130,7 +130,8 @@ class Mobility:
         members = [m.id for m in self.state.membership.stage("spare", "active")]
         if not members or not missing:
             return []
-        rows = {m: ledger.rows_of(m) for m in members[:readers_max]}
+        readers = sorted(members, key=lambda m: (ledger.rows_of(m), m))[:readers_max]
+        rows = {m: ledger.rows_of(m) for m in readers}
         given: dict[MemberId, list[ChunkId]] = {}
         for chunk in missing:
             reader = min(rows, key=lambda m: (rows[m], m))

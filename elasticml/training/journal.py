@@ -31,6 +31,8 @@ class Journal:
         self.returned = 0
         self.members_start = 0
         self.members_min: int | None = None
+        #: Members of the first round of which it has not been told yet that they are active.
+        self._beginners = 0
         evaluate = record.get("evaluate") or {}
         self._every: int = int(evaluate.get("every") or 0)
         self._rounds = {int(r) for r in evaluate.get("rounds") or ()}
@@ -44,12 +46,16 @@ class Journal:
                 self.moved_bytes += int(fields["bytes"])
             case "MemberLost":
                 self.lost += 1
-            case "GroupReturned":
-                self.returned += len(fields["members"])
+            case "MemberActive" if self._beginners > 0:
+                self._beginners -= 1
+            case "MemberActive":
+                # Whoever comes in the place of a lost member returns, and takes over what it had
+                # or a share of the others'; whoever comes on top is a newcomer.
+                self.returned += self.returned < self.lost
             case "DataDealt":
-                self.members_start = int(fields["members"])
+                self.members_start = self._beginners = int(fields["members"])
                 # Dealing the data before the first round is loading, not a move.
-                self.moved_bytes = self.chunks_moved = self.lost = 0
+                self.moved_bytes = self.chunks_moved = 0
 
     def add_row(self, t: float, fields: Mapping[str, Any], sent_bytes: int) -> None:
         """Append a history row."""

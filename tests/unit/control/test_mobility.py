@@ -175,6 +175,18 @@ def test_chunks_without_owner_are_read_again_by_those_with_the_fewest_examples()
     assert B not in moves.state.ledger.last_versions
 
 
+def test_no_more_members_read_again_than_are_allowed_to():
+    # Everybody lost, half of them sealed, as many newcomers: each of them took a chunk of the open
+    # half, and nobody was left to bring the sealed one back.
+    moves = mobility()
+    moves.state.membership.members[A].stage = "leaving"
+    moves.state.membership.admit(
+        address="w3", host="h", pid=3, threads=1, slot=None, now_s=0.0
+    ).configured = True
+    lose(moves, B, sealed=False)
+    assert moves.reread(readers_max=1) == [LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))]
+
+
 def test_chunks_are_read_again_by_another_when_the_reader_is_lost():
     moves = mobility()
     lose(moves, B, sealed=False)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticml.control.placement import contiguous, fitting, round_robin, to_newcomers
+from elasticml.control.placement import contiguous, fitting, to_emptiest, to_newcomers
 from elasticml.terms import ChunkId, ChunkInfo, MemberId
 
 ROWS = st.lists(st.integers(0, 50), max_size=40)
@@ -33,14 +33,22 @@ def test_stretches_are_contiguous_and_nearly_equal(rows, n):
     assert all(abs(k - share) <= max(rows, default=0) for k in per_member.values())
 
 
-@given(ROWS.filter(bool), st.integers(1, 8))
-def test_chunks_are_handed_out_in_turn(rows, n):
-    given_to = round_robin(chunks(rows), {m: 100 - m.slot for m in members(n)})
-    counts = Counter(given_to.values())
-    assert len(given_to) == len(rows)
-    assert max(counts.values()) - min(counts.get(m, 0) for m in members(n)) <= 1
-    # Whoever has the fewest examples is served first.
-    assert given_to[ChunkId("s", 0, 0)] == members(n)[-1]
+@given(ROWS, st.lists(st.integers(0, 500), min_size=1, max_size=8))
+def test_chunks_go_to_whoever_has_the_fewest_examples(rows, had):
+    before = dict(zip(members(len(had)), had, strict=True))
+    given_to = to_emptiest(chunks(rows), before)
+    assert sorted(given_to) == [c.id for c in chunks(rows)]
+    after = Counter(before)
+    for chunk in chunks(rows):
+        after[given_to[chunk.id]] += chunk.rows
+    lowest = min(after.values())
+    # Nobody who was given something could have been spared it by a fair hand.
+    assert all(after[m] - max(rows) <= lowest for m in set(given_to.values()))
+
+
+def test_chunks_are_handed_to_equal_members_in_turn():
+    given_to = to_emptiest(chunks([5, 5, 5, 5]), dict.fromkeys(members(3), 10))
+    assert [m.slot for m in given_to.values()] == [0, 1, 2, 0]
 
 
 @given(st.lists(ROWS, min_size=1, max_size=5), st.integers(0, 3))

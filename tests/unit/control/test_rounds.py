@@ -132,6 +132,24 @@ def test_return_is_prepared_when_the_loss_comes_and_awaited_when_its_round_comes
     assert book.expected == 0
 
 
+def test_those_who_return_in_a_round_come_after_those_who_go_in_it():
+    # {round: 5, lose: 6}, {round: 5, return: 6} on six workers: six more came first, six of the
+    # twelve were killed, the newcomers among them, and what they had taken over stayed absent.
+    book = rounds(faults=(lose(0), PlannedFault(round=0, kind="return", count=2)))
+    assert book.due_return() == []
+    book.due_loss("broadcast")
+    book.performed(FaultPerformed(kind="lose"))
+    assert [i.kind for i in injected(book.due_return())] == ["return"]
+
+
+def test_return_does_not_wait_beyond_its_round_for_a_phase_that_did_not_come():
+    back = PlannedFault(round=0, kind="return", count=2)
+    book = rounds(faults=(lose(0, phase="correct"), back))
+    assert book.due_return() == []
+    book.finish({}, 1.0)
+    assert [i.kind for i in injected(book.due_return())] == ["return"]
+
+
 def test_return_that_failed_is_not_waited_for():
     book = rounds(faults=(PlannedFault(round=0, kind="return", count=2),))
     book.due_return()
