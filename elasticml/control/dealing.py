@@ -58,9 +58,11 @@ class Dealing:
         state, mobility = self.state, self._mobility
         if state.stage != "dealing":
             return []
+        if not state.membership.members:
+            return self._rounds.due_return()  # there is no round at whose beginning it would come
         if mobility.moves or mobility.rereading or state.ledger.open:
             return mobility.reread()
-        if not state.ledger.info or not state.membership.members:
+        if not state.ledger.info:
             return []
         state.stage = "training"
         commands = self._boundary.activate()

@@ -94,7 +94,7 @@ class Driver:
             ev.TrainerFinished: self._trainer_finished,
             ev.Failed: lambda e, now: self._end("failed", e.reason),
             ev.CancelRequested: lambda e, now: self._end("cancelled", "cancelled"),
-            ev.FaultPerformed: self._quiet(self.rounds.performed),
+            ev.FaultPerformed: self._fault_performed,
         }
 
     def handle(self, event: ev.Event, now_s: float) -> list[Command]:
@@ -302,7 +302,9 @@ class Driver:
         n_working = len(state.membership.working())
         if n_working < max(1, state.settings.members_min):
             revived = [] if n_working else self.waiting.revive(self.at_round_start)
-            return revived or self._idle(now_s, self.at_round_start)
+            if revived or self.boundary.held(now_s):
+                return revived
+            return self._idle(now_s, self.at_round_start)
         self.waiting.over()
         phases = ("broadcast", "correct") if request.phase == "correct" else ("broadcast",)
         commands = self.rounds.due_loss(*phases)
@@ -371,6 +373,10 @@ class Driver:
     def _move_failed(self, event: ev.MoveFailed, now_s: float) -> list[Command]:
         self.liveness.suspect(event.target)
         return self.mobility.failed(event, now_s) + self.dealing.dealt()
+
+    def _fault_performed(self, event: ev.FaultPerformed, now_s: float) -> list[Command]:
+        self.rounds.performed(event)
+        return self.dealing.dealt()
 
     def _told(self, event: ev.StatusTold) -> None:
         self.exchanging.told(event)

@@ -13,7 +13,7 @@ from elasticml.terms import ChunkId, ChunkInfo, MemberId
 
 
 def boundary(stages: str) -> Boundary:
-    """Members in slots 0, 1, ...: a(ctive) and l(eaving) ones have two chunks, s(pare) ones none."""
+    """Members by slot: a(ctive) and l(eaving) ones have two chunks, s(pare) ones none."""
     state = JobState(settings=Settings())
     for slot, letter in enumerate(stages):
         record = state.membership.admit(
