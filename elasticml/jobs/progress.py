@@ -92,6 +92,8 @@ def status_line(status: JobStatus, label: str | None = None) -> str:
     """Write a job's status as one line: round, objective, members, stand-ins, time to go."""
     name = label or status.name or "job"
     if status.round == 0 and not status.is_over:
+        if not status.members:
+            return f"{name}: waiting for members"
         return f"{name}: loading data on {status.members} members"
     of = "" if status.rounds_max is None else f"/{status.rounds_max}"
     parts = [f"{name}: round {status.round}{of}"]
