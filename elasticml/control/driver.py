@@ -296,13 +296,16 @@ class Driver:
             if commands:
                 return commands  # they may change what is decided next
             if self.boundary.held(now_s):
+                self.waiting.over()
                 return []
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
             return self._stall(now_s)
         n_working = len(state.membership.working())
-        if n_working < max(1, state.settings.members_min):
-            revived = [] if n_working else self.waiting.revive(self.at_round_start)
+        # A round under way goes on with whoever there is: more can join only at the next one.
+        if n_working < (max(1, state.settings.members_min) if self.at_round_start else 1):
+            revived = [] if n_working else self.waiting.revive(now_s, self.at_round_start)
             if revived or self.boundary.held(now_s):
+                self.waiting.over()
                 return revived
             return self._idle(now_s, self.at_round_start)
         self.waiting.over()

@@ -38,15 +38,20 @@ class Waiting:
         # Within a round the boundary, which takes planned returns, is not reached.
         return commands if at_round_start else commands + rounds.due_return()
 
-    def revive(self, at_round_start: bool) -> list[Command]:
+    def revive(self, now_s: float, at_round_start: bool) -> list[Command]:
         """When everybody is lost: have newcomers take over the open chunks.
 
-        The trainer has no stand-in for them yet, so that they must not become a group; what was
-        sealed before waits for the round's end as always, and for as many newcomers as have
-        vanished with it: those are left to it.
+        The trainer has no stand-in for them yet, so that they must not become a group. Sealed
+        groups wait for the round's end as always, and for as many newcomers as have vanished with
+        them: those are left to them. Only where nothing but groups is left, the round would have
+        no end, and they come back within it.
         """
-        if self._mobility.rereading:
+        mobility = self._mobility
+        if mobility.rereading:
             return []
         if self._state.ledger.open:
-            return self._mobility.reread(readers_max=len(self._state.ledger.open))
-        return [] if at_round_start else self._boundary.activate()
+            return mobility.reread(readers_max=len(self._state.ledger.open))
+        if at_round_start:
+            return []
+        commands = mobility.commit_returns(now_s)
+        return commands + self._boundary.activate() + mobility.readmit(now_s)

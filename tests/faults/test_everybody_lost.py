@@ -39,7 +39,6 @@ async def test_a_return_planned_for_the_first_round_comes_though_there_is_nobody
 
 
 async def test_rounds_wait_for_a_planned_return_though_they_cannot_begin(jobs):
-    # Idle rounds were counted while the newcomers loaded their chunks: the job was over first.
     faults = [
         {"round": 3, "lose": N_MEMBERS, "how": "notice", "grace": 0.0},
         {"round": 5, "return": N_MEMBERS},

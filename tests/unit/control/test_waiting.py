@@ -1,0 +1,74 @@
+"""A job without members: rounds that are counted, and rounds that wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.control import commands as cmd
+from elasticml.control import events as ev
+from elasticml.control.settings import PlannedFault, Settings
+from tests.pure_world import PureWorld
+
+BACK = 3
+
+
+class Planned(PureWorld):
+    """Notes planned faults instead of carrying them out."""
+
+    def _perform(self, command: cmd.Command) -> None:
+        if not isinstance(command, cmd.Inject):
+            super()._perform(command)
+
+
+def alone_in_round(number: int) -> Planned:
+    """Lose everybody in the second exchange, and wait until a round is reached."""
+    back = PlannedFault(round=BACK, kind="return", count=2)
+    made = Planned(Settings(start_members=2, n_blocks=2, faults=(back,)))
+    for name in (made.join(), made.join()):
+        assert name in made.workers
+    while made.driver.state.last_exchange < 2:
+        assert made.step(0)
+    for name in list(made.workers):
+        made.kill(name)
+    made.settle()
+    for _ in range(100):
+        if made.driver.state.round < number:
+            made.tick(1.0)
+    return made
+
+
+def test_rounds_are_counted_until_a_return_that_is_planned():
+    made = alone_in_round(BACK)
+    assert made.driver.state.round == BACK
+    assert made.driver.rounds.injecting
+
+
+@pytest.mark.parametrize("at_round_start", [True, False])
+def test_no_round_is_counted_while_those_who_return_are_awaited(at_round_start):
+    # Where everybody went within a round, idle rounds went by while newcomers connected and
+    # loaded, and the job was over before they were there.
+    made = alone_in_round(BACK)
+    made.driver.at_round_start = at_round_start
+    made.feed(ev.FaultPerformed(kind="return"))
+    for _ in range(20):
+        made.tick(1.0)
+    assert made.driver.state.round == BACK
+    made.join()
+    made.join()
+    made.run(lambda k: 0)
+    assert made.delivered[-1].deliver.absent_examples == 0
+    # Nor are those rounds made up for afterwards.
+    assert made.driver.state.round == BACK + 2
+
+
+def test_round_under_way_goes_on_below_the_fewest_members():
+    # Its correction waited for more members, who waited for the next round.
+    settings = Settings(start_members=3, n_blocks=2, members_min=3, cached_anchors=False)
+    made = PureWorld(settings)
+    names = [made.join() for _ in range(3)]
+    while made.driver.state.last_exchange < 2:
+        assert made.step(0)
+    made.kill(names[0])
+    made.run(lambda k: 0)
+    assert made.ended is not None
+    assert any(record.fields.get("phase") == "correct" for record in made.story)
