@@ -30,7 +30,6 @@ from elasticml.control.reach import Reach
 from elasticml.control.rounds import Rounds
 from elasticml.control.settings import Settings
 from elasticml.control.state import JobState
-from elasticml.control.tree import children, without
 from elasticml.control.waiting import Waiting
 from elasticml.terms import MemberId
 
@@ -218,22 +217,8 @@ class Driver:
             commands += self.mobility.reread() + self.dealing.dealt()
         if member in state.parents:
             state.stale_layout = True
-            commands += self._heal(member)
+            commands += state.heal(member)
         return commands
-
-    def _heal(self, member: MemberId) -> list[Command]:
-        """Give a vanished node's children to its parent, at once: an exchange may be under way."""
-        state = self.state
-        heir = state.parents[member]
-        orphans = [m for m, parent in state.parents.items() if parent == member]
-        state.parents = without(state.parents, member)
-        state.generation = type(state.generation)(state.generation + 1)
-        below = children(state.parents)
-        commands: list[Command] = []
-        for touched in sorted({*orphans, *([] if heir is None else [heir])}):
-            if touched in state.membership.members:
-                commands.append(state.rewire(touched, below.get(touched, [])))
-        return commands + state.rewire_root(below[None])
 
     def _link_down(self, event: ev.LinkDown, now_s: float) -> list[Command]:
         self.reach.link_down(event.member, event.peer, now_s)

@@ -10,7 +10,7 @@ from elasticml.control.ledger import Ledger
 from elasticml.control.membership import MemberRecord, Membership
 from elasticml.control.node import Node
 from elasticml.control.settings import Settings
-from elasticml.control.tree import children, layout
+from elasticml.control.tree import children, layout, without
 from elasticml.terms import ExchangeId, Generation, MemberId
 
 Stage = Literal["gathering", "surveying", "reading", "dealing", "training", "ended"]
@@ -96,6 +96,19 @@ class JobState:
         record.deadline_s = None
         record.stage = "active" if self.ledger.owned.get(record.id) else "spare"
         self.stale_layout = True
+
+    def heal(self, lost: MemberId) -> list[Command]:
+        """Give a vanished node's children to its parent, at once: an exchange may be under way."""
+        heir = self.parents[lost]
+        orphans = [m for m, parent in self.parents.items() if parent == lost]
+        self.parents = without(self.parents, lost)
+        self.generation = Generation(self.generation + 1)
+        below = children(self.parents)
+        commands: list[Command] = []
+        for touched in sorted({*orphans, *([] if heir is None else [heir])}):
+            if touched in self.membership.members:
+                commands.append(self.rewire(touched, below.get(touched, [])))
+        return commands + self.rewire_root(below[None])
 
     def living(self) -> list[MemberId]:
         """List all members that are alive, whatever their stage."""
