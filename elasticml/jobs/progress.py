@@ -16,6 +16,8 @@ from elasticml.jobs.status import JobStatus
 
 #: Seconds between lines where the output is no terminal.
 QUIET_S = 5.0
+#: Seconds before the first of them: what goes wrong at once needs no progress.
+FIRST_S = 1.0
 _TOLD = ("MemberLost", "MemberNoticed", "GroupReturned")
 
 
@@ -75,7 +77,11 @@ class Progress:
         now_s = self._clock()
         ended = self._status.is_over and not self._is_over
         self._is_over = self._status.is_over
-        if ended or self._said_s is None or now_s - self._said_s >= QUIET_S:
+        if self._said_s is None:
+            self._said_s = now_s - QUIET_S + FIRST_S
+        if ended and self._status.state == "failed":
+            return  # whoever waits for the result says why, once
+        if ended or now_s - self._said_s >= QUIET_S:
             self._said_s = now_s
             self._console.print(self._line(), soft_wrap=True)
 

@@ -25,13 +25,18 @@ def shown(batches, *, terminal, step_s=1.0):
 def test_a_log_gets_a_line_every_few_seconds_at_most():
     batches = [[STARTED], *([ended(r, float(r))] for r in range(10)), [OVER]]
     lines = shown(batches, terminal=False).splitlines()
-    assert len(lines) == 2 + 10 // QUIET_S
+    assert len(lines) == 1 + 10 // QUIET_S  # after 1 and 6 seconds, and at the end
     assert lines[-1].endswith("done after 9.0 s: 10 rounds")
 
 
 def test_the_end_is_told_once():
     lines = shown([[STARTED], [OVER], []], terminal=False, step_s=0.0).splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 1
+
+
+def test_what_fails_at_once_is_told_by_its_error_alone():
+    failed = {**OVER, "state": "failed", "reason": "no such label"}
+    assert shown([[STARTED], [failed], []], terminal=False, step_s=0.0) == ""
 
 
 def test_a_terminal_shows_who_was_lost():
