@@ -288,7 +288,7 @@ class Driver:
         n_working = len(state.membership.working())
         # A round under way goes on with whoever there is: more can join only at the next one.
         if n_working < (max(1, state.settings.members_min) if self.at_round_start else 1):
-            revived = [] if n_working else self.waiting.revive(now_s, self.at_round_start)
+            revived = self.waiting.revive(now_s, self.at_round_start)
             if revived or self.boundary.held(now_s):
                 self.waiting.over()
                 return revived

@@ -8,6 +8,9 @@ from elasticml.control.mobility import Mobility
 from elasticml.control.rounds import Rounds
 from elasticml.control.state import JobState
 
+#: Phases of planned losses that an idle round takes at its beginning.
+EXCHANGE_PHASES = ("broadcast", "compute", "reduce", "apply")
+
 
 class Waiting:
     """Keeps a waiting job's rounds going, so that faults planned by round still come."""
@@ -34,24 +37,33 @@ class Waiting:
             return []
         self._since_s += pace_s
         row = rounds.last_row or {"objective": None, "objective_kind": None}
-        commands = rounds.finish(row, now_s, idle=True)
+        # What was planned for an exchange of the new round comes now: there is none.
+        commands = rounds.finish(row, now_s, idle=True) + rounds.due_loss(*EXCHANGE_PHASES)
         # Within a round the boundary, which takes planned returns, is not reached.
         return commands if at_round_start else commands + rounds.due_return()
 
     def revive(self, now_s: float, at_round_start: bool) -> list[Command]:
-        """When everybody is lost: have newcomers take over the open chunks.
+        """Have newcomers take over the open chunks when everybody, or too many, were lost.
 
         The trainer has no stand-in for them yet, so that they must not become a group. Sealed
         groups wait for the round's end as always, and for as many newcomers as have vanished with
         them: those are left to them. Only where nothing but groups is left, the round would have
         no end, and they come back within it.
         """
-        mobility = self._mobility
+        mobility, ledger = self._mobility, self._state.ledger
         if mobility.rereading:
             return []
-        if self._state.ledger.open:
-            return mobility.reread(readers_max=len(self._state.ledger.open))
-        if at_round_start:
+        n_working = len(self._state.membership.working())
+        if not ledger.open:
+            if n_working or at_round_start:
+                return []
+            commands = mobility.commit_returns(now_s)
+            return commands + self._boundary.activate() + mobility.readmit(now_s)
+        if not n_working:
+            return mobility.reread(readers_max=len(ledger.open))
+        n_spares = len(self._state.membership.stage("spare"))
+        is_enough = n_working + n_spares >= self._state.settings.members_min
+        if not n_spares or not (is_enough or n_spares >= len(ledger.open)):
             return []
-        commands = mobility.commit_returns(now_s)
-        return commands + self._boundary.activate() + mobility.readmit(now_s)
+        # Spares have the fewest examples, so that they come before those who work.
+        return mobility.reread(readers_max=min(n_spares, len(ledger.open)))

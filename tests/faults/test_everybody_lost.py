@@ -1,4 +1,4 @@
-"""Everybody is lost at once; whoever comes in their place has all examples again."""
+"""Too many are lost to go on; whoever comes in their place has all examples again."""
 
 from __future__ import annotations
 
@@ -45,3 +45,27 @@ async def test_rounds_wait_for_a_planned_return_though_they_cannot_begin(jobs):
     ]
     row = await last_row(jobs, "star", *faults)
     assert (row["absent_examples"], row["members"]) == (0, N_MEMBERS)
+
+
+async def test_losses_and_returns_come_in_order_while_a_job_stalls(jobs):
+    # The second loss waited for a round with an exchange, until after its return.
+    job = jobs(
+        "tree",
+        faults=[
+            {"round": 2, "lose": 2, "how": "kill"},
+            {"round": 3, "lose": 1, "how": "kill"},
+            {"round": 5, "return": 1},
+            {"round": 6, "return": 2},
+        ],
+    )
+    job.record["absent"] = "stall"
+    world = await job.train()
+    await finish(world)
+    injected = world.events("FaultInjected")
+    assert [(r["round"], r["kind"]) for r in injected] == [
+        (2, "lose"),
+        (3, "lose"),
+        (5, "return"),
+        (6, "return"),
+    ]
+    assert world.shell.journal.rows[-1]["absent_examples"] == 0

@@ -72,3 +72,38 @@ def test_round_under_way_goes_on_below_the_fewest_members():
     made.run(lambda k: 0)
     assert made.ended is not None
     assert any(record.fields.get("phase") == "correct" for record in made.story)
+
+
+def lost_between_rounds(n_lost: int, members_min: int) -> PureWorld:
+    """Lose members of three after the first round, before the next one has begun."""
+    made = PureWorld(Settings(start_members=3, n_blocks=2, members_min=members_min))
+    names = [made.join() for _ in range(3)]
+    while "RoundEnded" not in [record.event for record in made.story]:
+        assert made.step(0)
+    for name in names[:n_lost]:
+        made.kill(name)
+    made.settle(lambda key: key[2] == "up")
+    assert made.driver.at_round_start
+    assert len(made.driver.state.ledger.open) == n_lost
+    return made
+
+
+@pytest.mark.parametrize(("n_lost", "members_min", "n_join"), [(1, 3, 1), (2, 3, 2), (2, 2, 1)])
+def test_newcomers_take_over_what_was_lost_with_too_many_to_go_on(n_lost, members_min, n_join):
+    # What was lost was no group, as no round had begun without it, and nobody was to take it
+    # over while some worked: idle rounds to the end.
+    made = lost_between_rounds(n_lost, members_min)
+    for _ in range(n_join):
+        made.join()
+    made.settle()
+    assert made.ended is not None
+    assert made.driver.members_at_end == 3 - n_lost + n_join
+    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+
+
+def test_too_few_newcomers_wait_for_others():
+    made = lost_between_rounds(2, 3)
+    made.join()
+    made.settle()
+    assert made.driver.mobility.rereading == {}
+    assert len(made.delivered) == 1
