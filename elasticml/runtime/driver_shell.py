@@ -93,13 +93,16 @@ class DriverShell:
         self._start_s = clock()
         self._injector = injector
         self._buffers = Buffers()
-        hello = {
-            "job": record["job"],
-            "kind": "driver",
-            "transport": (record.get("collective") or {}).get("transport", "auto"),
-        }
+        choice = (record.get("collective") or {}).get("transport", "auto")
+        hello = {"job": record["job"], "kind": "driver", "transport": choice}
         self._roster = Roster(
-            transport, hello, self._allocate, self._on_frame, self._on_arrival, self._on_lost
+            transport,
+            hello,
+            self._allocate,
+            self._on_frame,
+            self._on_arrival,
+            self._on_lost,
+            self._on_refused,
         )
         self._compute_s: dict[str, float] = {}
         self._member_bytes: dict[str, int] = {}
@@ -162,8 +165,14 @@ class DriverShell:
     def _on_arrival(self, arrival: int, message: Mapping[str, Any]) -> None:
         self.feed(decode({**message, "type": "Arrived", "arrival": arrival}))
 
+    def _on_refused(self, error: ElasticmlError) -> None:
+        # Later a worker that cannot take part is one fewer to choose from.
+        if self.driver.state.stage == "gathering":
+            self._fail(error)
+
     def worker_removed(self, address: str) -> None:
         """Handle the scheduler's word that a worker is gone."""
+        self._roster.uninvite(address)
         record = self.driver.state.membership.at(address)
         if record is not None:
             self.feed(ev.Lost(cause="scheduler", member=record.id, reason="closed"))
@@ -179,8 +188,7 @@ class DriverShell:
         if message["type"] == "Failed" and message.get("error"):
             self.error = dict(message["error"])
             message = {k: v for k, v in message.items() if k != "error"}
-        event = decode(message)
-        self.feed(event)
+        self.feed(decode(message))
 
     def _on_partial(self, member: MemberId, frame: Frame) -> None:
         self._compute_s.update(frame.prefix.get("compute_s") or {})

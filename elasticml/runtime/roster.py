@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from elasticml.collective.frames import Frame
-from elasticml.collective.transport import Allocate, LinkClosedError, Transport
+from elasticml.collective.transport import Allocate, Link, LinkClosedError, Transport
 from elasticml.errors import ElasticmlError
 from elasticml.runtime.peer import Peer
 from elasticml.terms import MemberId
 
 logger = logging.getLogger(__name__)
+
+#: How often a worker is tried that does not answer: it may be stopped, or too busy for a while.
+CONNECTS_MAX = 100
+#: Pause after the first try that failed, and the longest; each is twice the one before.
+PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
 
 
 class Roster:
@@ -32,6 +37,10 @@ class Roster:
         A worker offers itself; the number is answered by ``welcome``.
     on_lost : callable (MemberId, str)
         A living member's link is gone.
+    on_refused : callable (ElasticmlError)
+        A worker cannot take part, and trying again would not help.
+    pause : callable (float)
+        Waits for so many seconds.
     """
 
     def __init__(
@@ -42,6 +51,8 @@ class Roster:
         on_frame: Callable[[MemberId, Frame], None],
         on_arrival: Callable[[int, Mapping[str, Any]], None],
         on_lost: Callable[[MemberId, str], None],
+        on_refused: Callable[[ElasticmlError], None],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._transport = transport
         self._hello = hello
@@ -49,6 +60,8 @@ class Roster:
         self._on_member_frame = on_frame
         self._on_arrival = on_arrival
         self._on_lost = on_lost
+        self._on_refused = on_refused
+        self._pause = pause
         self._peers: dict[MemberId, Peer] = {}
         self._member_of: dict[Peer, MemberId] = {}
         self._arrivals: dict[int, Peer] = {}
@@ -69,17 +82,36 @@ class Roster:
             self._tasks.add(task)
             task.add_done_callback(lambda done: self._forget(address, done))
 
+    def uninvite(self, address: str) -> None:
+        """Stop trying to reach a worker that is gone; links that are open end by themselves."""
+        if address in self._invited and address not in self._address_of.values():
+            self._invited.pop(address).cancel()
+
     def _forget(self, address: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._invited.get(address) is task:
             del self._invited[address]
 
+    async def _connect(self, address: str) -> Link | None:
+        """Open a link, trying again while nobody answers; None when there will be none."""
+        pause_s = PAUSE_S_MIN
+        for _ in range(CONNECTS_MAX):
+            try:
+                return await self._transport.connect(address, self._hello)
+            except LinkClosedError as error:
+                logger.info("worker %s does not answer: %s", address, error)
+            except ElasticmlError as error:
+                logger.warning("worker %s cannot take part: %s", address, error)
+                self._on_refused(error)
+                return None
+            await self._pause(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        logger.warning("worker %s is given up after %d tries", address, CONNECTS_MAX)
+        return None
+
     async def _serve(self, address: str) -> None:
-        try:
-            link = await self._transport.connect(address, self._hello)
-        except (LinkClosedError, ElasticmlError) as error:
-            log = logger.info if isinstance(error, LinkClosedError) else logger.warning
-            log("worker %s cannot take part: %s", address, error)
+        link = await self._connect(address)
+        if link is None:
             return
         peer = Peer(link, self._allocate, self._on_frame, self._on_closed)
         self._address_of[peer] = address
