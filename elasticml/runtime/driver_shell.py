@@ -166,8 +166,7 @@ class DriverShell:
         self.feed(decode({**message, "type": "Arrived", "arrival": arrival}))
 
     def _on_refused(self, error: ElasticmlError) -> None:
-        # Later a worker that cannot take part is one fewer to choose from.
-        if self.driver.state.stage == "gathering":
+        if self.driver.state.stage == "gathering":  # later it is just one worker fewer
             self._fail(error)
 
     def worker_removed(self, address: str) -> None:
