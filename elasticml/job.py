@@ -18,6 +18,7 @@ from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler
 from elasticml.jobs.job_file import JobFile
 from elasticml.jobs.record import RECORD_VERSION
 from elasticml.jobs.result import Result
+from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.schema import unknown_choice
 from elasticml.jobs.settings import (
     Absent,
@@ -275,6 +276,8 @@ class Job:
         JobFailedError
             When the job failed at run time.
         """
+        if run_dir is not None:
+            check_free(Path(run_dir))  # before a job runs whose story cannot be written
         return self.start(client).result(
             progress=progress, run_dir=run_dir, watchers=watchers, cluster=cluster, cancels=True
         )

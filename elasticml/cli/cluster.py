@@ -35,6 +35,7 @@ def client_of(cluster: Cluster, *, verbose: bool = False) -> Iterator[Client]:
     if isinstance(cluster, Address):
         from distributed import Client
 
+        quieten(verbose)
         try:
             client = Client(cluster.address, timeout=CONNECT_S)
         except (OSError, ValueError) as error:
@@ -53,14 +54,20 @@ def client_of(cluster: Cluster, *, verbose: bool = False) -> Iterator[Client]:
     with local:
         from distributed import Client
 
+        quieten(verbose)
         with Client(local) as client:
             yield client
 
 
 def quieten(verbose: bool) -> None:
-    """Keep Dask's talk of lost connections off the terminal; a lost member is no news here."""
+    """Keep Dask's talk of lost connections off the terminal; a lost member is no news here.
+
+    To be called again after Dask's import, which gives its loggers levels of their own.
+    """
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
         return
-    for name in ("distributed", "tornado", "asyncio"):
+    families = ("distributed", "tornado", "asyncio")
+    children = [n for n in logging.root.manager.loggerDict if n.partition(".")[0] in families]
+    for name in (*families, *children):
         logging.getLogger(name).setLevel(logging.CRITICAL)

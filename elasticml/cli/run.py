@@ -54,18 +54,19 @@ def run(
     from elasticml.cli.cluster import client_of
     from elasticml.job import Job
     from elasticml.jobs.job_file import read_job_file
-    from elasticml.jobs.run_directory import default_run_path, json_safe
+    from elasticml.jobs.run_directory import check_free, default_run_path, json_safe
     from elasticml.jobs.settings import LocalWorkers
     from elasticml.terms import parse_size
 
     file = read_job_file(job, settings)
     made = Job.from_file(file)
+    path = out or default_run_path(file.name, datetime.now())
+    check_free(path)
     if isinstance(file.cluster, LocalWorkers):
         # Nothing is started for a job that cannot run.
         made.check_data()
         if file.cluster.memory != "auto":
             made.check_memory(parse_size(file.cluster.memory))
-    path = out or default_run_path(file.name, datetime.now())
     with client_of(file.cluster, verbose=verbose) as client:
         result = made.run(
             client,

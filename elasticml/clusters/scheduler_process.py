@@ -90,10 +90,13 @@ class SchedulerProcess:
             raise failure
 
     async def _start(self) -> tuple[Scheduler, Keeper]:
+        import dask
         from distributed.scheduler import Scheduler
 
         from elasticml.clusters.keeper import Keeper
 
+        # Dask's scheduler has a working folder, too; it would be left where temporary files go.
+        dask.config.set({"temporary-directory": self._options.scratch_dir})
         shown = self._options.dashboard_address
         scheduler = await Scheduler(
             host="127.0.0.1",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from elasticml.data.source import Source
-from elasticml.errors import ElasticmlError, error_from_dict
+from elasticml.errors import ConfigError, DataError, ElasticmlError, error_from_dict
 from elasticml.jobs.record import job_of
 from elasticml.jobs.result import Result, evaluate, make_result
 from elasticml.jobs.run_directory import RunDirectory
@@ -74,7 +74,8 @@ def follow(
     Raises
     ------
     ElasticmlError
-        What made the job fail; what there is of the run has been written before.
+        What made the job fail; what there is of the run has been written before. Of a run that has
+        not begun, because job or data are wrong, nothing is left.
     KeyboardInterrupt
         After an interrupt, when what there is has been written.
     """
@@ -106,7 +107,11 @@ def _follow(
         _rescue(handle, job, directory, story, "interrupted")
         raise
     except ElasticmlError as error:
-        _rescue(handle, job, directory, story, error.message)
+        has_begun = any(record["event"] == "RoundEnded" for record in story)
+        if directory is not None and isinstance(error, ConfigError | DataError) and not has_begun:
+            directory.discard()  # nothing half-written: the same command works once it is put right
+        else:
+            _rescue(handle, job, directory, story, error.message)
         raise
     if directory is not None:
         _write_report(directory.path)
@@ -123,11 +128,11 @@ def _collect(
     outcome = handle.outcome()
     run_dir = None if directory is None else directory.path
     result = make_result(outcome, job=job, story=story, run_dir=run_dir)
+    if outcome.state == "failed" and outcome.error is not None:
+        raise error_from_dict(dict(outcome.error))
     if directory is not None:
         # Evaluation may take long: what is known is written before it.
         result.write(directory)
-    if outcome.state == "failed" and outcome.error is not None:
-        raise error_from_dict(dict(outcome.error))
     if evaluates and outcome.state == "done":
         result = evaluate(
             result, outcome, record=handle.spec, source=handle.source, test=handle.test

@@ -88,6 +88,32 @@ def default_run_path(name: str, now: datetime) -> Path:
     return path
 
 
+def check_free(path: Path) -> None:
+    """Prove, as far as that goes without writing, that a run can be written to a directory.
+
+    Raises
+    ------
+    ConfigError
+        When the directory holds a run, or is none, or cannot be made or written.
+    """
+    if (path / "story.jsonl").exists():
+        raise ConfigError(
+            f"{path}: holds a run already; give another directory or remove it", path=str(path)
+        )
+    # An absolute path ends at a root, which exists.
+    nearest = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    if not nearest.is_dir():
+        raise _cannot_write(path, f"{nearest} is a file")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise _cannot_write(path, f"no permission to write to {nearest}")
+
+
+def _cannot_write(path: Path, why: str | None) -> ConfigError:
+    return ConfigError(
+        f"{path}: a run cannot be written there: {why}; give another directory", path=str(path)
+    )
+
+
 class RunDirectory:
     """Writes a run: the story and the history line by line, everything else whole at its end.
 
@@ -104,6 +130,8 @@ class RunDirectory:
         #: Columns of the history as it stands in the file.
         self._columns: list[str] = []
         self._rows: list[Row] = []
+        #: Directories that were made for the run, the innermost first.
+        self._made: list[Path] = []
 
     def open(self, job: Mapping[str, Any]) -> RunDirectory:
         """Make the directory and write ``job.yaml``.
@@ -118,23 +146,16 @@ class RunDirectory:
         ConfigError
             When the directory holds a run, or cannot be written.
         """
+        check_free(self.path)
+        self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if (self.path / "story.jsonl").exists():
-                raise ConfigError(
-                    f"{self.path}: holds a run already; give another directory or remove it",
-                    path=str(self.path),
-                )
             text = yaml.safe_dump(dict(job), sort_keys=False, default_flow_style=None, width=100)
             write_whole(self.path / "job.yaml", text.encode())
             self._story = (self.path / "story.jsonl").open("w", encoding="utf-8")
             self._history = (self.path / "history.csv").open("w", encoding="utf-8", newline="")
         except OSError as error:
-            raise ConfigError(
-                f"{self.path}: a run cannot be written there: {error.strerror}; give another "
-                f"directory",
-                path=str(self.path),
-            ) from None
+            raise _cannot_write(self.path, error.strerror) from None
         self._set_columns(list(FIRST_COLUMNS))
         return self
 
@@ -183,6 +204,17 @@ class RunDirectory:
         """Write ``summary.json``."""
         text = json.dumps(json_safe(summary), indent=2)
         write_whole(self.path / "summary.json", (text + "\n").encode())
+
+    def discard(self) -> None:
+        """Remove the run, and the directories that were made for it: it has never begun."""
+        self.close()
+        for name in ("job.yaml", "story.jsonl", "history.csv"):
+            (self.path / name).unlink(missing_ok=True)
+        for made in self._made:
+            try:
+                made.rmdir()
+            except OSError:  # something of somebody else's is in it
+                return
 
     def close(self) -> None:
         """Close the files; what was recorded stays."""

@@ -1,8 +1,7 @@
-"""``elasticml run`` and handles on real workers: kills, bad data, interrupts, dying clients."""
+"""``elasticml run`` and handles on real workers: kills, interrupts, dying clients."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import signal
@@ -98,29 +97,6 @@ def test_a_run_with_a_kill_and_a_return_leaves_everything_in_its_directory(tmp_p
     assert "<svg" in (tmp_path / "run" / "report.html").read_text()
     again = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())
     assert (again["cluster"]["workers"], again["faults"][0]["lose"]) == (3, 1)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (gzip.compress(b""), "no examples"),
-        (gzip.compress(b"1 1:1\n-1 1:2\n" * 500)[:60], "train"),
-        (b"1 1:1\n-1 1:nan\n", "line 2"),
-        (b"1 1:1\n-1 1:2\n2 1:3\n", "3 distinct labels"),
-        (b"1 -1:1\n-1 1:2\n", "line 1"),
-    ],
-    ids=["empty gz", "cut gz", "NaN", "third label", "negative index"],
-)
-def test_bad_data_are_one_line_and_exit_2(tmp_path: Path, content: bytes, said: str) -> None:
-    (tmp_path / "train").write_bytes(content)
-    job = {**JOB, "data": {"format": "svmlight", "path": "train"}}
-    code, out, err = run(tmp_path, job)
-    assert (code, out) == (2, ""), err
-    last = err.splitlines()[-1]
-    assert last.startswith("elasticml: ")
-    assert said in last
-    assert "Traceback" not in err
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["error"] in last
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

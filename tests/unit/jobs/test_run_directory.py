@@ -16,6 +16,7 @@ from elasticml.errors import ConfigError
 from elasticml.jobs.run_directory import (
     FIRST_COLUMNS,
     RunDirectory,
+    check_free,
     columns_of,
     default_run_path,
     json_safe,
@@ -110,6 +111,38 @@ def test_a_directory_that_holds_a_run_is_left_alone(tmp_path):
     RunDirectory(tmp_path).open(JOB).close()
     with pytest.raises(ConfigError, match="holds a run already; give another directory"):
         RunDirectory(tmp_path).open(JOB)
+
+
+def test_what_is_discarded_leaves_nothing_that_it_has_made(tmp_path):
+    # A run of wrong data left a directory, so that the same command was refused for it after the
+    # data had been put right.
+    directory = RunDirectory(tmp_path / "runs" / "one").open(JOB)
+    directory.record([{"event": "JobStarted"}])
+    directory.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_discarded_leaves_what_others_have_made(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "runs").mkdir()
+    RunDirectory(tmp_path).open(JOB).discard()
+    directory = RunDirectory(tmp_path / "runs" / "one").open(JOB)
+    (tmp_path / "runs" / "one" / "plot").write_text("mine")
+    directory.discard()
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == [
+        "notes",
+        "runs",
+        "runs/one",
+        "runs/one/plot",
+    ]
+
+
+def test_a_place_is_checked_without_writing(tmp_path, monkeypatch):
+    check_free(tmp_path / "new" / "run")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match="no permission to write"):
+        check_free(tmp_path / "new" / "run")
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):

@@ -1,0 +1,214 @@
+"""Every bad input through the command line: one line, exit 2, and nothing is left of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import elasticml as em
+
+pytestmark = pytest.mark.cluster
+
+WAIT_S = 120
+GOOD = "".join(f"{1 if i % 2 else -1} 1:{i % 7} 3:{i % 5}\n" for i in range(60))
+JOB: dict[str, Any] = {
+    "data": {"format": "svmlight", "path": "train"},
+    "algorithm": {"name": "batch_gradient"},
+    "cluster": {"kind": "local", "workers": 2},
+    "stop": {"rounds": 3},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a command has come to, and what it left in its folder besides what was there."""
+
+    code: int
+    out: str
+    err: str
+    left: list[str] = field(default_factory=list)
+
+
+def run(folder: Path, job: dict[str, Any] | str, *options: str) -> Ended:
+    """Run a job in its folder, with a folder of its own for temporary files and cached data."""
+    text = job if isinstance(job, str) else yaml.safe_dump(job)
+    (folder / "job.yaml").write_text(text)
+    (folder / "tmp").mkdir()
+    before = {*folder.rglob("*")}
+    paths = {"TMPDIR": folder / "tmp", "ELASTICML_CACHE": folder / "cache"}
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticml", "run", "job.yaml", *options],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(em.__file__).parents[1]),
+            **{name: str(path) for name, path in paths.items()},
+        },
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    left = sorted(str(p.relative_to(folder)) for p in {*folder.rglob("*")} - before)
+    return Ended(done.returncode, done.stdout, done.stderr, left)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of all processes that were started with this folder for temporary files."""
+    mark = f"TMPDIR={folder / 'tmp'}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # it has just ended, or is somebody else's
+    return found
+
+
+def check_refused(folder: Path, ended: Ended, said: str) -> None:
+    assert (ended.code, ended.out) == (2, ""), ended.err
+    lines = [line for line in ended.err.splitlines() if line.startswith("elasticml: ")]
+    assert len(lines) == 1, ended.err
+    assert said in lines[0]
+    assert "Traceback" not in ended.err
+    assert [path for path in ended.left if not path.startswith("cache")] == []
+    assert processes_of(folder) == []
+
+
+def of(section: str, **changes: Any) -> dict[str, Any]:
+    return {**JOB, section: {**JOB[section], **changes}}
+
+
+ONE_BASED = of("data", zero_based=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "job", "said"),
+    [
+        (None, JOB, "train does not exist"),
+        (b"", JOB, "train is empty (0 bytes)"),
+        (GOOD, of("data", test="nothing"), "nothing does not exist"),
+        (GOOD, of("data", path="."), "is a directory"),
+        (GOOD, of("data", paht="x"), "did you mean 'path'?"),
+        (GOOD, {**JOB, "algoritm": {}}, "did you mean 'algorithm'?"),
+        (GOOD, of("algorithm", l22=1), "did you mean 'l2'?"),
+        (GOOD, of("algorithm", l2=-1), "algorithm.l2: got -1"),
+        (GOOD, of("cluster", workers=0), "cluster.workers: got 0, wanted at least 1"),
+        (
+            GOOD,
+            {**of("cluster", memory="256 MiB"), "data": {**JOB["data"], "chunk_size": "200 MiB"}},
+            "got 200.0 MiB, wanted at most 153.6 MiB",
+        ),
+        (GOOD, {**JOB, "faults": [{"round": 1, "lose": 3}]}, "2 of 2 members"),
+        (GOOD, {**JOB, "faults": [{"round": 1, "losee": 1}]}, "did you mean 'lose'?"),
+        (GOOD, {**JOB, "members": {"start": 3}}, "wanted at most cluster.workers, 2"),
+        (GOOD, {**JOB, "stop": {"gap": 1e-3}}, "give rounds or seconds"),
+        (GOOD, "data: [", "no YAML"),
+        (GOOD, "", "wanted sections"),
+    ],
+    ids=[
+        "missing file",
+        "empty file",
+        "missing test file",
+        "folder",
+        "unknown data key",
+        "unknown section",
+        "unknown algorithm key",
+        "negative penalty",
+        "0 workers",
+        "chunk larger than a worker",
+        "more lost than there",
+        "unknown fault key",
+        "more members than workers",
+        "no end",
+        "no YAML",
+        "nothing",
+    ],
+)
+def test_what_can_be_known_before_anything_starts(
+    tmp_path: Path, content: bytes | str | None, job: dict[str, Any] | str, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "train").write_bytes(content.encode() if isinstance(content, str) else content)
+    ended = run(tmp_path, job, "--out", "run")
+    check_refused(tmp_path, ended, said)
+    # Not even Dask was asked: there is nothing but the one line.
+    assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "job", "said"),
+    [
+        (gzip.compress(b""), JOB, "the data holds no examples"),
+        (gzip.compress(GOOD.encode() * 50)[:-20], JOB, "the gzip data end early or are damaged"),
+        (GOOD + "1 1:nan\n", JOB, "line 61, column 3: value is 'nan'"),
+        (GOOD + "nan 1:1\n", JOB, "line 61, column 1: label is 'nan'"),
+        (GOOD + "3 1:1\n", JOB, "3 distinct labels (-1, 1, 3)"),
+        (GOOD + "1 0:1\n", ONE_BASED, "line 61, column 3: feature index is 0 in a file taken as"),
+        (GOOD + "1 -3:1\n", JOB, "line 61, column 3: feature index is -3"),
+        (GOOD + "1 3:1 3:2\n", JOB, "line 61: feature index 3 stands twice"),
+        (GOOD, of("algorithm", class_weight={5: 2.0}), "names label 5"),
+        (GOOD, of("data", chunk_size="1 TiB"), "60 % of a worker's memory"),
+    ],
+    ids=[
+        "empty gz",
+        "truncated gz",
+        "NaN",
+        "NaN label",
+        "third label",
+        "index 0 in a one-based file",
+        "negative index",
+        "index twice",
+        "weight of a class that is not there",
+        "chunk larger than any worker",
+    ],
+)
+def test_what_only_the_members_see(
+    tmp_path: Path, content: bytes | str, job: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "train").write_bytes(content.encode() if isinstance(content, str) else content)
+    check_refused(tmp_path, run(tmp_path, job, "--out", "runs/deep/run"), said)
+
+
+def test_a_place_that_holds_something_else_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train").write_text(GOOD)
+    (tmp_path / "run").write_text("something else")
+    ended = run(tmp_path, JOB, "--out", "run")
+    check_refused(tmp_path, ended, "run is a file")
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_folder_that_was_there_stays_with_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "train").write_text(GOOD + "3 1:1\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes").write_text("mine")
+    check_refused(tmp_path, run(tmp_path, JOB, "--out", "run"), "3 distinct labels")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes"]
+
+
+def test_unsorted_indices_and_a_wider_test_file_are_no_errors_and_are_told(tmp_path: Path) -> None:
+    (tmp_path / "train").write_text(GOOD + "1 3:1 1:2\n")
+    (tmp_path / "test").write_text("1 1:2 9:3\n-1 1:2 3:1\n")
+    ended = run(tmp_path, of("data", test="test"), "--out", "run", "--json")
+    assert ended.code == 0, ended.err
+    summary = json.loads(ended.out.splitlines()[-1])
+    assert (summary["examples"], summary["features"]) == (61, 3)
+    assert summary["test_notes"] == ["1 values in columns beyond the 3 of the model were dropped"]
+    lines = (tmp_path / "run" / "story.jsonl").read_text().splitlines()
+    story = [json.loads(line) for line in lines]
+    notes = next(record["notes"] for record in story if record["event"] == "DataLoaded")
+    assert notes == ["1 rows with unsorted indices were sorted"]
+    assert [path for path in ended.left if path.startswith("tmp")] == []
+    assert processes_of(tmp_path) == []
