@@ -1,8 +1,8 @@
 """The two halves of an algorithm: a trainer that merges on the driver, a solver on each member.
 
 A trainer is a generator. It yields an :class:`Exchange` and is sent the :class:`Outcome`; at the
-end of each round it yields a :class:`RoundEnd` and is sent ``True`` to go on or ``False`` to stop;
-it returns a :class:`Model`. It never sees a member, a process or a clock: only sums, and which of
+end of each round it yields a :class:`RoundEnd` and is sent a :class:`Proceed`, true to go on; it
+returns a :class:`Model`. It never sees a member, a process or a clock: only sums, and which of
 the examples they contain.
 
 Source: Listing 1 of the uni-task paper, recast so that the merge is a pure generator.
@@ -75,6 +75,8 @@ class Outcome:
     opened: GroupId | None = None
     #: The open group's share of the last kept exchange, where the tree or a parting member had it.
     anchor: Anchor | None = None
+    #: How many members' partials are in the sum.
+    members: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,10 @@ class RoundEnd:
     #: Mean loss plus penalty at the model with which the round began.
     objective: float | None
     objective_kind: Literal["exact", "estimated", "bound"] = "exact"
+    #: Certified duality gap at the same model.
     gap: float | None = None
+    #: The gap is an upper bound: examples were absent when it was taken.
+    gap_is_bound: bool = False
     step: float | None = None
     #: Number of stand-ins (groups of absent chunks) in this round's objective.
     stand_ins: int = 0
@@ -97,6 +102,23 @@ class RoundEnd:
     next_model: Arrays = field(default_factory=dict)
     #: Objective at ``next_model`` where it is known without another exchange.
     next_objective: float | None = None
+    #: Certified gap at ``next_model`` where it is known; what ``stop: {gap: ...}`` looks at.
+    next_gap: float | None = None
+    next_gap_is_bound: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proceed:
+    """The answer to a :class:`RoundEnd`; true when the trainer shall go on."""
+
+    go_on: bool
+    #: Settings that a policy wants changed from the next round on, by name; a trainer takes those
+    #: that it knows and leaves the rest.
+    tuned: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether to go on."""
+        return self.go_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +132,7 @@ class Model:
     #: Objective at ``arrays`` over all examples; None when examples are absent at the end.
     objective: float | None = None
     gap: float | None = None
+    gap_is_bound: bool = False
 
 
 Trainer = Generator[Exchange | RoundEnd, Any, Model]
@@ -134,6 +157,8 @@ class Work:
     model: Arrays
     parameters: Mapping[str, Scalar]
     returns: Mapping[str, tuple[int, ...]]
+    #: Members that take part when the exchange starts: the papers' K.
+    members: int = 1
 
 
 class Solver(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from elasticml.control.commands import Command, GiveChunks, LoadChunks
 from elasticml.control.events import ChunksLoaded, MoveFailed
-from elasticml.control.policy import GroupView, MemberView, Policy, View
+from elasticml.control.policy import GroupView, MemberView, Policy, Readmit, View
 from elasticml.control.state import JobState
 from elasticml.terms import ChunkId, GroupId, MemberId
 
@@ -190,6 +190,8 @@ class Mobility:
         commands: list[Command] = []
         for policy in self.policies:
             for suggestion in policy.suggest(self.view(now_s)):
+                if not isinstance(suggestion, Readmit):
+                    continue
                 group = self.state.ledger.groups.get(suggestion.group)
                 living = self.state.membership.members
                 if group is None or group.id in self.returning:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
-from elasticml.terms import GroupId, MemberId
+from elasticml.terms import ChunkId, GroupId, MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,17 @@ class MemberView:
 
     id: MemberId
     host: str
+    #: Examples that it owns.
     rows: int
+    stage: Literal["spare", "active", "leaving"] = "active"
+    #: When it will go, if it has a notice; seconds since the job began.
+    deadline_s: float | None = None
+    #: Compute seconds of the last rounds in which it took part, newest last.
+    seconds: tuple[float, ...] = ()
+    #: The same divided by the examples that it owned in that round.
+    seconds_per_row: tuple[float, ...] = ()
+    #: Memory for chunk bodies; None where unknown.
+    limit_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +37,46 @@ class GroupView:
     former: tuple[MemberId, ...]
     rows: int
     absent_since_s: float
+    chunks: tuple[ChunkId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One finished round, as the history has it."""
+
+    round: int
+    #: Seconds since the job began, at its end.
+    seconds: float
+    #: Members that took part.
+    members: int
+    objective: float | None = None
+    #: Certified gap at the model with which the round ended; None where none was taken.
+    gap: float | None = None
+    gap_is_bound: bool = False
+
+
+class Chunks(Protocol):
+    """Looks chunks up in the ledger as it stands at this boundary; changes nothing."""
+
+    def of(self, member: MemberId) -> tuple[ChunkId, ...]:
+        """Chunks that a member owns, ascending."""
+        ...
+
+    def held_by(self, member: MemberId) -> frozenset[ChunkId]:
+        """Chunks whose body a member has, owned or not."""
+        ...
+
+    def holders(self, chunk: ChunkId) -> frozenset[MemberId]:
+        """Members that have a chunk's body."""
+        ...
+
+    def rows(self, chunk: ChunkId) -> int:
+        """Examples in a chunk."""
+        ...
+
+    def nbytes(self, chunk: ChunkId) -> int:
+        """Bytes of a chunk's body."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +89,94 @@ class View:
     groups: tuple[GroupView, ...]
     #: Ready members without chunks, and not promised any.
     spares: tuple[MemberView, ...]
+    #: Members that own chunks and stay.
     working: tuple[MemberView, ...]
+    #: Members with a notice.
+    leaving: tuple[MemberView, ...] = ()
+    #: Finished rounds, oldest first.
+    history: Sequence[Progress] = ()
+    chunks: Chunks | None = None
+    #: The settings that policies have tuned so far.
+    tuned: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+    #: Members asked for that have not come yet.
+    requested: int = 0
+    #: Bytes a second that chunk moves are taken to reach.
+    move_bytes_per_s: float = 200e6
+    #: Of the job: with the round it is the only source of chance that a policy has.
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readmit:
-    """Bring a group back: the share of ``former[i]`` goes to ``targets[i]``."""
+    """Bring a group back: the share of ``former[i]`` goes to ``targets[i]``.
+
+    With ``owners`` every chunk goes to the member that it names instead.
+    """
 
     group: GroupId
     targets: tuple[MemberId, ...]
     why: str
+    owners: Mapping[ChunkId, MemberId] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Change owners before the next round; the round waits for it.
+
+    Where the target holds the body already, only the chunk's state travels.
+    """
+
+    targets: Mapping[ChunkId, MemberId]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicate:
+    """Copy bodies to further holders while rounds go on, at a limited rate; owners stay."""
+
+    targets: Mapping[ChunkId, MemberId]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discard:
+    """Have a holder that does not own these chunks drop its copies."""
+
+    member: MemberId
+    chunks: tuple[ChunkId, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    """Empty members before the next round and give their containers back.
+
+    ``targets`` says where the chunks go; without it they go round-robin to those that stay.
+    """
+
+    members: tuple[MemberId, ...]
+    why: str
+    targets: Mapping[ChunkId, MemberId] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Ask the cluster for so many more members."""
+
+    count: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tune:
+    """Change a setting of the algorithm from the next round on."""
+
+    name: str
+    value: float | int | str | bool
+    why: str
+
+
+Suggestion = Readmit | Move | Replicate | Discard | Retire | Request | Tune
 
 
 class Policy(Protocol):
@@ -56,6 +184,10 @@ class Policy(Protocol):
 
     name: str
 
-    def suggest(self, view: View) -> Sequence[Readmit]:
-        """Return what shall be done, most urgent first; the driver drops what has become void."""
+    def suggest(self, view: View) -> Sequence[Suggestion]:
+        """Return what shall be done, most urgent first; the driver drops what has become void.
+
+        Asked once at every round boundary; a policy may keep what it has seen from call to call,
+        and must give the same answers to the same views.
+        """
         ...

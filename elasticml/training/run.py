@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Anchor, Arrays, Exchange, Model, Outcome, RoundEnd, Trainer
+from elasticml.algorithms.base import (
+    Anchor,
+    Arrays,
+    Exchange,
+    Model,
+    Outcome,
+    Proceed,
+    RoundEnd,
+    Scalar,
+    Trainer,
+)
 from elasticml.control import events as ev
 from elasticml.control.commands import Deliver
 from elasticml.errors import ElasticmlError
@@ -42,9 +52,9 @@ class Training:
         """Run the trainer to its first request."""
         return self._advance(None, first=True)
 
-    def proceed(self, go_on: bool) -> ev.Event:
+    def proceed(self, go_on: bool, tuned: Mapping[str, Scalar] | None = None) -> ev.Event:
         """Answer the end of a round."""
-        return self._advance(go_on)
+        return self._advance(Proceed(go_on=go_on, tuned=tuned or {}))
 
     def deliver(
         self,
@@ -68,6 +78,7 @@ class Training:
             absent=command.absent,
             opened=command.opened,
             anchor=self._anchor(command, anchor),
+            members=command.contributors.bit_count(),
         )
         if exchange.keep:
             self._kept_shapes = exchange.returns
@@ -97,6 +108,7 @@ class Training:
                     "objective": model.objective,
                     "objective_kind": "exact" if model.objective is not None else None,
                     "gap": model.gap,
+                    "gap_is_bound": model.gap_is_bound,
                 },
             )
         except ElasticmlError as error:
@@ -137,8 +149,11 @@ def _row(end: RoundEnd) -> dict[str, Any]:
         "objective": end.objective,
         "objective_kind": end.objective_kind,
         "gap": end.gap,
+        "gap_is_bound": end.gap_is_bound,
         "step": end.step,
         "stand_ins": end.stand_ins,
         "next_objective": end.next_objective,
+        "next_gap": end.next_gap,
+        "next_gap_is_bound": end.next_gap_is_bound,
         **end.extra,
     }
