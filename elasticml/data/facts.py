@@ -185,13 +185,16 @@ def merge_summaries(
     Raises
     ------
     DataError
-        When there is no example, or blocks do not fit together.
+        When there is no example, or none with a weight, or blocks do not fit together.
     """
     ordered = sorted(summaries, key=lambda summary: summary.block)
     filled = [summary for summary in ordered if summary.rows] or ordered[:1]
     n_rows = sum(summary.rows for summary in filled)
     if not filled or (n_rows == 0 and not filled[0].vocabularies):
         raise DataError(f"{name} holds no examples; check the path and the format")
+    weight_sum = sum(summary.weight_sum for summary in filled)
+    if weight_sum <= 0.0 and any(summary.n_chunks for summary in filled):
+        raise DataError(f"{name}: the weights of all examples are 0; give some of them a weight")
     spanned = max(summary.n_columns for summary in filled) if n_columns is None else n_columns
     layout = _merge_layouts(filled, spanned, name)
     labels: dict[float, int] = {}
@@ -211,7 +214,7 @@ def merge_summaries(
         classes=None if continuous else tuple(sorted(labels)),
         label_counts={} if continuous else dict(sorted(labels.items())),
         layout=layout,
-        weight_sum=sum(summary.weight_sum for summary in filled),
+        weight_sum=weight_sum,
         n_blocks=len(ordered),
         n_chunks=sum(summary.n_chunks for summary in filled),
         nbytes=sum(summary.nbytes for summary in filled),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -33,6 +34,8 @@ from elasticml.data.tables import (
 )
 from elasticml.errors import ConfigError, DataError
 
+#: What pandas calls a column without a name of its own in which it stores a table's index.
+_ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
 _OPTIONS: Final = ("weight", "categorical", "ignore", "dtype", "n_columns", "vocabularies")
 
 
@@ -298,9 +301,13 @@ def _with_words(source: TableSource, spec: Mapping[str, Any]) -> TableSource:
 
 @functools.lru_cache(maxsize=64)
 def _parquet_names(path: str, token: str, delimiter: str, header: bool) -> tuple[str, ...]:
-    """Names of the columns, from the schema; the other arguments are those of CSV."""
+    """Names of the columns, from the schema; the other arguments are those of CSV.
+
+    Where pandas has stored the rows' numbers as a column, that one is left out, as pandas does.
+    """
     with _open_parquet(path) as file:
-        return tuple(file.schema_arrow.names)
+        names = file.schema_arrow.names
+    return tuple(name for name in names if not _ROW_NUMBERS.fullmatch(name))
 
 
 @contextlib.contextmanager

@@ -150,6 +150,8 @@ class Evaluator:
                 parts += pool.map(lambda chunk: self._part(chunk, forwards, ranking), chunks)
         if not parts:
             raise DataError("the data hold no examples; check the path and the format")
+        if not sum(part.weight for part in parts):
+            raise DataError("the weights of all examples are 0; give some of them a weight")
         return [self._merged(parts, index, model) for index, model in enumerate(models)]
 
     def _forward(self, model: Arrays) -> tuple[Forward, float]:

@@ -102,7 +102,8 @@ def _follow(
                 watcher.record(batch)
         result = _collect(handle, job, directory, story, evaluates)
     except KeyboardInterrupt:
-        if cancels:
+        # After its end a job has nothing more to say, and the directory holds its final history.
+        if cancels and not any(record["event"] == "JobEnded" for record in story):
             _last_words(handle, watchers, story)
         _rescue(handle, job, directory, story, "interrupted")
         raise

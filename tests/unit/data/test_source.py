@@ -107,6 +107,11 @@ def test_blocks_that_do_not_fit_together_are_named() -> None:
         merge_summaries([summary(0, layout=dense), wide], name="d")
     with pytest.raises(DataError, match="the data holds no examples"):
         merge_summaries([])
+    with pytest.raises(DataError, match="d: the weights of all examples are 0"):
+        merge_summaries([summary(0, weight_sum=0.0)], name="d")
+    # A survey has looked at no weights.
+    surveyed = summary(0, weight_sum=0.0, n_chunks=0, vocabularies={"c": ["a"]})
+    assert merge_summaries([surveyed]).n_rows == 2
 
 
 def test_an_empty_block_has_no_say_in_the_layout() -> None:

@@ -164,6 +164,13 @@ def test_parquet_categories_may_be_texts_numbers_or_dictionaries(tmp_path: Path)
     assert array(load_all(data)).tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1]]
 
 
+def test_row_numbers_that_pandas_stores_are_no_feature(tmp_path: Path) -> None:
+    # A table of which rows had been dropped brought its row numbers with it as a feature.
+    path = str(tmp_path / "table.parquet")
+    pq.write_table(pa.table({"a": [1.0, 2.0], "y": [0, 1], "__index_level_0__": [5, 7]}), path)
+    np.testing.assert_array_equal(array(load_all(read_parquet(path, "y"))), [[1.0], [2.0]])
+
+
 def test_wrong_parquet_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"no parquet file")
     with pytest.raises(DataError, match="a is no readable Parquet file"):

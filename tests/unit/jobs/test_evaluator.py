@@ -152,6 +152,13 @@ def test_a_label_that_training_did_not_have_is_refused():
         Evaluator({}, facts_of(source)).score_test(strange, [model(1)])
 
 
+def test_test_data_without_any_weight_are_refused():
+    X, y, _ = problem(10)
+    weightless = from_arrays(X, y, np.zeros(y.size))
+    with pytest.raises(DataError, match="weights of all examples are 0"):
+        Evaluator({}, facts_of(from_arrays(X, y))).score_test(weightless, [model(1)])
+
+
 def test_rankings_of_one_class_are_left_out():
     X, y, _ = problem(11)
     facts = facts_of(from_arrays(X, y))
