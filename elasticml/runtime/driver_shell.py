@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from elasticml.algorithms.registry import algorithm
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.transport import Transport
 from elasticml.control import commands as cmd
@@ -21,7 +20,7 @@ from elasticml.control.driver import Driver
 from elasticml.control.settings import settings_from_record
 from elasticml.data.facts import BlockSummary
 from elasticml.data.source import Source
-from elasticml.errors import ElasticmlError, error_to_dict
+from elasticml.errors import ElasticmlError
 from elasticml.policies.absence import absence_policy
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
@@ -31,8 +30,8 @@ from elasticml.runtime.payloads import model_frame, partial_event, vector_of
 from elasticml.runtime.roster import Roster
 from elasticml.terms import MemberId
 from elasticml.training.arrays import Buffers
-from elasticml.training.journal import Journal, final_row, loaded_record
-from elasticml.training.run import Training
+from elasticml.training.desk import Desk
+from elasticml.training.journal import Journal
 
 logger = logging.getLogger(__name__)
 messages = logging.getLogger(f"{__name__}.messages")
@@ -77,14 +76,10 @@ class DriverShell:
         check_every_event: bool = False,
     ) -> None:
         self.record = record
-        self.intake = Intake(source, bodies or {}, summaries)
+        self.desk = Desk(record, source)
+        self._intake = Intake(bodies or {}, summaries)
         settings = settings_from_record(record, n_blocks, source.needs_survey)
         self.driver = Driver(settings, [absence_policy(settings.absent)], check_every_event)
-        self.journal = Journal(record)
-        self.training: Training | None = None
-        self.state = "loading"
-        self.error: dict[str, Any] | None = None
-        self.summary: dict[str, Any] = {}
         #: Set when the job is over; and whenever the story has grown (then replaced).
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()
@@ -112,6 +107,21 @@ class DriverShell:
         self._draining = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    @property
+    def journal(self) -> Journal:
+        """What is written down of the job."""
+        return self.desk.journal
+
+    @property
+    def state(self) -> str:
+        """Return "loading", "running", "done", "failed" or "cancelled"."""
+        return self.desk.state
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The error that ended the job, as JSON."""
+        return self.desk.error
+
     # --- time and events -----------------------------------------------------------------
 
     def now_s(self) -> float:
@@ -127,8 +137,7 @@ class DriverShell:
         try:
             while self._queue:
                 event = self._queue.popleft()
-                if messages.isEnabledFor(logging.DEBUG):
-                    messages.debug("job %s: %s", self.record["job"], event)
+                messages.debug("job %s: %s", self.record["job"], event)
                 try:
                     commands = self.driver.handle(event, self.now_s())
                 except ElasticmlError as error:
@@ -167,7 +176,7 @@ class DriverShell:
 
     def _on_refused(self, error: ElasticmlError) -> None:
         if self.driver.state.stage == "gathering":  # later it is just one worker fewer
-            self._fail(error)
+            self.feed(self.desk.fail(error))
 
     def worker_removed(self, address: str) -> None:
         """Handle the scheduler's word that a worker is gone."""
@@ -182,10 +191,10 @@ class DriverShell:
             return
         message = frame.prefix
         if message["type"] == "BlockRead":
-            self.intake.note(message["summary"])
+            self._intake.note(message["summary"])
             message = {k: v for k, v in message.items() if k != "summary"}
         if message["type"] == "Failed" and message.get("error"):
-            self.error = dict(message["error"])
+            self.desk.error = dict(message["error"])
             message = {k: v for k, v in message.items() if k != "error"}
         self.feed(decode(message))
 
@@ -202,16 +211,17 @@ class DriverShell:
             case cmd.Record():
                 self._tell(command)
             case cmd.AddRow():
-                self._add_row(command.fields, waited=command.idle)
+                sent = self._sent_bytes()
+                self.desk.add_row(self.now_s(), command.fields, sent, waited=command.idle)
             case cmd.Welcome():
                 self._welcome(command)
             case cmd.Configure():
-                facts, source = self.intake.facts, self.intake.source
+                facts, source = self.desk.facts, self.desk.source
                 assert facts is not None
                 self._order(command, facts=facts.to_json(), spec=source.spec())
             case cmd.ReadBlocks():
                 self._send_chunks(command.member, command.blocks)
-                self._order(command, spec=self.intake.source.spec())
+                self._order(command, spec=self.desk.source.spec())
             case cmd.LoadChunks():
                 self._send_chunks(command.member, {c.block for c in command.chunks})
                 self._order(command)
@@ -229,14 +239,15 @@ class DriverShell:
             case cmd.Detach():
                 pass  # a member's link to the driver closes with its life, not with its place
             case cmd.MergeFacts():
-                self._merge_facts(command.survey)
+                read, survey = self._intake.summaries(), command.survey
+                self.feed(self.desk.fix_facts(read, survey, self.now_s()))
             case cmd.StartTrainer():
                 self._start_trainer()
             case cmd.Deliver():
                 self._deliver(command)
             case cmd.Continue():
-                assert self.training is not None
-                self._step(self.training.proceed, command.go_on)
+                assert self.desk.training is not None
+                self._step(self.desk.training.proceed, command.go_on)
             case cmd.Inject():
                 self._spawn(self._inject(command))
             case cmd.EndJob():
@@ -254,13 +265,8 @@ class DriverShell:
         if command.event in ("MemberLost", "MemberActive", "MemberNoticed", "GroupReturned"):
             logger.info("job %s: %s %s", self.record["job"], command.event, fields)
 
-    def _add_row(self, fields: Mapping[str, Any], waited: bool) -> None:
-        sent_bytes = self._roster.sent_bytes() + sum(self._member_bytes.values())
-        self.journal.add_row(self.now_s(), fields, sent_bytes)
-        training = self.training
-        if training is not None:
-            arrays = training.last_arrays() if waited else training.round_arrays()
-            self.journal.snapshot(int(fields["round"]), arrays)
+    def _sent_bytes(self) -> int:
+        return self._roster.sent_bytes() + sum(self._member_bytes.values())
 
     def _order(self, order: cmd.Order, **extras: Any) -> None:
         self._roster.tell(order.member, {**encode(order), **extras})
@@ -274,16 +280,16 @@ class DriverShell:
         self._order(
             command,
             record=record,
-            spec=self.intake.source.spec(),
+            spec=self.desk.source.spec(),
             n_members=self.driver.state.settings.start_members,
         )
 
     def _send_chunks(self, member: MemberId, blocks: Collection[int]) -> None:
-        for frame in self.intake.frames(blocks):
+        for frame in self._intake.frames(blocks):
             self._roster.send(member, frame)
 
     def _forward_model(self, command: cmd.ForwardModel) -> None:
-        training, running = self.training, self.driver.exchanging.running
+        training, running = self.desk.training, self.driver.exchanging.running
         if training is None or training.exchange is None or running is None:
             return
         frame = model_frame(
@@ -293,52 +299,32 @@ class DriverShell:
 
     # --- the trainer ---------------------------------------------------------------------
 
-    def _merge_facts(self, survey: bool) -> None:
-        try:
-            facts = self.intake.merge(survey)
-        except ElasticmlError as error:
-            self._fail(error)
-            return
-        if not survey:
-            self.journal.tell(self.now_s(), "DataLoaded", loaded_record(facts), "all blocks read")
-        self.feed(ev.FactsFixed(cause="blocks", survey=survey))
-
-    def _fail(self, error: ElasticmlError) -> None:
-        self.error = error_to_dict(error)
-        self.feed(ev.Failed(cause="driver", reason=error.message))
-
     def _start_trainer(self) -> None:
-        settings = dict(self.record["algorithm"])
-        name = settings.pop("name")
-        facts = self.intake.facts
-        assert facts is not None
-        try:
-            trainer = algorithm(name).trainer(settings, facts, self.driver.state.settings.absent)
-        except ElasticmlError as error:
-            self._fail(error)
+        refused = self.desk.make_trainer(self.driver.state.settings.absent)
+        if refused is not None:
+            self.feed(refused)
             return
-        self.state = "running"
-        self.training = Training(trainer)
-        self._step(self.training.start)
+        assert self.desk.training is not None
+        self._step(self.desk.training.start)
 
     def _step(self, function: Callable[..., ev.Event], *args: Any) -> None:
         self._spawn(self._stepping(function, *args))
 
     async def _stepping(self, function: Callable[..., ev.Event], *args: Any) -> None:
         event = await self._runner.run(function, *args)
-        error = None if self.training is None else self.training.error
+        error = None if self.desk.training is None else self.desk.training.error
         if isinstance(error, ElasticmlError):
-            self._fail(error)
-            return
-        if error is not None:
+            event = self.desk.fail(error)
+        elif error is not None:
             logger.error("job %s: the trainer failed", self.record["job"], exc_info=error)
         self.feed(event)
 
     def _deliver(self, command: cmd.Deliver) -> None:
-        assert self.training is not None
+        training = self.desk.training
+        assert training is not None
         inputs = [self._buffers[handle] for handle in command.inputs]
         anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
-        self._step(self.training.deliver, command, inputs, anchor)
+        self._step(training.deliver, command, inputs, anchor)
 
     # --- faults, the end -----------------------------------------------------------------
 
@@ -351,38 +337,14 @@ class DriverShell:
         self.feed(ev.FaultPerformed(cause="planned", kind=command.kind, error=error))
 
     def _end(self, command: cmd.EndJob) -> None:
-        training, machine = self.training, self.driver
-        model = training.model if training is not None else None
-        self.state = command.state
-        if command.state == "failed" and self.error is None:
-            self.error = {"kind": "JobFailedError", "message": command.reason, "fields": {}}
-        if model is not None or self.journal.rows:
-            absent_examples = machine.state.ledger.absent_rows()
-            row = final_row(model, machine.state.round, machine.members_at_end, absent_examples)
-            self._add_row(row, waited=True)
-        converged = model is not None and model.converged
-        self.journal.tell(
+        self.desk.close(
+            command,
+            self.driver,
             self.now_s(),
-            "JobEnded",
-            {
-                "state": command.state,
-                "reason": command.reason,
-                "converged": converged,
-                "round": machine.state.round,
-                "computations": self._computations,
-            },
-            command.cause,
+            sent_bytes=self._sent_bytes(),
+            computations=self._computations,
         )
-        facts = self.intake.facts
-        self.summary = self.journal.summary(
-            reason=command.reason,
-            converged=converged,
-            rounds=machine.state.round,
-            seconds=self.now_s(),
-            objective=None if model is None else model.objective,
-            facts=None if facts is None else facts.to_json(),
-            members=machine.members_at_end,
-        )
+        self._intake.drop_bodies()
         self.ended.set()
         self.grown.set()
 

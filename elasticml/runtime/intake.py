@@ -6,16 +6,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from elasticml.collective.frames import Frame, Kind
-from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
-from elasticml.data.source import Source
+from elasticml.data.facts import BlockSummary
+
+#: Bytes that every column of a model costs: some twenty doubles at the driver (the model, its
+#: frame, partials, the trainer's own vectors), and eight at a member.
+DRIVER_BYTES_PER_COLUMN, MEMBER_BYTES_PER_COLUMN = 160, 64
+
+
+def columns_that_fit(driver_bytes: int, member_bytes: int | None) -> int:
+    """Return how many columns a model may have with these memories; None or 0 is without limit."""
+    fitting = driver_bytes // DRIVER_BYTES_PER_COLUMN
+    return min(fitting, member_bytes // MEMBER_BYTES_PER_COLUMN) if member_bytes else fitting
 
 
 class Intake:
-    """A job's source, and the facts about it as they become known.
+    """What is known of a job's blocks.
 
     Parameters
     ----------
-    source : Source
     bodies : mapping of int to list of (str, bytes-like)
         Chunk ids and bodies of an in-memory source, by block; empty for other sources.
     summaries : sequence of BlockSummary
@@ -23,14 +31,8 @@ class Intake:
     """
 
     def __init__(
-        self,
-        source: Source,
-        bodies: Mapping[int, list[tuple[str, Any]]],
-        summaries: Sequence[BlockSummary],
+        self, bodies: Mapping[int, list[tuple[str, Any]]], summaries: Sequence[BlockSummary]
     ) -> None:
-        self.source = source
-        #: None until every block has been read.
-        self.facts: DataFacts | None = None
         self._bodies = bodies
         self._summaries = {summary.block: summary for summary in summaries}
 
@@ -40,23 +42,16 @@ class Intake:
             read = BlockSummary.from_json(summary)
             self._summaries[read.block] = read
 
-    def merge(self, survey: bool) -> DataFacts:
-        """Merge all summaries; after a survey the source reads with what they say.
-
-        Raises
-        ------
-        DataError
-            When the blocks do not go together, or hold no rows.
-        """
-        facts = merge_summaries([self._summaries[b] for b in sorted(self._summaries)])
-        if survey:
-            self.source = self.source.with_facts(facts)
-        else:
-            self.facts = facts
-        return facts
+    def summaries(self) -> list[BlockSummary]:
+        """List what is known of the blocks, by block."""
+        return [self._summaries[block] for block in sorted(self._summaries)]
 
     def frames(self, blocks: Collection[int]) -> Iterator[Frame]:
         """Make the frames that carry an in-memory source's chunks to a member."""
         for block in sorted(blocks):
             for name, body in self._bodies.get(block, ()):
                 yield Frame(kind=Kind.CHUNK, prefix={"chunk": name}, payload=memoryview(body))
+
+    def drop_bodies(self) -> None:
+        """Let go of the chunks: the job is over, only its results are kept."""
+        self._bodies = {}

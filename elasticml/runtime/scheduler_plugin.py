@@ -12,6 +12,7 @@ import numpy as np
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.protocol.pickle import dumps
+from distributed.system import MEMORY_LIMIT
 
 from elasticml.algorithms.base import Arrays
 from elasticml.collective.dask_links import transport_of
@@ -21,6 +22,7 @@ from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
 from elasticml.runtime.driver_shell import DriverShell
 from elasticml.runtime.execution import ThreadRunner
 from elasticml.runtime.faults import KEEPER_EXTENSION
+from elasticml.runtime.intake import columns_that_fit
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
 from elasticml.terms import VERSION, chunk_id
@@ -115,18 +117,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
         self._jobs[record["job"]] = shell
-        versions = {"elasticml": self.version, "numpy": np.__version__}
-        shell.journal.tell(
-            shell.now_s(),
-            "JobStarted",
-            {
-                "job": record["job"],
-                "name": record.get("name"),
-                "spec": dict(record),
-                "versions": versions,
-            },
-            "submitted",
-        )
+        shell.desk.open(shell.now_s(), numpy=np.__version__)
         task = asyncio.get_running_loop().create_task(self._drive(shell))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -152,7 +143,7 @@ class ElasticmlScheduler(SchedulerPlugin):
                 "another's; use cluster.kind: local, or leave faults out"
             )
         source = source_from_spec(record["data"])
-        return DriverShell(
+        shell = DriverShell(
             record,
             source=source,
             n_blocks=len(source.blocks()),
@@ -163,6 +154,9 @@ class ElasticmlScheduler(SchedulerPlugin):
             bodies=bodies,
             summaries=summaries,
         )
+        limits = [w.memory_limit for w in self._scheduler.workers.values() if w.memory_limit]
+        shell.desk.columns_max = columns_that_fit(MEMORY_LIMIT, min(limits, default=None))
+        return shell
 
     async def _drive(self, shell: DriverShell) -> None:
         """Let time pass for a job until it ends; then keep its results for a day."""
@@ -214,16 +208,17 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell = self._shell(job)
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
-        training = shell.training
+        desk = shell.desk
+        training = desk.training
         return {
             "arrays": _wire(training.last_arrays() if training is not None else {}),
-            "snapshots": {r: _wire(arrays) for r, arrays in shell.journal.snapshots.items()},
-            "history": shell.journal.rows,
-            "summary": shell.summary,
-            "facts": None if shell.intake.facts is None else shell.intake.facts.to_json(),
-            "data": shell.intake.source.spec(),
-            "state": shell.state,
-            "error": shell.error,
+            "snapshots": {r: _wire(arrays) for r, arrays in desk.journal.snapshots.items()},
+            "history": desk.journal.rows,
+            "summary": desk.summary,
+            "facts": None if desk.facts is None else desk.facts.to_json(),
+            "data": desk.source.spec(),
+            "state": desk.state,
+            "error": desk.error,
         }
 
     async def jobs(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from elasticml.control import events as ev
 from elasticml.control.driver import Driver
 from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
 from elasticml.data.source import Source
-from elasticml.errors import ElasticmlError, error_to_dict
+from elasticml.errors import DataError, ElasticmlError, error_to_dict
 from elasticml.terms import VERSION
 from elasticml.training.journal import Journal, final_row, loaded_record
 from elasticml.training.run import Training
@@ -42,6 +42,8 @@ class Desk:
         self.state = "loading"
         self.error: dict[str, Any] | None = None
         self.summary: dict[str, Any] = {}
+        #: More columns than these do not fit the machines' memory; None where that is unknown.
+        self.columns_max: int | None = None
 
     def open(self, now_s: float, **versions: str) -> None:
         """Write the story's first record."""
@@ -59,6 +61,12 @@ class Desk:
         """Merge what was read of the blocks: after a survey, or after all have been read."""
         try:
             facts = merge_summaries(sorted(summaries, key=lambda s: s.block))
+            if self.columns_max is not None and facts.n_columns > self.columns_max:
+                raise DataError(
+                    f"the data have {facts.n_columns} columns, wanted at most {self.columns_max}, "
+                    "which is what fits the memory; check the indices in the data, or use machines "
+                    "with more memory"
+                )
             if survey or self.source.needs_survey:
                 self.source = self.source.with_facts(facts)
         except ElasticmlError as error:

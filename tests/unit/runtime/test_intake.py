@@ -1,0 +1,54 @@
+"""The data at the driver: facts that are too much, bodies that nobody needs any more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.control import events as ev
+from elasticml.data.arrays import from_arrays
+from elasticml.runtime.intake import Intake, columns_that_fit
+from elasticml.terms import chunk_id
+from elasticml.training.desk import Desk
+
+
+def intake_and_desk(n_columns: int) -> tuple[Intake, Desk]:
+    source = from_arrays(np.eye(4, n_columns), np.arange(4.0))
+    made = source.chunk_bodies(1024, 1)
+    bodies: dict[int, list] = {}
+    for id, body in zip(made.ids, made.bodies, strict=True):
+        bodies.setdefault(chunk_id(id).block, []).append((id, body))
+    return Intake(bodies, made.summaries), Desk({"job": "j"}, source)
+
+
+def test_more_columns_than_a_model_may_have_are_an_error_that_says_so():
+    # One index of 2,000,000,000 in a file had the scheduler killed for its memory.
+    data, desk = intake_and_desk(5)
+    desk.columns_max = 4
+    event = desk.fix_facts(data.summaries(), survey=False, now_s=0.0)
+    assert isinstance(event, ev.Failed)
+    assert "have 5 columns, wanted at most 4" in event.reason
+    assert desk.facts is None
+
+
+def test_as_many_columns_as_fit_are_taken():
+    data, desk = intake_and_desk(5)
+    desk.columns_max = 5
+    desk.fix_facts(data.summaries(), survey=False, now_s=0.0)
+    assert desk.facts is not None
+    assert desk.facts.n_columns == 5
+
+
+@pytest.mark.parametrize(
+    ("driver", "member", "columns"),
+    [(160, None, 1), (160, 0, 1), (1600, 64, 1), (160, 6400, 1)],
+)
+def test_the_smaller_memory_says_how_many_columns_fit(driver, member, columns):
+    assert columns_that_fit(driver, member) == columns
+
+
+def test_bodies_are_sent_until_they_are_dropped():
+    data, _ = intake_and_desk(2)
+    assert len(list(data.frames([0]))) == 1
+    data.drop_bodies()
+    assert list(data.frames([0])) == []
