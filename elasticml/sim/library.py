@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary
@@ -13,7 +13,8 @@ from elasticml.terms import ChunkId
 class Library:
     """Chunks by id, read when they are first wanted.
 
-    Which virtual member has which chunk is the world's business; a chunk's bytes are here once.
+    Which virtual worker has which chunk is the worker's business: it gets a chunk of its own, with
+    a state of its own, whose body is the one that lies here.
 
     Parameters
     ----------
@@ -51,9 +52,10 @@ class Library:
             self._chunks.update({chunk.id: chunk for chunk in read[0]})
         return self._read[block]
 
-    def chunks(self, ids: Sequence[ChunkId]) -> list[Chunk]:
-        """Return chunks that have been read, in this order."""
-        return [self._chunks[id] for id in ids]
+    def lend(self, id: ChunkId) -> Chunk:
+        """Return a chunk that has been read, without state; its body is shared, never copied."""
+        chunk = self._chunks[id]
+        return Chunk(id, chunk.body) if isinstance(chunk, Chunk) else chunk
 
     def chunk_bytes(self, ids: Iterable[ChunkId]) -> int:
         """Bytes of these chunks."""

@@ -129,8 +129,7 @@ class VirtualMember:
             case cmd.GiveChunks():
                 self.transfers.give(message)
             case cmd.Own():
-                self.chunks = self.world.library.chunks(message.chunks)
-                self.worker.own(message.chunks)
+                self.chunks = self.worker.own(message.chunks)
             case cmd.Rewire():
                 self.feed(message)
             case cmd.AskStatus():
@@ -165,14 +164,14 @@ class VirtualMember:
         except ElasticmlError as error:
             self.fail(error)
             return
-        self.worker.holdings.update(chunk.id for chunk in chunks)
+        self.worker.hold(chunk.id for chunk in chunks)
         infos = tuple(chunk.info() for chunk in chunks)
         self.report(
             ev.BlockRead(cause=f"link {self.me}", member=self.me, block=block, chunks=infos)
         )
 
     def _load_chunks(self, order: cmd.LoadChunks) -> None:
-        missing = [id for id in order.chunks if id not in self.worker.holdings]
+        missing = [id for id in order.chunks if id not in self.worker.chunks]
         library = self.world.library
         nbytes = library.chunk_bytes(missing)
         seconds = nbytes / self.world.options.read_bandwidth
@@ -180,7 +179,7 @@ class VirtualMember:
         self.later(delay, self._chunks_loaded, order, nbytes, seconds)
 
     def _chunks_loaded(self, order: cmd.LoadChunks, nbytes: int, seconds: float) -> None:
-        self.worker.holdings.update(order.chunks)
+        self.worker.hold(order.chunks)
         loaded = ev.ChunksLoaded(
             cause=f"link {self.me}",
             member=self.me,

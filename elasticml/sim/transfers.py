@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
+from elasticml.data.chunk import Chunk
 from elasticml.sim.network import Port
 from elasticml.sim.sizes import CONTROL_BYTES
 from elasticml.terms import ChunkId, MemberId
@@ -16,12 +19,16 @@ if TYPE_CHECKING:
     from elasticml.sim.member import VirtualMember
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SentChunk:
-    """One chunk on its way."""
+    """One chunk on its way: its state, its body, or both."""
 
     id: ChunkId
     nbytes: int
+    has_body: bool = True
+    #: A copy, as it was when the order was performed; None: only the body travels.
+    state: Mapping[str, NDArray[Any]] | None = None
+    state_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +68,13 @@ class Transfers:
         self._send(port, order)
 
     def _send(self, port: Port, order: cmd.GiveChunks) -> None:
-        worker, library = self._member.worker, self._member.world.library
-        held = [id for id in order.chunks if id in worker.holdings]
-        if len(held) < len(order.chunks):
+        worker = self._member.worker
+        if any(id not in worker.chunks for id in order.chunks):
             self._fail(order, "chunks are gone")
             return
         for id in order.chunks:
-            nbytes = library.chunk_bytes([id])
-            port.send(SentChunk(id, nbytes), nbytes)
+            sent = _packed(worker.chunks[id], has_body=True)
+            port.send(sent, sent.nbytes)
         port.send(BatchDone(), CONTROL_BYTES)
         worker.given.update(order.chunks)
 
@@ -110,9 +116,9 @@ class Transfers:
 
     def _take_in(self, source: MemberId, came: Sequence[SentChunk], began_s: float) -> None:
         member = self._member
-        ids = tuple(chunk.id for chunk in came)
-        member.worker.holdings.update(ids)
-        member.worker.given.difference_update(ids)
+        for sent in came:
+            member.worker.take(sent.id, sent.has_body, sent.state, sent.state_version)
+        ids = tuple(sent.id for sent in came if sent.id in member.worker.chunks)
         member.report(
             ev.ChunksLoaded(
                 cause=f"link {member.me}",
@@ -128,3 +134,18 @@ class Transfers:
         """Close all connections."""
         for port in [*self._outgoing.values(), *self._incoming]:
             port.close()
+
+
+def _packed(chunk: Chunk, has_body: bool, has_state: bool = True) -> SentChunk:
+    """Copy what travels of a chunk; one of which only the costs are known has no state."""
+    nbytes = CONTROL_BYTES + (chunk.nbytes if has_body else 0)
+    if not has_state or not isinstance(chunk, Chunk):
+        return SentChunk(id=chunk.id, nbytes=nbytes, has_body=has_body)
+    state = {name: array.copy() for name, array in chunk.state.items()}
+    return SentChunk(
+        id=chunk.id,
+        nbytes=nbytes + sum(array.nbytes for array in state.values()),
+        has_body=has_body,
+        state=state,
+        state_version=chunk.state_version,
+    )

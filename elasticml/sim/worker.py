@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
+from elasticml.data.chunk import Chunk
 from elasticml.sim.member import VirtualMember
 from elasticml.sim.network import Endpoint, Port
 from elasticml.terms import ChunkId
@@ -38,7 +41,8 @@ class Worker:
         self.life: VirtualMember | None = None
         #: The slot of its last life.
         self.slot: int | None = None
-        self.holdings: set[ChunkId] = set()
+        #: What it holds, owned or not, each with the state that it had here last.
+        self.chunks: dict[ChunkId, Chunk] = {}
         #: Sent away; dropped when the ledger says so.
         self.given: set[ChunkId] = set()
         #: It is about to go and is not offered again.
@@ -89,7 +93,7 @@ class Worker:
             host=self.host,
             pid=self.number,
             slot=self.slot,
-            holdings=tuple(sorted(self.holdings)),
+            holdings=tuple(sorted(self.chunks)),
         )
         mine.send(arrived, driver.nbytes_of(arrived))
 
@@ -100,16 +104,35 @@ class Worker:
         self.slot = message.member.slot
         port.on_message = self.life.on_driver_message
 
-    def own(self, ids: Sequence[ChunkId]) -> None:
-        """Drop what was given away and is not owned again."""
-        self.holdings -= self.given - set(ids)
+    def hold(self, ids: Iterable[ChunkId]) -> None:
+        """Have the bodies of these chunks here; what is here already keeps its state."""
+        for id in ids:
+            if id not in self.chunks:
+                self.chunks[id] = self.world.library.lend(id)
+
+    def take(
+        self, id: ChunkId, has_body: bool, state: Mapping[str, NDArray[Any]] | None, version: int
+    ) -> None:
+        """Take in a chunk that another worker has sent: its body, its state, or both."""
+        if has_body:
+            self.hold([id])
+        chunk = self.chunks.get(id)
+        if chunk is not None and state is not None:
+            chunk.state, chunk.state_version = dict(state), version
+        self.given.discard(id)
+
+    def own(self, ids: Sequence[ChunkId]) -> list[Chunk]:
+        """Return the chunks to compute over; drop what was given away and is not owned again."""
+        for id in self.given - set(ids):
+            self.chunks.pop(id, None)
         self.given.clear()
+        return [self.chunks[id] for id in ids]
 
     def dismissed(self, life: VirtualMember, reason: str) -> None:
         """End a life at the driver's word: for good, or to come back with the same chunks."""
         life.close()
         if reason in FINAL:
-            self.holdings.clear()
+            self.chunks.clear()
             if self.is_closing:
                 self.world.network.kill(self.endpoint)  # nothing is left to do here
         else:
