@@ -137,16 +137,49 @@ class LoadChunks(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveChunks(Order):
-    """Send chunks to another member, state first; the receiver reports what arrived."""
+    """Send chunks to another member, the state of all first, then bodies; the receiver reports.
+
+    The giver keeps its copies, state and all, until it is told to drop them.
+    """
 
     target: MemberId
     address: str
+    chunks: tuple[ChunkId, ...]
+    #: Those of them whose body must travel; of the others the target has it already.
+    bodies: tuple[ChunkId, ...] = ()
+    #: Number of this order, for the receiver's report: a late report of an abandoned order must
+    #: not commit a newer one, whose state is still under way.
+    order: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyChunks(Order):
+    """Send bodies, no state, to a further holder in the background, also during an exchange.
+
+    The receiver reports what arrived; what it has already it leaves as it is.
+    """
+
+    target: MemberId
+    address: str
+    chunks: tuple[ChunkId, ...]
+    order: int = 0
+    #: Not faster than this; None: as fast as the link is.
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropChunks(Order):
+    """Forget these chunks, body and state, and report that with ChunksDropped.
+
+    The driver never orders it for chunks that the member owns, or is getting or giving away.
+    """
+
     chunks: tuple[ChunkId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own(Order):
-    """From this generation on compute over exactly these chunks; others held may be dropped."""
+    """From this generation on compute over exactly these chunks; keep the others that are held."""
 
     generation: Generation
     chunks: tuple[ChunkId, ...]
@@ -230,6 +263,23 @@ class Continue(Command):
 
     go_on: bool
     reason: str = ""
+    #: Settings of the algorithm that policies want changed from the next round on, by name.
+    tuned: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMembers(Command):
+    """Ask the cluster for so many more members; answer MembersRefused where it has none to give."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseContainers(Command):
+    """Give the containers of retired members back; their lives in the job are over already."""
+
+    members: tuple[MemberId, ...]
+    addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

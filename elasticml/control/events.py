@@ -42,6 +42,8 @@ class Arrived(Event):
     threads: int = 1
     slot: int | None = None
     holdings: tuple[ChunkId, ...] = ()
+    #: Memory for chunk bodies; None where there is no limit.
+    limit_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,19 @@ class ChunksLoaded(Event):
     member: MemberId
     chunks: tuple[ChunkId, ...]
     source: MemberId | None = None
+    #: Of bodies and states that travelled, or were read.
     nbytes: int = 0
     seconds: float = 0.0
+    #: The number of the GiveChunks or CopyChunks order that this fulfils; None: of no such order.
+    order: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksDropped(Event):
+    """A member has done what DropChunks told it; from now on it may be sent these chunks again."""
+
+    member: MemberId
+    chunks: tuple[ChunkId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +119,8 @@ class MoveFailed(Event):
     target: MemberId
     chunks: tuple[ChunkId, ...]
     reason: str
+    #: The number of the order that failed; None where it is not known.
+    order: int | None = None
 
 
 # --- the exchange --------------------------------------------------------------------------------
@@ -129,6 +144,8 @@ class PartialArrived(Event):
     contributors: Mask
     order: str
     handle: int
+    #: Compute seconds of members whose partials are in it, as far as they told.
+    compute_s: Mapping[MemberId, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +248,14 @@ class Failed(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested(Event):
     """Somebody wants the job to end now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersRefused(Event):
+    """The cluster will not give so many of the members that were asked for."""
+
+    count: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from elasticml.terms import ChunkId, GroupId, MemberId
 
@@ -26,6 +26,8 @@ class MemberView:
     seconds_per_row: tuple[float, ...] = ()
     #: Memory for chunk bodies; None where unknown.
     limit_bytes: int | None = None
+    #: Bytes of the bodies that it holds, or is about to get.
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,14 @@ class View:
     tuned: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     #: Members asked for that have not come yet.
     requested: int = 0
+    #: Members that a planned return brings at this boundary, and that are not here yet.
+    expected: int = 0
+    #: Examples that nobody owns: of groups, returning ones too, and of the open set.
+    absent_rows: int = 0
+    #: Copies of every body that the job wants.
+    holders: int = 1
+    #: Bodies that are being copied to further holders: chunk -> to whom.
+    copying: Mapping[ChunkId, MemberId] = field(default_factory=dict)
     #: Bytes a second that chunk moves are taken to reach.
     move_bytes_per_s: float = 200e6
     #: Of the job: with the round it is the only source of chance that a policy has.
@@ -191,3 +201,13 @@ class Policy(Protocol):
         and must give the same answers to the same views.
         """
         ...
+
+
+@runtime_checkable
+class StandingPolicy(Policy, Protocol):
+    """A policy that is asked whenever a boundary is looked at, until nothing more follows.
+
+    Its suggestions must come to an end: no Request, no Tune, and no chunks moved to and fro.
+    """
+
+    is_standing: Literal[True]
