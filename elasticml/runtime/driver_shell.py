@@ -344,6 +344,7 @@ class DriverShell:
             sent_bytes=self._sent_bytes(),
             computations=self._computations,
         )
+        self._runner.close()  # results are kept for a day, and the thread would be, too
         self._intake.drop_bodies()
         self.ended.set()
         self.grown.set()

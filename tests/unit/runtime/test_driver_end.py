@@ -1,0 +1,37 @@
+"""What a job's driver holds on to when the job is over: its results, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.runtime.execution import InlineRunner
+from tests.memory_world import World, toy_record
+
+pytestmark = pytest.mark.asyncio
+
+
+class WatchedRunner(InlineRunner):
+    """Knows whether its thread, if it had one, could end."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_thread_and_chunks_are_let_go_at_the_end_of_a_job_and_its_model_is_kept(is_cancelled):
+    runner = WatchedRunner()
+    world = World(toy_record(), runner=lambda at: runner if at == "driver" else InlineRunner())
+    for _ in range(6):
+        await world.add()
+    await world.until(lambda: world.shell.state == "running")
+    assert not runner.is_closed
+    if is_cancelled:
+        world.shell.cancel()
+    await world.run()
+    assert runner.is_closed
+    assert list(world.shell._intake.frames([0])) == []
+    assert world.shell.state == ("cancelled" if is_cancelled else "done")
+    assert world.shell.desk.training.last_arrays()
+    await world.close()
