@@ -1,0 +1,156 @@
+"""What is kept of examples so that their loss can be bounded without them: sums over bins.
+
+Rows are sorted into bins by their deficit ``m_i = 1 - z_i`` (hinge losses), or by ``-|z_i|``
+(logistic), at the model v0 at which the statistics are taken. Everything kept is a sum over rows:
+statistics of chunks add up to those of members, and a reduce tree's to those of all.
+
+Letters: ``s_i`` weight, ``x_i`` row with the label folded in (classification), ``z_i`` its margin
+at v0, ``a_i`` the deficit, or the loss's slope by the margin where the loss is smooth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.errors import ConfigError
+
+F64 = NDArray[np.float64]
+#: "matrix": second moments of every bin. "diagonal": a diagonal above them. "scalar": one number.
+Form = Literal["matrix", "diagonal", "scalar"]
+
+#: Losses that can be bounded.
+LOSSES: Final = ("hinge", "squared_hinge", "logistic", "squared")
+#: Doubles that statistics take at most, where the width allows it.
+BUDGET: Final = 1_000_000
+
+#: Array of sums per bin, with these columns.
+MOMENTS: Final = "bound_moments"
+#: ``sum s_i x_i`` and such, in the coordinates in which models are sent.
+VECTORS: Final = "bound_vectors"
+#: Second moments: packed lower triangles, or diagonals.
+PRODUCTS: Final = "bound_products"
+
+#: ``sum s_i``.
+WEIGHT: Final = 0
+#: Hinge: ``sum s_i a_i``; smooth losses: the sum of the losses.
+FIRST: Final = 1
+#: ``sum s_i a_i^2``.
+SECOND: Final = 2
+#: ``sum s_i |x_i|``.
+NORM: Final = 3
+#: ``sum s_i |x_i|^2``, the trace of the second moments.
+TRACE: Final = 4
+#: Upper bound of the largest eigenvalue of ``sum s_i x_i x_i^T``.
+SPECTRAL: Final = 5
+#: ``sum s_i r_i^2`` where r_i bounds what a row's products with a vector are rounded by.
+REACH: Final = 6
+#: Number of rows.
+ROWS: Final = 7
+N_MOMENTS: Final = 8
+
+_HINGE_SIDE: Final = (0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
+_HINGE_COARSE: Final = (0.003, 0.03, 0.2, 1.0)
+_SQUARED_HINGE_EDGES: Final = (-2.0, -1.0, -0.5, -0.25, -0.1, -0.03, 0.0)
+_LOGISTIC_EDGES: Final = (-8.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0)
+#: Bins below which fewer of them would cost more than a coarser second moment.
+_MATRIX_BINS_MIN: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which statistics are kept; the same on every member and on the driver."""
+
+    loss: str
+    #: Length of a model as it is sent: columns, and one more with an intercept or shifted columns.
+    n_sent: int
+    form: Form
+    #: Bin b holds ``edges[b - 1] <= a_i < edges[b]``; the outer two have no outer edge.
+    edges: tuple[float, ...]
+
+    @property
+    def n_bins(self) -> int:
+        """One more than there are edges."""
+        return len(self.edges) + 1
+
+    @property
+    def n_vectors(self) -> int:
+        """Vectors kept: two per bin for the hinge, else one, as :data:`VECTORS` says."""
+        return 2 * self.n_bins if self.loss == "hinge" and self.form != "scalar" else 1
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the arrays that are kept, by name."""
+        shapes: dict[str, tuple[int, ...]] = {
+            MOMENTS: (self.n_bins, N_MOMENTS),
+            VECTORS: (self.n_vectors, self.n_sent),
+        }
+        if self.form == "matrix":
+            shapes[PRODUCTS] = (self.n_bins, self.n_sent * (self.n_sent + 1) // 2)
+        elif self.form == "diagonal":
+            shapes[PRODUCTS] = (self.n_bins, self.n_sent)
+        return shapes
+
+    @property
+    def size(self) -> int:
+        """Doubles in all arrays together."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def zeros(self) -> dict[str, F64]:
+        """Return empty sums."""
+        return {name: np.zeros(shape) for name, shape in self.shapes.items()}
+
+    def bounds(self) -> tuple[F64, F64]:
+        """Return the lower and the upper edges of the bins, each (n_bins,), with infinities."""
+        edges = np.array(self.edges)
+        return np.append(-np.inf, edges), np.append(edges, np.inf)
+
+
+def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> Plan:
+    """Choose the tightest statistics that fit a budget.
+
+    Parameters
+    ----------
+    loss : str
+        One of :data:`LOSSES`.
+    n_sent : int
+        Length of a model as it is sent, at least 1.
+    budget : int
+        Doubles; where even the smallest statistics, one vector and some numbers, take more, they
+        are chosen all the same.
+
+    Raises
+    ------
+    ConfigError
+        When the loss cannot be bounded.
+    """
+    if loss not in LOSSES:
+        raise ConfigError(
+            f"algorithm.loss is {loss!r}, whose absent examples cannot be bounded; wanted one of "
+            f"{', '.join(LOSSES)}, or absent: reload",
+            key="algorithm.loss",
+        )
+    plans = [
+        Plan(loss=loss, n_sent=n_sent, form=form, edges=edges)
+        for form, edges in itertools.product(("matrix", "diagonal", "scalar"), _edges(loss))
+        if form != "matrix" or loss != "hinge" or len(edges) >= _MATRIX_BINS_MIN
+    ]
+    return next((plan for plan in plans if plan.size <= budget), plans[-1])
+
+
+def _edges(loss: str) -> list[tuple[float, ...]]:
+    """Edges for a loss, finest first."""
+    if loss == "squared":
+        return [()]
+    if loss == "squared_hinge":
+        return [_SQUARED_HINGE_EDGES, (-1.0, -0.25, 0.0), (0.0,)]
+    if loss == "logistic":
+        return [_LOGISTIC_EDGES, (-5.0, -2.0), ()]
+    sides = (_HINGE_SIDE, _HINGE_SIDE[1::2], _HINGE_COARSE)
+    return [(*(-e for e in reversed(side)), 0.0, *side) for side in sides]
