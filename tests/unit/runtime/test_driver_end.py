@@ -25,7 +25,7 @@ async def test_thread_and_chunks_are_let_go_at_the_end_of_a_job_and_its_model_is
     world = World(toy_record(), runner=lambda at: runner if at == "driver" else InlineRunner())
     for _ in range(6):
         await world.add()
-    await world.until(lambda: world.shell.state == "running")
+    await world.until(lambda: len(world.shell.journal.rows) > 2)
     assert not runner.is_closed
     if is_cancelled:
         world.shell.cancel()
