@@ -263,6 +263,7 @@ class VirtualDriver:
         inputs = [self._arrays[handle] for handle in command.inputs]
         anchor = [(part.sign, self._arrays[part.handle]) for part in command.anchor]
         seconds = self.world.merge_seconds(training.exchange, len(inputs) + len(anchor))
+        seconds += self.world.options.overhead_seconds(training.exchange.operation)
         self._step(seconds, training.deliver, command, inputs, anchor)
 
     def _step(self, seconds: float, function: Callable[..., ev.Event], *args: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
-from elasticml.sim.options import How, Taken
+from elasticml.sim.options import Granted, How, Taken
 from elasticml.sim.worker import Worker
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ class Faults:
     def start(self) -> None:
         """Begin to pre-empt, by chance and by the trace."""
         for entry in self.world.options.trace:
-            self.world.clock.at(entry.at, self._trace, entry)
+            if isinstance(entry, Granted):
+                self.world.clock.at(entry.at, self._grant, entry.grant)
+            else:
+                self.world.clock.at(entry.at, self._trace, entry)
         if self.world.options.preemption is not None:
             self.timers = 1
             self._wait()
@@ -88,6 +91,14 @@ class Faults:
             workers = [serving[k] for k in chosen]
             self._send_away(workers, preemption.how, preemption.grace, away)
         self._wait()
+
+    def _grant(self, count: int) -> None:
+        """Start containers; what they bring is offered when they are up."""
+        world = self.world
+        fields = {"round": world.driver.machine.state.round, "count": count}
+        world.desk.journal.tell(world.clock.now_s, "Granted", fields, "world")
+        for _ in range(count):
+            world.clock.after(world.options.start_s, world.start_worker)
 
     def _trace(self, entry: Taken) -> None:
         serving = self.world.serving()

@@ -48,6 +48,15 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """One entry of a given trace: containers that a resource manager grants at a moment."""
+
+    at: float
+    #: How many; each offers to serve ``start_s`` later.
+    grant: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """A job of which only the costs are known: nothing is read, nothing is computed."""
 
@@ -72,12 +81,20 @@ class WorldOptions:
     #: Seconds per example and exchange; by operation (others at "other"); or "measured": the
     #: solver's own time on this machine, which makes times differ from run to run.
     compute_s: float | Mapping[str, float] | Literal["measured"] = 2e-7
+    #: Seconds that every exchange takes besides, whatever its size; or by operation.
+    overhead_s: float | Mapping[str, float] = 0.0
     #: Relative spread of compute times (the deviation of their logarithm).
     jitter: float = 0.0
     #: slot -> how many times longer its members compute.
     slow: Mapping[int, float] = field(default_factory=dict)
     #: Seconds per double to add one partial to another.
     merge_s: float = 5e-10
+    #: Bytes per second at which a member sends copies of chunks while rounds go on.
+    copy_bandwidth: float = 1e8
+    #: Bytes that a worker may hold; None: as many as there are.
+    limit_bytes: int | None = None
+    #: Containers that the resource manager has in all: what is asked for beyond is not granted.
+    containers_max: int | None = None
     #: Bytes per second at which a member reads its source.
     read_bandwidth: float = 2e8
     #: Seconds from the start of a container to its offer to serve; and of one prepared before.
@@ -92,7 +109,7 @@ class WorldOptions:
     #: Seconds in which nothing happens and nothing is planned, after which a job is called stuck.
     quiet_s_max: float = 600.0
     preemption: Preemption | None = None
-    trace: tuple[Taken, ...] = ()
+    trace: tuple[Taken | Granted, ...] = ()
     #: Set: the world moves handles, not arrays, and no solver runs.
     costs: Costs | None = None
 
@@ -104,6 +121,13 @@ class WorldOptions:
         assert not isinstance(per_example, str)
         return per_example * examples
 
+    def overhead_seconds(self, operation: str) -> float:
+        """Seconds of an exchange that do not depend on its examples."""
+        overhead = self.overhead_s
+        if isinstance(overhead, Mapping):
+            return overhead.get(operation, overhead.get("other", 0.0))
+        return overhead
+
 
 def options_from_section(section: Mapping[str, Any] | None) -> WorldOptions:
     """Read the ``simulate`` section of a job.
@@ -114,7 +138,7 @@ def options_from_section(section: Mapping[str, Any] | None) -> WorldOptions:
         When a key is unknown or a value is out of its range.
     """
     given = dict(section or {})
-    for key in ("bandwidth", "read_bandwidth"):
+    for key in ("bandwidth", "copy_bandwidth", "read_bandwidth"):
         if isinstance(given.get(key), str):
             given[key] = _size(given[key], f"simulate.{key}")
     if given.get("preemption") is not None:
@@ -126,8 +150,13 @@ def options_from_section(section: Mapping[str, Any] | None) -> WorldOptions:
     if given.get("costs") is not None:
         given["costs"] = _made(Costs, given["costs"], "simulate.costs")
     given["slow"] = _slow(given.get("slow") or {})
-    if "compute_s" in given:
-        _check_compute(given["compute_s"])
+    if given.get("compute_s") != "measured":
+        _check_seconds(given.get("compute_s", 0.0), "simulate.compute_s", ", or measured")
+    _check_seconds(given.get("overhead_s", 0.0), "simulate.overhead_s")
+    if given.get("limit_bytes") is not None:
+        given["limit_bytes"] = int(_size(str(given["limit_bytes"]), "simulate.limit_bytes"))
+    if given.get("containers_max") is not None:
+        _check_number(given["containers_max"], "simulate.containers_max", 1, True, whole=True)
     options: WorldOptions = _made(WorldOptions, given, "simulate")
     return options
 
@@ -137,6 +166,8 @@ _NUMBERS: dict[str, tuple[float, bool]] = {
     "seed": (0, True),
     "latency_s": (0, True),
     "bandwidth": (0, False),
+    "copy_bandwidth": (0, False),
+    "grant": (1, True),
     "jitter": (0, True),
     "merge_s": (0, True),
     "read_bandwidth": (0, False),
@@ -157,7 +188,9 @@ _NUMBERS: dict[str, tuple[float, bool]] = {
     "row_bytes": (1, True),
     "probes": (0, True),
 }
-_WHOLE = frozenset("seed hosts count spare rows columns chunks_per_member row_bytes probes".split())
+_WHOLE = frozenset(
+    "seed hosts count grant spare rows columns chunks_per_member row_bytes probes".split()
+)
 
 
 def _made(kind: type[Any], raw: Any, path: str) -> Any:
@@ -204,15 +237,12 @@ def _size(text: str, path: str) -> float:
         raise _wrong(path, text, "bytes per second, such as 1 GB") from None
 
 
-def _check_compute(value: Any) -> None:
-    path = "simulate.compute_s"
-    if value == "measured":
-        return
+def _check_seconds(value: Any, path: str, further: str = "") -> None:
     if isinstance(value, Mapping):
         for operation, seconds in value.items():
             _check_number(seconds, f"{path}.{operation}", 0, True, whole=False)
     elif isinstance(value, str):
-        raise _wrong(path, value, "seconds per example, {operation: seconds}, or measured")
+        raise _wrong(path, value, f"seconds, {{operation: seconds}}{further}")
     else:
         _check_number(value, path, 0, True, whole=False)
 
@@ -246,8 +276,11 @@ def _preemption(raw: Any) -> Preemption:
     return made
 
 
-def _taken(raw: Any, path: str) -> Taken:
+def _taken(raw: Any, path: str) -> Taken | Granted:
     changed: dict[str, Any] = {}
+    if isinstance(raw, Mapping) and "grant" in raw:
+        granted: Granted = _made(Granted, raw, path)
+        return granted
     if isinstance(raw, Mapping):
         lose = raw.get("lose", 1)
         if isinstance(lose, (list, tuple)):

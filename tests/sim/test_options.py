@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.sim.options import Costs, Preemption, Taken, WorldOptions, options_from_section
+from elasticml.sim.options import (
+    Costs,
+    Granted,
+    Preemption,
+    Taken,
+    WorldOptions,
+    options_from_section,
+)
 
 
 def test_an_empty_section_is_the_ordinary_world():
@@ -19,14 +26,23 @@ def test_a_full_section_is_read():
         "compute_s": {"gradient": 1e-6, "other": 1e-8},
         "slow": {"2": 4},
         "preemption": {"rate": 0.1, "away": [5, 50], "how": "notice", "grace": 2},
-        "trace": [{"at": 10, "lose": [1, 2], "away": 5}, {"at": 20, "lose": 3}],
+        "overhead_s": {"pass": 0.05},
+        "limit_bytes": "1 GB",
+        "trace": [
+            {"at": 10, "lose": [1, 2], "away": 5},
+            {"at": 20, "lose": 3},
+            {"at": 30, "grant": 2},
+        ],
         "costs": {"rows": 10},
     }
     options = options_from_section(section)
     assert options.bandwidth == 1e9
     assert options.slow == {2: 4.0}
     assert options.preemption == Preemption(rate=0.1, away=(5.0, 50.0), how="notice", grace=2)
-    assert options.trace == (Taken(at=10, lose=(1, 2), away=5), Taken(at=20, lose=3))
+    taken = (Taken(at=10, lose=(1, 2), away=5), Taken(at=20, lose=3))
+    assert options.trace == (*taken, Granted(at=30, grant=2))
+    assert (options.overhead_seconds("pass"), options.overhead_seconds("certify")) == (0.05, 0.0)
+    assert options.limit_bytes == 10**9
     assert options.costs == Costs(rows=10)
     assert options.compute_seconds("probe", 100) == pytest.approx(1e-6)
 
@@ -46,6 +62,9 @@ def test_a_full_section_is_read():
         ({"preemption": 3}, "simulate.preemption: got 3, wanted a mapping"),
         ({"trace": {"at": 1}}, "simulate.trace: got {'at': 1}, wanted a list"),
         ({"trace": [{"at": 1}]}, "simulate.trace[0].lose is missing"),
+        ({"overhead_s": "long"}, "simulate.overhead_s: got 'long', wanted seconds"),
+        ({"containers_max": 0}, "simulate.containers_max: got 0"),
+        ({"trace": [{"at": 1, "grant": 0}]}, "simulate.trace[0].grant: got 0"),
         ({"trace": [{"at": 1, "lose": 0}]}, "simulate.trace[0].lose: got 0"),
         ({"costs": {"row": 1}}, "simulate.costs.row is not a setting; did you mean 'rows'?"),
     ],
