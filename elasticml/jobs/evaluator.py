@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Work
-from elasticml.algorithms.batch_gradient.preparation import fix_columns
 from elasticml.algorithms.batch_gradient.settings import Settings, read_settings
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
-from elasticml.algorithms.batch_gradient.targets import Targets, targets_for
+from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary, DataFacts
 from elasticml.data.products import Forward, make_forward
@@ -229,7 +229,7 @@ class Evaluator:
 
     def _column_factor(self, reader: _Reader) -> F64 | None:
         """Find how the columns were scaled, by the trainer's own preparation over all data."""
-        preparation = fix_columns(self._settings, self._facts)
+        preparation = fix_columns(self._settings.scale, self._settings.intercept, self._facts)
         try:
             exchange = next(preparation)
             while True:

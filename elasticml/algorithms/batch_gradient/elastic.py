@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Anchor, Arrays, Exchange, Outcome, Scalar
 from elasticml.algorithms.batch_gradient.messages import Require, gradient_exchange
-from elasticml.algorithms.batch_gradient.scaling import Columns
 from elasticml.algorithms.batch_gradient.stand_ins import StandIn, StandIns, Sums
+from elasticml.algorithms.scaling import Columns
 from elasticml.errors import JobFailedError
 from elasticml.terms import ExchangeId, GroupId
 

@@ -13,9 +13,8 @@
 ``curvature``
     As ``probe`` without steps. Up: ``curvature`` (), the loss's second derivative along the
     direction at ``w``; ``uncached``.
-``column_maxabs``, ``column_moments``
-    Up: ``maxabs`` (d,), merged by maximum; or ``count`` (), ``total`` (d,), ``squares`` (d,), with
-    ``weighted`` over weights instead of rows.
+
+Column statistics are asked for as :mod:`elasticml.algorithms.column_statistics` says.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ Require = Literal["any", "everybody"]
 GRADIENT: Final = "gradient"
 PROBE: Final = "probe"
 CURVATURE: Final = "curvature"
-COLUMN_MAXABS: Final = "column_maxabs"
-COLUMN_MOMENTS: Final = "column_moments"
 
 
 def gradient_exchange(
@@ -86,26 +83,4 @@ def probe_exchange(
         parameters=parameters,
         require=require,
         seal=seal,
-    )
-
-
-def maxabs_exchange(n_columns: int) -> Exchange:
-    """Ask for the largest absolute value of each column."""
-    return Exchange(
-        operation=COLUMN_MAXABS,
-        model={},
-        returns={"maxabs": (n_columns,)},
-        reduce="max",
-        require="everybody",
-    )
-
-
-def moments_exchange(n_columns: int, *, weighted: bool) -> Exchange:
-    """Ask for each column's sum and sum of squares."""
-    return Exchange(
-        operation=COLUMN_MOMENTS,
-        model={},
-        returns={"count": (), "total": (n_columns,), "squares": (n_columns,)},
-        parameters={"weighted": weighted},
-        require="everybody",
     )

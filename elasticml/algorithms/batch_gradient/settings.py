@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from elasticml.errors import ConfigError
+from elasticml.algorithms.checks import check_keys, number, read_class_weight, wrong
 from elasticml.objectives.losses import Loss, loss_named
 
 #: Absence rules; "auto" is "taylor" for now.
@@ -47,6 +46,16 @@ class Settings:
     #: w^{r+1} <- w^r, then w^r <- w^{r-1}: round r is done again. 2: w^{r+1} = w^{r-1}.
     roll_back: int = 0
 
+    @property
+    def loss_name(self) -> str:
+        """The loss as a job names it."""
+        return self.loss.name
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are -1 and +1."""
+        return self.loss.is_classification
+
 
 def read_settings(raw: Mapping[str, Any]) -> Settings:
     """Check the ``algorithm`` section of a job.
@@ -62,54 +71,21 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
         When a key is unknown or a value out of range.
     """
     known = {field.name for field in fields(Settings)} | {"mode", "name"}
-    for key in raw:
-        if key not in known:
-            close = difflib.get_close_matches(key, sorted(known), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(
-                f"algorithm.{key} is unknown for batch_gradient, wanted one of "
-                f"{', '.join(sorted(known))}{hint}",
-                key=f"algorithm.{key}",
-            )
-    for key, allowed in _CHOICES.items():
-        if key in raw and raw[key] not in allowed:
-            raise _wrong(key, raw[key], "one of " + ", ".join(map(str, allowed)))
+    check_keys("batch_gradient", raw, known, _CHOICES)
     values = {key: raw[key] for key in raw if key not in ("name", "mode", "loss", "class_weight")}
     for key in ("l2", "tolerance"):
         if key in raw:
-            values[key] = _number(key, raw[key])
+            values[key] = number(key, raw[key])
     if raw.get("step_size") is not None:
-        values["step_size"] = _number("step_size", raw["step_size"])
+        values["step_size"] = number("step_size", raw["step_size"])
         if values["step_size"] == 0.0:
-            raise _wrong("step_size", raw["step_size"], "a number above 0")
+            raise wrong("step_size", raw["step_size"], "a number above 0")
     if raw.get("roll_back") is None:
         values["roll_back"] = _ROLL_BACK[raw.get("mode", "default")]
     loss = loss_named(raw.get("loss", "logistic"))
-    weight = _class_weight(raw.get("class_weight"))
+    if not math.isfinite(loss.smoothness):
+        raise wrong("loss", loss.name, "a smooth one, such as smoothed_hinge")
+    weight = read_class_weight(raw.get("class_weight"))
     if weight is not None and not loss.is_classification:
-        raise _wrong("class_weight", raw["class_weight"], f"none with loss: {loss.name}")
+        raise wrong("class_weight", raw["class_weight"], f"none with loss: {loss.name}")
     return Settings(loss=loss, class_weight=weight, **values)
-
-
-def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(key, value, "a number")
-    if not (math.isfinite(value) and value >= 0):
-        raise _wrong(key, value, "a finite number of at least 0")
-    return float(value)
-
-
-def _class_weight(raw: Any) -> Mapping[float, float] | Literal["balanced"] | None:
-    if raw is None or raw == "balanced":
-        return raw  # type: ignore[no-any-return]
-    if not isinstance(raw, Mapping):
-        raise _wrong("class_weight", raw, "'balanced' or a weight for each label")
-    # The labels are text where the job came through JSON.
-    weights = {float(label): _number("class_weight", weight) for label, weight in raw.items()}
-    if any(weight == 0.0 for weight in weights.values()):
-        raise _wrong("class_weight", raw, "weights above 0")
-    return weights
-
-
-def _wrong(key: str, got: Any, wanted: str) -> ConfigError:
-    return ConfigError(f"algorithm.{key} is {got!r}, wanted {wanted}", key=f"algorithm.{key}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,10 +9,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import Arrays, Parallel, Work
-from elasticml.algorithms.batch_gradient import messages, statistics
+from elasticml.algorithms.batch_gradient import messages
 from elasticml.algorithms.batch_gradient.settings import read_settings
-from elasticml.algorithms.batch_gradient.targets import Targets, targets_for
+from elasticml.algorithms.parallel import runs
+from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
 from elasticml.data.products import Adjoint, Forward, make_adjoint, make_forward
 from elasticml.data.source import DataFacts
@@ -78,8 +79,8 @@ class BatchGradientSolver:
             messages.GRADIENT: self._gradient,
             messages.PROBE: self._probe,
             messages.CURVATURE: self._probe,
-            messages.COLUMN_MAXABS: self._maxabs,
-            messages.COLUMN_MOMENTS: self._moments,
+            column_statistics.COLUMN_MAXABS: self._maxabs,
+            column_statistics.COLUMN_MOMENTS: self._moments,
         }
         if work.operation not in operations:
             raise LocalProtocolError(
@@ -126,7 +127,7 @@ class BatchGradientSolver:
 
         loss = 0.0
         gradient = np.zeros(sent.size)
-        for part_loss, slope_sum, adjoint in parallel.map(run, _runs(chunks, parallel.n_threads)):
+        for part_loss, slope_sum, adjoint in parallel.map(run, runs(chunks, parallel.n_threads)):
             loss += part_loss
             adjoint.result(gradient[:d])
             if sent.size > d:
@@ -196,7 +197,7 @@ class BatchGradientSolver:
             return out
 
         total = np.zeros((2, 1 if steps is None else steps.size))
-        for part in parallel.map(run, _runs(here, parallel.n_threads)):
+        for part in parallel.map(run, runs(here, parallel.n_threads)):
             total += part
         uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
         if steps is None:
@@ -206,15 +207,7 @@ class BatchGradientSolver:
     # --- columns ----------------------------------------------------------------------------
 
     def _maxabs(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        def run(part: Sequence[Chunk]) -> F64:
-            out = np.zeros(self._facts.n_columns)
-            statistics.raise_to_maxabs(part, self._facts, out)
-            return out
-
-        largest = np.zeros(self._facts.n_columns)
-        for part in parallel.map(run, _runs(chunks, parallel.n_threads)):
-            np.maximum(largest, part, out=largest)
-        return {"maxabs": largest}
+        return column_statistics.largest_values(chunks, self._facts, parallel)
 
     def _moments(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         weighted = bool(work.parameters["weighted"])
@@ -223,18 +216,7 @@ class BatchGradientSolver:
             weights = self._caches[chunk.id].weights
             return weights if weighted and weights is not None else np.ones(chunk.n_rows)
 
-        def run(part: Sequence[Chunk]) -> tuple[float, F64, F64]:
-            total, squares = np.zeros(self._facts.n_columns), np.zeros(self._facts.n_columns)
-            each = [coefficients(chunk) for chunk in part]
-            statistics.add_moments(part, each, self._facts, total, squares)
-            return float(sum(c.sum() for c in each)), total, squares
-
-        count, total, squares = 0.0, *np.zeros((2, self._facts.n_columns))
-        for some, part_total, part_squares in parallel.map(run, _runs(chunks, parallel.n_threads)):
-            count += some
-            total += part_total
-            squares += part_squares
-        return {"count": np.array(count), "total": total, "squares": squares}
+        return column_statistics.moments(chunks, self._facts, parallel, coefficients)
 
 
 def _can_advance(cache: _Cache, parameters: Mapping[str, Any]) -> bool:
@@ -243,13 +225,3 @@ def _can_advance(cache: _Cache, parameters: Mapping[str, Any]) -> bool:
         and cache.point == parameters["base"]
         and cache.direction == parameters["direction"]
     )
-
-
-def _runs(chunks: Sequence[Chunk], n_runs: int) -> list[Sequence[Chunk]]:
-    """Cut the chunks into at most ``n_runs`` consecutive runs of about equal rows."""
-    ends = np.cumsum([chunk.n_rows for chunk in chunks])
-    if not len(ends) or n_runs <= 1:
-        return [chunks] if len(ends) else []
-    shares = ends[-1] * np.arange(1, n_runs) / n_runs
-    cuts = sorted({0, len(chunks), *np.searchsorted(ends, shares, side="left").tolist()})
-    return [chunks[low:high] for low, high in itertools.pairwise(cuts)]

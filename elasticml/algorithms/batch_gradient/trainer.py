@@ -26,7 +26,8 @@ from elasticml.algorithms.batch_gradient.messages import gradient_exchange
 from elasticml.algorithms.batch_gradient.search import Ray, search
 from elasticml.algorithms.batch_gradient.settings import ABSENT, Settings, read_settings
 from elasticml.algorithms.batch_gradient.steps import StepRule
-from elasticml.algorithms.batch_gradient.targets import Targets, targets_for
+from elasticml.algorithms.column_statistics import fix_columns
+from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
 from elasticml.data.source import DataFacts
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.objectives.penalties import L2
@@ -65,13 +66,13 @@ def make_trainer(settings: Mapping[str, Any], facts: DataFacts, absent: str) -> 
 
 
 def _train(settings: Settings, facts: DataFacts, targets: Targets, rules: Rules) -> Trainer:
-    columns = yield from preparation.fix_columns(settings, facts)
+    columns = yield from fix_columns(settings.scale, settings.intercept, facts)
     rule = yield from preparation.fix_step(settings, columns)
     elastic = Elastic(
         columns=columns,
         rules=rules,
         cached_anchors=settings.anchor == "cached",
-        total_weight=preparation.weight_of_all(facts, targets),
+        total_weight=weight_of_all(facts, targets),
     )
     # Line 4: choose w^0.
     start = Point(serial=0, w=np.zeros(columns.n_model))

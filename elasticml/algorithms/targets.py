@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.batch_gradient.settings import Settings
 from elasticml.data.source import DataFacts
 from elasticml.errors import ConfigError, DataError
 
@@ -37,7 +38,29 @@ class Targets:
         return of_class if weights is None else of_class * weights
 
 
-def targets_for(settings: Settings, facts: DataFacts) -> Targets:
+ClassWeight = Mapping[float, float] | Literal["balanced"] | None
+
+
+class HasTargets(Protocol):
+    """What settings must say for targets to be fixed: a loss's name and kind, class weights."""
+
+    @property
+    def loss_name(self) -> str:
+        """The loss as a job names it."""
+        ...
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are -1 and +1."""
+        ...
+
+    @property
+    def class_weight(self) -> ClassWeight:
+        """As the job says."""
+        ...
+
+
+def targets_for(settings: HasTargets, facts: DataFacts) -> Targets:
     """Fix the targets for a data set.
 
     Raises
@@ -47,13 +70,13 @@ def targets_for(settings: Settings, facts: DataFacts) -> Targets:
     ConfigError
         When ``class_weight`` names other labels than the data have.
     """
-    if not settings.loss.is_classification:
+    if not settings.is_classification:
         return Targets(positive=None)
     classes = facts.classes
     if classes is None or len(classes) != 2:
         got = "continuous labels" if classes is None else _listed(classes)
         raise DataError(
-            f"loss: {settings.loss.name} found {got}, wanted exactly 2 distinct labels; keep two "
+            f"loss: {settings.loss_name} found {got}, wanted exactly 2 distinct labels; keep two "
             "classes in the data, or use loss: squared for regression",
             labels=None if classes is None else list(classes),
         )
@@ -79,6 +102,21 @@ def targets_for(settings: Settings, facts: DataFacts) -> Targets:
         negative_weight=settings.class_weight.get(negative, 1.0),
         positive_weight=settings.class_weight.get(positive, 1.0),
     )
+
+
+def weight_of_all(facts: DataFacts, targets: Targets) -> float:
+    """Return sample weight times class weight over all examples, as far as the facts tell.
+
+    Exact with either kind of weight; with both, as if they were independent, until the first sum
+    over all examples tells.
+    """
+    if targets.positive is None:
+        return facts.weight_sum
+    each = (
+        count * (targets.positive_weight if label == targets.positive else targets.negative_weight)
+        for label, count in facts.label_counts.items()
+    )
+    return sum(each) / facts.n_rows * facts.weight_sum
 
 
 def _listed(classes: tuple[float, ...]) -> str:

@@ -25,11 +25,18 @@ class Columns:
     intercept: bool
     factor: F64 | None = None
     shift: F64 | None = None
+    #: Value of the intercept's own column: its last trained coordinate is multiplied by it.
+    constant: float = 1.0
 
     @property
     def n_model(self) -> int:
         """Coordinates that are trained."""
         return self.n_columns + self.intercept
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether what is trained is what is sent."""
+        return self.factor is None and self.constant == 1.0
 
     @property
     def has_offset(self) -> bool:
@@ -43,29 +50,42 @@ class Columns:
 
     def down(self, w: F64) -> F64:
         """Return what members multiply by, shape (n_sent,), for a model or direction (n_model,)."""
-        if self.factor is None:
+        if self.is_identity:
             return w
         out = np.zeros(self.n_sent)
         columns = out[: self.n_columns]
-        np.multiply(w[: self.n_columns], self.factor, out=columns)
+        np.multiply(w[: self.n_columns], 1.0 if self.factor is None else self.factor, out=columns)
         if self.intercept:
-            out[-1] = w[-1]
+            out[-1] = self.constant * w[-1]
         if self.shift is not None:
             out[-1] -= columns @ self.shift
         return out
 
     def up(self, gradient: F64) -> F64:
         """Return the gradient by the trained model, (n_model,), for one (n_sent,) that came up."""
-        if self.factor is None:
+        if self.is_identity:
             return gradient
         out = np.empty(self.n_model)
         columns = out[: self.n_columns]
         columns[:] = gradient[: self.n_columns]
         if self.shift is not None:
             columns -= self.shift * gradient[-1]
-        columns *= self.factor
+        if self.factor is not None:
+            columns *= self.factor
         if self.intercept:
-            out[-1] = gradient[-1]
+            out[-1] = self.constant * gradient[-1]
+        return out
+
+    def trained(self, coef: F64, intercept: float) -> F64:
+        """Return the trained coordinates (n_model,) of a model as users know it.
+
+        A model without a trained intercept keeps that of its shifted columns, whatever is given.
+        """
+        out = np.empty(self.n_model)
+        out[: self.n_columns] = coef if self.factor is None else coef / self.factor
+        if self.intercept:
+            moved = 0.0 if self.shift is None else float(coef @ self.shift)
+            out[-1] = (intercept + moved) / self.constant
         return out
 
     def arrays(self, w: F64) -> Mapping[str, F64]:
@@ -75,13 +95,23 @@ class Columns:
         return {"coef": coef, "intercept": sent[-1:] if self.has_offset else np.zeros(1)}
 
 
-def maxabs_columns(n_columns: int, intercept: bool, maxabs: F64) -> Columns:
+def maxabs_columns(n_columns: int, intercept: bool, maxabs: F64, constant: float = 1.0) -> Columns:
     """Divide every column by its largest absolute value (n_columns,); empty ones stay."""
-    return Columns(n_columns=n_columns, intercept=intercept, factor=1.0 / _no_zero(maxabs))
+    return Columns(
+        n_columns=n_columns,
+        intercept=intercept,
+        factor=1.0 / _no_zero(maxabs),
+        constant=constant,
+    )
 
 
 def standard_columns(
-    n_columns: int, intercept: bool, count: float, total: F64, squares: F64
+    n_columns: int,
+    intercept: bool,
+    count: float,
+    total: F64,
+    squares: F64,
+    constant: float = 1.0,
 ) -> Columns:
     """Give every column mean 0 and variance 1; constant ones keep their scale.
 
@@ -106,6 +136,7 @@ def standard_columns(
         intercept=intercept,
         factor=1.0 / _no_zero(np.sqrt(variance)),
         shift=mean,
+        constant=constant,
     )
 
 
@@ -124,7 +155,7 @@ def mean_square_norm(columns: Columns, weight: float, total: F64, squares: F64) 
         each += columns.shift * (columns.shift * weight - 2.0 * total)
     if columns.factor is not None:
         each *= columns.factor**2
-    return float(each.sum()) / weight + columns.intercept
+    return float(each.sum()) / weight + columns.intercept * columns.constant**2
 
 
 def _no_zero(values: F64) -> F64:

@@ -1,0 +1,76 @@
+"""Checks of an algorithm's settings, with errors that name the key and what was wanted."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from elasticml.errors import ConfigError
+
+
+def check_keys(
+    algorithm: str,
+    raw: Mapping[str, Any],
+    known: Collection[str],
+    choices: Mapping[str, tuple[object, ...]],
+) -> None:
+    """Check that every key is known, and that those with a list of choices hold one of them.
+
+    Raises
+    ------
+    ConfigError
+        When one is not; it names the nearest key that exists.
+    """
+    for key in raw:
+        if key not in known:
+            close = difflib.get_close_matches(key, sorted(known), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"algorithm.{key} is unknown for {algorithm}, wanted one of "
+                f"{', '.join(sorted(known))}{hint}",
+                key=f"algorithm.{key}",
+            )
+    for key, allowed in choices.items():
+        if key in raw and raw[key] not in allowed:
+            raise wrong(key, raw[key], "one of " + ", ".join(map(str, allowed)))
+
+
+def number(key: str, value: Any) -> float:
+    """Return a finite number of at least 0.
+
+    Raises
+    ------
+    ConfigError
+        When it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(key, value, "a number")
+    if not (math.isfinite(value) and value >= 0):
+        raise wrong(key, value, "a finite number of at least 0")
+    return float(value)
+
+
+def read_class_weight(raw: Any) -> Mapping[float, float] | Literal["balanced"] | None:
+    """Return "balanced", a weight for each label, or None.
+
+    Raises
+    ------
+    ConfigError
+        When it is none of them.
+    """
+    if raw is None or raw == "balanced":
+        return raw  # type: ignore[no-any-return]
+    if not isinstance(raw, Mapping):
+        raise wrong("class_weight", raw, "'balanced' or a weight for each label")
+    # The labels are text where the job came through JSON.
+    weights = {float(label): number("class_weight", weight) for label, weight in raw.items()}
+    if any(weight == 0.0 for weight in weights.values()):
+        raise wrong("class_weight", raw, "weights above 0")
+    return weights
+
+
+def wrong(key: str, got: Any, wanted: str) -> ConfigError:
+    """Make the error for a setting with a wrong value."""
+    return ConfigError(f"algorithm.{key} is {got!r}, wanted {wanted}", key=f"algorithm.{key}")

@@ -1,0 +1,143 @@
+"""Column statistics, for scaling and for the safe step: the exchanges and a member's share of them.
+
+``column_maxabs``, ``column_moments``
+    Up: ``maxabs`` (d,), merged by maximum; or ``count`` (), ``total`` (d,), ``squares`` (d,), with
+    ``weighted`` over weights instead of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms import column_kernels as kernels
+from elasticml.algorithms import scaling
+from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel
+from elasticml.algorithms.parallel import runs
+from elasticml.algorithms.scaling import Columns
+from elasticml.data.chunk import Chunk
+from elasticml.data.products import make_adjoint
+from elasticml.data.source import DataFacts
+
+F64 = NDArray[np.float64]
+COLUMN_MAXABS: Final = "column_maxabs"
+COLUMN_MOMENTS: Final = "column_moments"
+
+
+def maxabs_exchange(n_columns: int) -> Exchange:
+    """Ask for the largest absolute value of each column."""
+    return Exchange(
+        operation=COLUMN_MAXABS,
+        model={},
+        returns={"maxabs": (n_columns,)},
+        reduce="max",
+        require="everybody",
+    )
+
+
+def moments_exchange(n_columns: int, *, weighted: bool) -> Exchange:
+    """Ask for each column's sum and sum of squares."""
+    return Exchange(
+        operation=COLUMN_MOMENTS,
+        model={},
+        returns={"count": (), "total": (n_columns,), "squares": (n_columns,)},
+        parameters={"weighted": weighted},
+        require="everybody",
+    )
+
+
+def fix_columns(
+    scale: str, intercept: bool, facts: DataFacts, constant: float = 1.0
+) -> Generator[Exchange, Outcome, Columns]:
+    """Fix how columns are scaled; an exchange over everybody unless ``scale`` is "none"."""
+    d = facts.n_columns
+    if scale == "none":
+        return Columns(n_columns=d, intercept=intercept, constant=constant)
+    if scale == "maxabs":
+        outcome = yield maxabs_exchange(d)
+        return scaling.maxabs_columns(d, intercept, outcome.arrays["maxabs"], constant)
+    outcome = yield moments_exchange(d, weighted=False)
+    count, total, squares = (outcome.arrays[name] for name in ("count", "total", "squares"))
+    return scaling.standard_columns(d, intercept, float(count), total, squares, constant)
+
+
+def largest_values(chunks: Sequence[Chunk], facts: DataFacts, parallel: Parallel) -> Arrays:
+    """Answer :func:`maxabs_exchange`."""
+
+    def run(part: Sequence[Chunk]) -> F64:
+        out = np.zeros(facts.n_columns)
+        raise_to_maxabs(part, facts, out)
+        return out
+
+    largest = np.zeros(facts.n_columns)
+    for part in parallel.map(run, runs(chunks, parallel.n_threads)):
+        np.maximum(largest, part, out=largest)
+    return {"maxabs": largest}
+
+
+def moments(
+    chunks: Sequence[Chunk],
+    facts: DataFacts,
+    parallel: Parallel,
+    coefficients: Callable[[Chunk], F64],
+) -> Arrays:
+    """Answer :func:`moments_exchange`; ``coefficients`` gives each row's weight, (n_rows,)."""
+
+    def run(part: Sequence[Chunk]) -> tuple[float, F64, F64]:
+        total, squares = np.zeros(facts.n_columns), np.zeros(facts.n_columns)
+        each = [coefficients(chunk) for chunk in part]
+        add_moments(part, each, facts, total, squares)
+        return float(sum(c.sum() for c in each)), total, squares
+
+    count, total, squares = 0.0, *np.zeros((2, facts.n_columns))
+    for some, part_total, part_squares in parallel.map(run, runs(chunks, parallel.n_threads)):
+        count += some
+        total += part_total
+        squares += part_squares
+    return {"count": np.array(count), "total": total, "squares": squares}
+
+
+def add_moments(
+    chunks: Sequence[Chunk], coefficients: Sequence[F64], facts: DataFacts, total: F64, squares: F64
+) -> None:
+    """Add ``sum_i c_i x_ij`` to ``total`` and ``sum_i c_i x_ij^2`` to ``squares``, both (d,).
+
+    Parameters
+    ----------
+    coefficients : sequence of ndarray (n_rows,)
+        One for each chunk.
+    """
+    first = make_adjoint(facts.layout, facts.n_columns)
+    binary = make_adjoint(facts.layout, facts.n_columns)
+    for chunk, c in zip(chunks, coefficients, strict=True):
+        first.add(chunk, c)
+        if chunk.layout.kind == "dense":
+            values = chunk.values.astype(np.float64, copy=False)
+            squares[: values.shape[1]] += c @ (values * values)
+        elif chunk.layout.kind == "csr":
+            kernels.add_squares(chunk.indptr, chunk.indices, chunk.values, c, squares)
+        else:
+            binary.add(chunk, c)
+    first.result(total)
+    binary.result(squares)
+
+
+def raise_to_maxabs(chunks: Sequence[Chunk], facts: DataFacts, out: F64) -> None:
+    """Raise ``out`` (d,) to the columns' largest absolute values."""
+    binary = make_adjoint(facts.layout, facts.n_columns)
+    for chunk in chunks:
+        if chunk.layout.kind == "dense":
+            values = chunk.values
+            if len(values):
+                view = out[: values.shape[1]]
+                np.maximum(view, np.abs(values).max(axis=0), out=view)
+        elif chunk.layout.kind == "csr":
+            kernels.raise_to_maxabs(chunk.indices, chunk.values, out)
+        else:
+            binary.add(chunk, np.ones(chunk.n_rows))
+    present = np.zeros(facts.n_columns)
+    binary.result(present)
+    np.maximum(out, (present > 0.0).astype(np.float64), out=out)
