@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -57,6 +59,15 @@ class JobFailedError(ElasticmlError):
 
 class NotEnoughMembersError(ElasticmlError):
     """Fewer members than the job needs; fields: ``have``, ``need``, ``waited_s``."""
+
+
+@contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Begin the message of any error that comes out with what it is about, such as data.test."""
+    try:
+        yield
+    except ElasticmlError as error:
+        raise type(error)(f"{what}: {error.message}", **error.fields) from error
 
 
 def error_to_dict(error: ElasticmlError) -> dict[str, Any]:

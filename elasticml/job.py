@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from elasticml.data.source import Source, resolve_chunk_bytes
-from elasticml.errors import ConfigError
+from elasticml.data.source import Source, read_block, resolve_chunk_bytes
+from elasticml.errors import ConfigError, blaming
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: A member may use this share of its worker's memory.
 MEMORY_SHARE = 0.6
+#: Test data are tried before a job begins where their first block is no larger than this.
+TRIED_BYTES_MAX = 2**24
 #: What a job does that says nothing of when to stop.
 DEFAULT_STOP = Stop(rounds=100)
 
@@ -144,7 +146,7 @@ class Job:
         return cls(taken.pop("algorithm"), taken.pop("data"), **taken)
 
     def check_data(self) -> None:
-        """List the blocks of all data without reading them.
+        """List the blocks of all data; of the test data, which no member reads, try the first.
 
         Raises
         ------
@@ -153,7 +155,11 @@ class Job:
         """
         self.data.blocks()
         if self.test is not None:
-            self.test.blocks()
+            with blaming("data.test"):
+                first = self.test.blocks()[0]
+                # Categories need the training data's vocabulary, which is not known yet.
+                if first.nbytes <= TRIED_BYTES_MAX and not self.test.needs_survey:
+                    read_block(self.test, first.index, None, 1)
 
     def check_memory(self, worker_bytes: int | None) -> None:
         """Prove that a chunk fits into a worker; None and 0 are a worker without a limit.
@@ -230,7 +236,8 @@ class Job:
         limits = [worker.get("memory_limit") or 0 for worker in workers.values()]
         self.check_memory(min(limits, default=0))
         if self.test is not None:
-            self.test.blocks()
+            with blaming("data.test"):
+                self.test.blocks()
         record = self.record(new_job_id(self.name), members)
         extras: dict[str, Any] = {}
         if getattr(self.data, "is_in_memory", False):

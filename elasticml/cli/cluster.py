@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, JobFailedError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,12 +51,17 @@ def client_of(cluster: Cluster, *, verbose: bool = False) -> Iterator[Client]:
 
     local = LocalCluster(cluster.workers, cluster.threads, memory_limit=cluster.memory)
     local.launch()  # it starts while Dask's client is imported
-    with local:
-        from distributed import Client
+    try:
+        with local:
+            from distributed import Client
 
-        quieten(verbose)
-        with Client(local) as client:
-            yield client
+            quieten(verbose)
+            with Client(local) as client:
+                yield client
+    except JobFailedError as error:
+        if local.log_dir.exists():  # logs are kept of a scheduler that did not end in good order
+            error = JobFailedError(f"{error.message}; see {local.log_dir}", **error.fields)
+        raise error from None
 
 
 def quieten(verbose: bool) -> None:

@@ -95,7 +95,8 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
             lines.append(f"{name:<12}" + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
     if summary.get("lost"):
         lines.append(f"members     {summary['lost']} lost, {summary.get('returned')} returned")
-    lines += [f"note        {note}" for note in summary.get("test_notes") or ()]
+    lines += [f"note        {note}" for note in summary.get("notes") or ()]
+    lines += [f"note        test data: {note}" for note in summary.get("test_notes") or ()]
     if summary.get("not_evaluated"):
         lines.append(f"note        not evaluated: {summary['not_evaluated']}")
     lines.append(f"report      {Path(str(summary.get('run_dir'))) / 'report.html'}")

@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from elasticml.data.source import Source
-from elasticml.errors import ConfigError, DataError, ElasticmlError, error_from_dict
+from elasticml.errors import (
+    ConfigError,
+    DataError,
+    ElasticmlError,
+    JobFailedError,
+    error_from_dict,
+)
 from elasticml.jobs.record import job_of
 from elasticml.jobs.result import Result, evaluate, make_result
-from elasticml.jobs.run_directory import RunDirectory
+from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
 from elasticml.jobs.wire import Outcome
 
 #: How long an interrupted job is given to say its last words.
@@ -111,8 +117,15 @@ def _follow(
         has_begun = any(record["event"] == "RoundEnded" for record in story)
         if directory is not None and isinstance(error, ConfigError | DataError) and not has_begun:
             directory.discard()  # nothing half-written: the same command works once it is put right
-        else:
-            _rescue(handle, job, directory, story, error.message)
+            raise
+        if error.fields.get("reason") == DIRECTORY_LOST:
+            if cancels:
+                _last_words(handle, [], story)
+            raise
+        _rescue(handle, job, directory, story, error.message)
+        if directory is not None and isinstance(error, JobFailedError):
+            text = f"{error.message}; what there is of the run is in {directory.path}"
+            raise type(error)(text, **error.fields) from error
         raise
     if directory is not None:
         _write_report(directory.path)

@@ -143,8 +143,7 @@ class Handle:
             answer = self._client.sync(call, job=self.job_id, **arguments)
         except OSError as error:
             raise JobFailedError(
-                f"the scheduler of job {self.job_id} cannot be reached: {error or 'it is gone'}; "
-                "what it had told is all there is",
+                f"the scheduler of job {self.job_id} cannot be reached: {error or 'it is gone'}",
                 reason="scheduler lost",
             ) from error
         return checked(answer)

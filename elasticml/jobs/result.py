@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.errors import ConfigError, ElasticmlError, blaming
 from elasticml.jobs.evaluator import Evaluator, Score
 from elasticml.jobs.model import LinearModel
 from elasticml.jobs.run_directory import Row, RunDirectory
@@ -93,7 +93,9 @@ def make_result(
     # A job on a regression loss has no classes, however few distinct labels there are.
     if (job.get("algorithm") or {}).get("loss") == "squared":
         classes = None
-    summary = {**outcome.summary, "train": {}, "test": {}}
+    loaded = next((record for record in story if record["event"] == "DataLoaded"), {})
+    notes = list(loaded.get("notes") or ())
+    summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
     if outcome.error is not None:
         summary["error"] = outcome.error.get("message")
     if run_dir is not None:
@@ -155,7 +157,8 @@ def evaluate(
             )
             _fill_training(history, summary, places, scores)
         if test is not None:
-            scores, notes = evaluator.score_test(test, [models[place] for place in places])
+            with blaming("data.test"):
+                scores, notes = evaluator.score_test(test, [models[place] for place in places])
             for place, score in zip(places, scores, strict=True):
                 history[place] |= {f"test_{name}": v for name, v in score.metrics.items()}
             summary["test"] = dict(scores[-1].metrics)

@@ -8,7 +8,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +19,12 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, JobFailedError
 
 Row = dict[str, Any]
+
+#: The reason in the error of a run whose directory cannot be written any more.
+DIRECTORY_LOST = "run directory lost"
 
 #: The columns with which every history begins.
 FIRST_COLUMNS = (
@@ -160,15 +164,33 @@ class RunDirectory:
         return self
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append records to the story, and rows to the history; both are on disk on return."""
+        """Append records to the story, and rows to the history; both are on disk on return.
+
+        Raises
+        ------
+        JobFailedError
+            When they cannot be written: the directory has been removed, or the disk is full.
+        """
         if self._story is None or self._history is None:
             raise ValueError("the run directory is not open")
-        for record in records:
-            self._story.write(json.dumps(record, default=_plain, allow_nan=True) + "\n")
-            if record.get("event") == "RoundEnded":
-                self._append(history_row(record))
-        self._story.flush()
-        self._history.flush()
+        with self._writing():
+            for record in records:
+                self._story.write(json.dumps(record, default=_plain, allow_nan=True) + "\n")
+                if record.get("event") == "RoundEnded":
+                    self._append(history_row(record))
+            self._story.flush()
+            self._history.flush()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror if self.path.is_dir() else "it has been removed"
+            raise JobFailedError(
+                f"{self.path}: the run cannot be written any more: {why}; run it again",
+                reason=DIRECTORY_LOST,
+            ) from error
 
     def _append(self, row: Row) -> None:
         assert self._history is not None
@@ -191,19 +213,23 @@ class RunDirectory:
         if self._history is not None:
             self._history.close()
             self._history = None
-        write_whole(self.path / "history.csv", _csv_text(rows, columns_of(rows)).encode())
+        self._write("history.csv", _csv_text(rows, columns_of(rows)).encode())
 
     def write_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write ``model.npz``."""
         buffer = io.BytesIO()
         # mypy takes the arrays for the keyword allow_pickle.
         np.savez(buffer, **dict(arrays))  # type: ignore[arg-type]
-        write_whole(self.path / "model.npz", buffer.getvalue())
+        self._write("model.npz", buffer.getvalue())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
         text = json.dumps(json_safe(summary), indent=2)
-        write_whole(self.path / "summary.json", (text + "\n").encode())
+        self._write("summary.json", (text + "\n").encode())
+
+    def _write(self, name: str, content: bytes) -> None:
+        with self._writing():
+            write_whole(self.path / name, content)
 
     def discard(self) -> None:
         """Remove the run, and the directories that were made for it: it has never begun."""

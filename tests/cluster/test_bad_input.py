@@ -97,7 +97,8 @@ ONE_BASED = of("data", zero_based=False)
     [
         (None, JOB, "train does not exist"),
         (b"", JOB, "train is empty (0 bytes)"),
-        (GOOD, of("data", test="nothing"), "nothing does not exist"),
+        (GOOD, of("data", test="nothing"), "data.test: "),
+        (GOOD, of("data", test="job.yaml"), "data.test: "),
         (GOOD, of("data", path="."), "is a directory"),
         (GOOD, of("data", paht="x"), "did you mean 'path'?"),
         (GOOD, {**JOB, "algoritm": {}}, "did you mean 'algorithm'?"),
@@ -120,6 +121,7 @@ ONE_BASED = of("data", zero_based=False)
         "missing file",
         "empty file",
         "missing test file",
+        "test file of another kind",
         "folder",
         "unknown data key",
         "unknown section",
@@ -159,6 +161,7 @@ def test_what_can_be_known_before_anything_starts(
         (GOOD + "1 3:1 3:2\n", JOB, "line 61: feature index 3 stands twice"),
         (GOOD, of("algorithm", class_weight={5: 2.0}), "names label 5"),
         (GOOD, of("data", chunk_size="1 TiB"), "60 % of a worker's memory"),
+        (GOOD + "1 2000000000:1\n", JOB, "the data have 2000000000 columns, wanted at most"),
     ],
     ids=[
         "empty gz",
@@ -171,6 +174,7 @@ def test_what_can_be_known_before_anything_starts(
         "index twice",
         "weight of a class that is not there",
         "chunk larger than any worker",
+        "one index far too large",
     ],
 )
 def test_what_only_the_members_see(

@@ -1,11 +1,13 @@
-"""Following a job: an interrupt when the job is over and its models are being evaluated."""
+"""Following a job to an end that is none: an interrupt, a directory or a scheduler that is lost."""
 
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
+from elasticml.errors import JobFailedError
 from elasticml.jobs import follow as module
 from elasticml.jobs.wire import Outcome
 
@@ -49,4 +51,43 @@ def test_interrupt_while_models_are_evaluated_keeps_what_the_job_has_come_to(tmp
         module.follow(Ended(), run_dir=tmp_path / "run", cancels=True)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["reason"] == "interrupted"
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+class Running(Ended):
+    """A job that loses something while it runs."""
+
+    def __init__(self, loses):
+        self.loses = loses
+        self.is_cancelled = False
+
+    def batches(self, since=0):
+        if not since:
+            yield STORY[:1]
+            self.loses()
+        yield STORY[1:]
+
+    def cancel(self):
+        self.is_cancelled = True
+
+
+def test_a_directory_that_is_removed_while_the_job_runs_is_one_line(tmp_path):
+    # FileNotFoundError, and so an internal error.
+    job = Running(lambda: shutil.rmtree(tmp_path / "run"))
+    with pytest.raises(JobFailedError, match="cannot be written any more: it has been"):
+        module.follow(job, run_dir=tmp_path / "run", cancels=True)
+    assert job.is_cancelled
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_lost_scheduler_had_told_is_kept_and_its_place_is_named(tmp_path):
+    def lose():
+        raise JobFailedError("the scheduler is gone", reason="scheduler lost")
+
+    with pytest.raises(JobFailedError) as caught:
+        module.follow(Running(lose), run_dir=tmp_path / "run", cancels=True)
+    assert caught.value.message == (
+        f"the scheduler is gone; what there is of the run is in {tmp_path / 'run'}"
+    )
+    assert caught.value.fields == {"reason": "scheduler lost"}
     assert (tmp_path / "run" / "report.html").exists()
