@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,6 +129,28 @@ def test_a_client_killed_outright_leaves_a_run_that_can_be_reported(tmp_path: Pa
     report = [sys.executable, "-m", "elasticml", "report", "run"]
     environment = {**os.environ, "PYTHONPATH": str(Path(em.__file__).parents[1])}
     subprocess.run(report, cwd=tmp_path, env=environment, check=True, timeout=WAIT_S)
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_scheduler_killed_outright_is_one_line_that_names_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So long Dask's client tries to reach a scheduler that is gone; by default 30 s.
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "5s")
+    process = start(tmp_path, ENDLESS)
+    family = until_round(process, tmp_path, 2)
+    (scheduler,) = psutil.Process(process.pid).children()
+    scheduler.kill()
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 3, err
+    assert "Traceback" not in err
+    said = err.splitlines()[-1]
+    assert said.startswith("elasticml: the scheduler of job small-")
+    assert "what there is of the run is in run; see /" in said
+    logs = Path(said.split("; see ")[1])
+    assert (logs / "scheduler.log").exists()
+    shutil.rmtree(logs)
+    assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
     assert (tmp_path / "run" / "report.html").exists()
 
 
