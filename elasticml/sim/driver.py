@@ -13,7 +13,7 @@ from elasticml.control.settings import Settings
 from elasticml.data.facts import BlockSummary
 from elasticml.errors import ElasticmlError
 from elasticml.policies.absence import absence_policy
-from elasticml.sim.member import SentModel, SentPartial
+from elasticml.sim.messages import SentModel, SentPartial
 from elasticml.sim.network import Endpoint, Port
 from elasticml.sim.sizes import CONTROL_BYTES, down_bytes
 from elasticml.terms import ExchangeId, MemberId
@@ -109,6 +109,7 @@ class VirtualDriver:
                     threads=message.threads,
                     slot=message.slot,
                     holdings=message.holdings,
+                    limit_bytes=message.limit_bytes,
                 )
             )
         elif port in self._member_of:  # else it is of a former life
@@ -137,6 +138,7 @@ class VirtualDriver:
             contributors=event.contributors,
             order=event.order,
             handle=handle,
+            compute_s=event.compute_s,
         )
 
     def _on_closed(self, port: Port) -> None:
@@ -179,9 +181,13 @@ class VirtualDriver:
                 self._deliver(command)
             case cmd.Continue():
                 assert world.desk.training is not None
-                self._step(0.0, world.desk.training.proceed, command.go_on)
+                self._step(0.0, world.desk.training.proceed, command.go_on, command.tuned)
             case cmd.Inject():
                 world.faults.inject(command)
+            case cmd.RequestMembers():
+                world.faults.request(command.count)
+            case cmd.ReleaseContainers():
+                world.faults.release(command.addresses)
             case cmd.EndJob():
                 world.desk.close(
                     command,
@@ -243,6 +249,7 @@ class VirtualDriver:
             generation=running.generation,
             exchange=training.exchange,
             packed=training.packed,
+            members=len(running.participants),
         )
         port.send(message, down_bytes(training.exchange))
 

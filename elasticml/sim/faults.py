@@ -30,6 +30,8 @@ class Faults:
         self.world = world
         self._rng = rng
         self._standbys = 0
+        #: Containers granted that are not up yet.
+        self._starting = 0
         #: Actions on the clock that are there as long as the job runs.
         self.timers = 0
 
@@ -99,6 +101,33 @@ class Faults:
         world.desk.journal.tell(world.clock.now_s, "Granted", fields, "world")
         for _ in range(count):
             world.clock.after(world.options.start_s, world.start_worker)
+
+    # --- what the job asks the resource manager for ---------------------------------------------
+
+    def request(self, count: int) -> None:
+        """Start as many of the containers asked for as there are, and refuse the others."""
+        world = self.world
+        granted = count
+        if world.options.containers_max is not None:
+            taken = sum(w.endpoint.is_alive for w in world.workers.values()) + self._starting
+            granted = min(count, max(0, world.options.containers_max - taken))
+        self._starting += granted
+        for _ in range(granted):
+            world.clock.after(world.options.start_s, self._started)
+        if granted < count:
+            refused = ev.MembersRefused(
+                cause="world", count=count - granted, reason="no container is free"
+            )
+            world.clock.after(world.options.latency_s, world.driver.feed, refused)
+
+    def _started(self) -> None:
+        self._starting -= 1
+        self.world.start_worker()
+
+    def release(self, addresses: Sequence[str]) -> None:
+        """Take back the containers of members that are done."""
+        for address in addresses:
+            self.world.workers[address].kill()
 
     def _trace(self, entry: Taken) -> None:
         serving = self.world.serving()

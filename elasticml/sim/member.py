@@ -5,22 +5,22 @@ What a member's shell does on a worker is done here: perform orders, compute, fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Exchange, Solver, Work
+from elasticml.algorithms.base import Solver, Work
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.member import Member
 from elasticml.data.chunk import Chunk
 from elasticml.errors import ElasticmlError
+from elasticml.sim.messages import SentModel, SentPartial, Share
 from elasticml.sim.network import Port
 from elasticml.sim.sizes import CONTROL_BYTES, down_bytes, up_bytes
 from elasticml.sim.transfers import Transfers
-from elasticml.terms import ExchangeId, Generation, MemberId
+from elasticml.terms import ExchangeId, MemberId
 from elasticml.training.arrays import Vector, merge, n_values, pack, unpack
 
 if TYPE_CHECKING:
@@ -28,34 +28,6 @@ if TYPE_CHECKING:
 
 #: Times that a connection to a living parent is tried again before the driver is told.
 RECONNECTS_MAX = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentModel:
-    """What goes down: the trainer's exchange; its arrays are shared, and nobody writes to them."""
-
-    id: ExchangeId
-    generation: Generation
-    exchange: Exchange
-    packed: Vector
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentPartial:
-    """What comes up: a partial, or a kept one that was asked for as an anchor."""
-
-    event: ev.PartialArrived | ev.AnchorArrived
-    array: Vector | None
-
-
-@dataclass(slots=True)
-class Share:
-    """This member's arrays of one exchange."""
-
-    sent: SentModel
-    #: The own partial; after the sum went up, the subtree's sum.
-    total: Vector | None = None
-    summed: bool = False
 
 
 class VirtualMember:
@@ -85,6 +57,8 @@ class VirtualMember:
         self._solver: Solver | None = None
         self._shares: dict[ExchangeId, Share] = {}
         self._arrays: dict[int, Vector] = {}
+        #: Compute seconds that came with each array.
+        self._told_s: dict[int, Mapping[MemberId, float]] = {}
         self._next_handle = 1
 
     def close(self) -> None:
@@ -126,10 +100,12 @@ class VirtualMember:
                 self._read_blocks(message)
             case cmd.LoadChunks():
                 self._load_chunks(message)
-            case cmd.GiveChunks():
+            case cmd.GiveChunks() | cmd.CopyChunks():
                 self.transfers.give(message)
+            case cmd.DropChunks():
+                self._drop(message)
             case cmd.Own():
-                self.chunks = self.worker.own(message.chunks)
+                self.chunks = [self.worker.chunks[id] for id in message.chunks]
             case cmd.Rewire():
                 self.feed(message)
             case cmd.AskStatus():
@@ -161,10 +137,10 @@ class VirtualMember:
             else:
                 chunks, summary = self.world.library.read(block)
                 self.world.summarised(summary)
+            self.worker.hold(chunk.id for chunk in chunks)
         except ElasticmlError as error:
             self.fail(error)
             return
-        self.worker.hold(chunk.id for chunk in chunks)
         infos = tuple(chunk.info() for chunk in chunks)
         self.report(
             ev.BlockRead(cause=f"link {self.me}", member=self.me, block=block, chunks=infos)
@@ -179,7 +155,11 @@ class VirtualMember:
         self.later(delay, self._chunks_loaded, order, nbytes, seconds)
 
     def _chunks_loaded(self, order: cmd.LoadChunks, nbytes: int, seconds: float) -> None:
-        self.worker.hold(order.chunks)
+        try:
+            self.worker.hold(order.chunks)
+        except ElasticmlError as error:
+            self.fail(error)
+            return
         loaded = ev.ChunksLoaded(
             cause=f"link {self.me}",
             member=self.me,
@@ -188,6 +168,11 @@ class VirtualMember:
             seconds=round(seconds, 6),
         )
         self.report(loaded)
+
+    def _drop(self, order: cmd.DropChunks) -> None:
+        self.worker.drop(order.chunks)
+        cause = f"link {self.me}"
+        self.report(ev.ChunksDropped(cause=cause, member=self.me, chunks=order.chunks))
 
     # --- the collective ---------------------------------------------------------------------
 
@@ -217,11 +202,15 @@ class VirtualMember:
             case cmd.SendPartial():
                 self._send_partial(command)
             case cmd.Refuse():
-                self._arrays.pop(command.handle, None)
+                self._forget([command.handle])
             case cmd.Forget():
-                for handle in command.handles:
-                    self._arrays.pop(handle, None)
+                self._forget(command.handles)
                 self._shares.pop(command.exchange, None)
+
+    def _forget(self, handles: Iterable[int]) -> None:
+        for handle in handles:
+            self._arrays.pop(handle, None)
+            self._told_s.pop(handle, None)
 
     def _on_model(self, sent: SentModel) -> None:
         if sent.id in self._shares:
@@ -296,6 +285,7 @@ class VirtualMember:
         self._next_handle += 1
         self._arrays[handle] = message.array
         event = message.event
+        self._told_s[handle] = event.compute_s
         self.feed(
             ev.PartialArrived(
                 exchange=event.exchange,
@@ -325,6 +315,7 @@ class VirtualMember:
             model=unpack(share.sent.packed, _shapes(asked.model)),
             parameters=asked.parameters,
             returns=asked.returns,
+            members=share.sent.members,
         )
         try:
             arrays, measured_s = self.world.solve(self._solver, work, self.chunks)
@@ -340,6 +331,7 @@ class VirtualMember:
         share = self._shares.get(exchange)
         if share is not None:
             share.total = total
+            share.compute_s[self.me] = seconds
             self.world.computed(exchange, self.me, seconds)
             self.feed(ev.Computed(exchange=exchange))
 
@@ -351,6 +343,7 @@ class VirtualMember:
             share.summed = True
             for handle in command.inputs:
                 merge(share.total, self._arrays[handle], exchange.reduce)
+                share.compute_s.update(self._told_s[handle])
             delay = self.world.merge_seconds(exchange, len(command.inputs))
         event = ev.PartialArrived(
             cause=f"link {self.me}",
@@ -359,6 +352,7 @@ class VirtualMember:
             contributors=command.contributors,
             order=command.order,
             handle=0,
+            compute_s=dict(share.compute_s),
         )
         port = self._driver if command.to is None else self._parent
         if port is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
 
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.data.chunk import Chunk
+from elasticml.errors import DataError
 from elasticml.sim.member import VirtualMember
 from elasticml.sim.network import Endpoint, Port
 from elasticml.terms import ChunkId
@@ -43,8 +42,7 @@ class Worker:
         self.slot: int | None = None
         #: What it holds, owned or not, each with the state that it had here last.
         self.chunks: dict[ChunkId, Chunk] = {}
-        #: Sent away; dropped when the ledger says so.
-        self.given: set[ChunkId] = set()
+        self.held_bytes = 0
         #: It is about to go and is not offered again.
         self.is_closing = False
         self._computing_until_s = 0.0
@@ -94,6 +92,7 @@ class Worker:
             pid=self.number,
             slot=self.slot,
             holdings=tuple(sorted(self.chunks)),
+            limit_bytes=self.world.options.limit_bytes,
         )
         mine.send(arrived, driver.nbytes_of(arrived))
 
@@ -105,34 +104,36 @@ class Worker:
         port.on_message = self.life.on_driver_message
 
     def hold(self, ids: Iterable[ChunkId]) -> None:
-        """Have the bodies of these chunks here; what is here already keeps its state."""
+        """Have the bodies of these chunks here; what is here already keeps its state.
+
+        Raises
+        ------
+        DataError
+            When they do not fit the worker's memory.
+        """
         for id in ids:
             if id not in self.chunks:
                 self.chunks[id] = self.world.library.lend(id)
+                self.held_bytes += self.chunks[id].nbytes
+        limit = self.world.options.limit_bytes
+        if limit is not None and self.held_bytes > limit:
+            raise DataError(
+                f"the chunks on {self.address} take {self.held_bytes} bytes, its limit is {limit}",
+                held=self.held_bytes,
+                limit=limit,
+            )
 
-    def take(
-        self, id: ChunkId, has_body: bool, state: Mapping[str, NDArray[Any]] | None, version: int
-    ) -> None:
-        """Take in a chunk that another worker has sent: its body, its state, or both."""
-        if has_body:
-            self.hold([id])
-        chunk = self.chunks.get(id)
-        if chunk is not None and state is not None:
-            chunk.state, chunk.state_version = dict(state), version
-        self.given.discard(id)
-
-    def own(self, ids: Sequence[ChunkId]) -> list[Chunk]:
-        """Return the chunks to compute over; drop what was given away and is not owned again."""
-        for id in self.given - set(ids):
-            self.chunks.pop(id, None)
-        self.given.clear()
-        return [self.chunks[id] for id in ids]
+    def drop(self, ids: Iterable[ChunkId]) -> None:
+        """Forget chunks, body and state."""
+        for id in ids:
+            chunk = self.chunks.pop(id, None)
+            self.held_bytes -= 0 if chunk is None else chunk.nbytes
 
     def dismissed(self, life: VirtualMember, reason: str) -> None:
         """End a life at the driver's word: for good, or to come back with the same chunks."""
         life.close()
         if reason in FINAL:
-            self.chunks.clear()
+            self.drop(list(self.chunks))
             if self.is_closing:
                 self.world.network.kill(self.endpoint)  # nothing is left to do here
         else:

@@ -1,0 +1,42 @@
+"""What virtual members and the driver send each other in an exchange; a member's share of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from elasticml.algorithms.base import Exchange
+from elasticml.control import events as ev
+from elasticml.terms import ExchangeId, Generation, MemberId
+from elasticml.training.arrays import Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentModel:
+    """What goes down: the trainer's exchange; its arrays are shared, and nobody writes to them."""
+
+    id: ExchangeId
+    generation: Generation
+    exchange: Exchange
+    packed: Vector
+    #: Members that take part when the exchange starts.
+    members: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentPartial:
+    """What comes up: a partial, or a kept one that was asked for as an anchor."""
+
+    event: ev.PartialArrived | ev.AnchorArrived
+    array: Vector | None
+
+
+@dataclass(slots=True)
+class Share:
+    """This member's arrays of one exchange."""
+
+    sent: SentModel
+    #: The own partial; after the sum went up, the subtree's sum.
+    total: Vector | None = None
+    summed: bool = False
+    #: How long the members whose partials are in ``total`` have computed.
+    compute_s: dict[MemberId, float] = field(default_factory=dict)
