@@ -19,6 +19,7 @@ from elasticml.runtime.driver_shell import DriverShell
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.execution import InlineRunner, Runner, SerialParallel
 from elasticml.runtime.member_host import MemberHost
+from elasticml.runtime.scaling import Scaler
 from elasticml.terms import chunk_id
 
 #: Turns of the event loop without a frame after which nothing more will happen by itself.
@@ -62,6 +63,8 @@ class World:
     runner : callable, optional
         The runner of a worker's computations by its address, and of the trainer's steps by
         "driver"; for tests that stop one of them.
+    scaler : Scaler, optional
+        Starts workers that policies ask for.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class World:
         seed: int = 0,
         source: Any = None,
         runner: Callable[[str], Runner] = lambda address: InlineRunner(),
+        scaler: Scaler | None = None,
     ) -> None:
         self.network = FaultyNetwork(seed)
         self.now = 0.0
@@ -92,6 +96,7 @@ class World:
             runner=runner("driver"),
             clock=self.clock,
             injector=self._injector,
+            scaler=scaler,
             bodies=bodies,
             summaries=sent.summaries,
             check_every_event=True,
@@ -100,6 +105,12 @@ class World:
     def clock(self) -> float:
         """Seconds that the world has lived."""
         return self.now
+
+    async def pause_s(self, seconds: float) -> None:
+        """Wait until so many seconds have passed in the world."""
+        until_s = self.now + seconds
+        while self.now < until_s:
+            await asyncio.sleep(0)
 
     async def add(self) -> str:
         """Start a worker; returns its address."""
@@ -113,6 +124,7 @@ class World:
             host="here",
             pid=int(address[1:]),
             threads=1,
+            pause=self.pause_s,
         )
 
         async def announce() -> list[str]:
@@ -242,3 +254,6 @@ class Injector:
 
     async def prepare(self, n: int) -> None:
         """Do nothing: workers start at once here."""
+
+    async def slow(self, addresses: Sequence[str], factor: float) -> None:
+        """Do nothing: no computation takes time here."""

@@ -56,7 +56,10 @@ class WorkerRecord:
 
 
 class Keeper(SchedulerPlugin):
-    """Starts and ends the cluster's workers; a :class:`~elasticml.runtime.faults.FaultInjector`.
+    """Starts and ends the cluster's workers, on purpose and on request.
+
+    It is the cluster's :class:`~elasticml.runtime.faults.FaultInjector` and its
+    :class:`~elasticml.runtime.scaling.Scaler`.
 
     Parameters
     ----------
@@ -167,6 +170,29 @@ class Keeper(SchedulerPlugin):
         records = [self._find(address) for address in addresses]
         await self._end_all([r for r in records if r.state != "gone"], how, grace_s)
 
+    async def slow(self, addresses: Sequence[str], factor: float) -> None:
+        """Slow workers down; see :class:`~elasticml.runtime.faults.FaultInjector`."""
+        if not factor >= 1.0:
+            raise ConfigError(f"slowdown: got {factor!r}, wanted a factor of at least 1")
+        for record in [self._find(address) for address in addresses]:
+            if record.state == "running" and record.address is not None:
+                with suppress(OSError):
+                    await self._scheduler.rpc(record.address).em_slow(factor=factor)
+
+    async def request(self, count: int) -> int:
+        """Start more workers for a job; see :class:`~elasticml.runtime.scaling.Scaler`."""
+        room = self._options.workers_max - len(self._in_state("starting", "running"))
+        granted = max(0, min(count, room))
+        await self.bring_back(granted)
+        return granted
+
+    async def release(self, addresses: Sequence[str]) -> None:
+        """End workers that a job gives back; see :class:`~elasticml.runtime.scaling.Scaler`."""
+        running = {r.address: r for r in self._in_state("running")}
+        given = [running[address] for address in addresses if address in running]
+        # With a notice: other jobs may have members there.
+        await self._end_all(given, "notice", self._options.grace_s)
+
     async def close(self) -> None:
         """End every worker and standby, by force after ``END_S_MAX`` seconds."""
         if self._is_closing:
@@ -199,6 +225,7 @@ class Keeper(SchedulerPlugin):
             standby=record.state == "standby",
             log_file=record.log_file,
             scratch_dir=self._options.scratch_dir,
+            slowdown=self._options.slowdown.get(record.name, 1.0),
         )
         read_end, record.lifeline = os.pipe()
         try:

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -73,6 +73,11 @@ class LocalCluster:
     log_dir : path or None
         Folder for the logs of all processes; None is a temporary one, which goes with the cluster
         unless something failed.
+    workers_max : int or None
+        Workers at most, where a job's policies ask for more; None is ``workers``.
+    slowdown : mapping of int to float
+        How many times as long the computations of a worker take, by its place among the workers in
+        the order of their start; the extra time is spent on real work. For tests and studies.
 
     Raises
     ------
@@ -93,13 +98,18 @@ class LocalCluster:
         start_method: StartMethod | None = None,
         start_timeout_s: float = 120.0,
         log_dir: str | Path | None = None,
+        workers_max: int | None = None,
+        slowdown: Mapping[int, float] | None = None,
     ) -> None:
         _check_count("workers", workers)
+        _check_count("workers_max", workers if workers_max is None else workers_max)
         _check_count("threads", threads)
         _check_seconds("grace_s", grace_s)
         _check_seconds("start_timeout_s", start_timeout_s)
         self.name = name
         self._workers = workers
+        self._workers_max = workers if workers_max is None else workers_max
+        self._slowdown = _slowdown(slowdown or {})
         self._threads = threads
         self._memory_limit = _memory_bytes(memory_limit)
         self._keep = keep
@@ -236,6 +246,10 @@ class LocalCluster:
         """
         self._ask(grace_s, op="lose", workers=list(workers), how=how, grace_s=grace_s)
 
+    def slow(self, workers: Sequence[str], factor: float) -> None:
+        """Let workers take ``factor`` times as long for computations, by real work; 1 ends it."""
+        self._ask(op="slow", workers=list(workers), factor=factor)
+
     # Within.
 
     def _options(self) -> ClusterOptions:
@@ -247,6 +261,8 @@ class LocalCluster:
         return ClusterOptions(
             name=self.name,
             workers=self._workers,
+            workers_max=self._workers_max,
+            slowdown=self._slowdown,
             threads=self._threads,
             memory_limit=self._memory_limit,
             keep=self._keep,
@@ -289,6 +305,17 @@ def _start_method(method: str | None) -> StartMethod:
 def _check_count(what: str, n: int) -> None:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigError(f"{what}: got {n!r}, wanted a whole number of at least 1; set {what}=1")
+
+
+def _slowdown(factors: Mapping[int, float]) -> dict[str, float]:
+    """Factors by the names of the workers."""
+    for index, factor in factors.items():
+        if not (isinstance(index, int) and index >= 0 and factor >= 1.0 and math.isfinite(factor)):
+            raise ConfigError(
+                f"slowdown: got {{{index!r}: {factor!r}}}, wanted the place of a worker, from "
+                "0 on, and a factor of at least 1"
+            )
+    return {f"worker-{index}": float(factor) for index, factor in factors.items()}
 
 
 def _check_seconds(what: str, seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +18,8 @@ class ClusterOptions:
 
     name: str
     workers: int
+    #: Workers at most, where a job asks for more.
+    workers_max: int
     threads: int
     #: Bytes per worker; None shares the machine's memory out among the first workers.
     memory_limit: int | None
@@ -33,6 +35,8 @@ class ClusterOptions:
     scratch_dir: str
     #: The cluster's temporary folder, which holds all that no one asked to keep.
     own_dir: str
+    #: How many times as long computations take, by the worker's name.
+    slowdown: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,8 @@ class WorkerOptions:
     standby: bool
     log_file: str
     scratch_dir: str
+    #: How many times as long computations take.
+    slowdown: float = 1.0
 
 
 def encode(options: ClusterOptions | WorkerOptions) -> str:

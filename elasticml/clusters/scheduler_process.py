@@ -29,6 +29,7 @@ from elasticml.clusters.settings import (
 )
 from elasticml.errors import ElasticmlError
 from elasticml.runtime.faults import KEEPER_EXTENSION
+from elasticml.runtime.scaling import SCALER_EXTENSION
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -108,6 +109,7 @@ class SchedulerProcess:
         keeper = Keeper(scheduler, self._launcher, self._options, _memory_limit(self._options))
         scheduler.add_plugin(keeper)
         scheduler.extensions[KEEPER_EXTENSION] = keeper
+        scheduler.extensions[SCALER_EXTENSION] = keeper
         return scheduler, keeper
 
     async def _read(self) -> None:
@@ -138,6 +140,9 @@ class SchedulerProcess:
                 case "lose":
                     how, grace_s = command["how"], command["grace_s"]
                     await self._answer(number, keeper.lose(command["workers"], how, grace_s))
+                case "slow":
+                    factor = command["factor"]
+                    await self._answer(number, keeper.slow(command["workers"], factor))
                 case "workers":
                     await self._answer(number, _nothing(), lambda: {"workers": _rows(keeper)})
 

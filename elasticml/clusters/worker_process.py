@@ -25,6 +25,7 @@ from elasticml.clusters.settings import (
     load,
     redirect_output,
 )
+from elasticml.runtime.slowness import SLOWNESS_EXTENSION, Slowness
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
@@ -76,6 +77,7 @@ class WorkerProcess:
         self._announcement: asyncio.Task[None] | None = None
         self._departure: asyncio.Task[None] | None = None
         self._worker: Worker | None = None
+        self._slowness = Slowness(options.slowdown)
 
     async def run(self) -> None:
         """Serve until the worker is closed, by whomever."""
@@ -107,6 +109,8 @@ class WorkerProcess:
             dashboard_address="127.0.0.1:0",
         )
         worker.handlers["em_notice"] = self.notice
+        worker.handlers["em_slow"] = self.slow
+        worker.extensions[SLOWNESS_EXTENSION] = self._slowness
         return worker
 
     async def notice(self, grace_s: float, reason: str = "notice") -> str:
@@ -125,6 +129,11 @@ class WorkerProcess:
             assert self._worker is not None
             self._announcement = asyncio.create_task(announce(self._worker, grace_s, reason))
         await asyncio.shield(self._announcement)
+        return "OK"
+
+    async def slow(self, factor: float) -> str:
+        """Take so many times as long for computations: the worker's handler ``em_slow``."""
+        self._slowness.factor = factor
         return "OK"
 
     def _terminated(self) -> None:

@@ -89,10 +89,15 @@ class Zygote:
 
     def _end_children(self) -> None:
         """Wait for the children; kill those that are still there when the grace is over."""
-        deadline_s = time.monotonic() + ORPHAN_GRACE_S
-        while self._children and time.monotonic() < deadline_s:
-            time.sleep(0.02)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        deadline_s = time.monotonic() + ORPHAN_GRACE_S
+        while True:
+            # Those that ended before the signal was blocked, or while the last one was waited for.
+            self._reap(signal.SIGCHLD, None)
+            left_s = deadline_s - time.monotonic()
+            if not self._children or left_s <= 0:
+                break
+            signal.sigtimedwait({signal.SIGCHLD}, left_s)
         for pid in sorted(self._children):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

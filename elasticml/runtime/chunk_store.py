@@ -1,4 +1,4 @@
-"""What a member holds of a job's data: reading blocks, giving chunks away, taking them in."""
+"""What a member holds of a job's data: reading blocks, taking chunks in, letting them go."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class ChunkStore:
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.chunks: dict[ChunkId, Chunk] = {}
         self.limit_bytes = limit_bytes
-        #: Sent away and acknowledged by nobody yet; dropped when the ledger says so.
-        self.given: set[ChunkId] = set()
+        #: Bytes of the bodies that are here.
+        self.held_bytes = 0
 
     def put(self, chunks: Iterable[Chunk]) -> None:
-        """Take chunks in.
+        """Take chunks in, all or none; those that are here already stay as they are.
 
         Raises
         ------
         DataError
             When they do not fit the member's memory.
         """
-        for chunk in chunks:
-            if chunk.id not in self.chunks:
-                self.chunks[chunk.id] = chunk
-        held = sum(c.nbytes for c in self.chunks.values())
-        if self.limit_bytes is not None and held > self.limit_bytes:
+        new = {chunk.id: chunk for chunk in chunks if chunk.id not in self.chunks}
+        held = self.held_bytes + sum(chunk.nbytes for chunk in new.values())
+        if new and self.limit_bytes is not None and held > self.limit_bytes:
             raise DataError(
                 f"the chunks on one member take {held} bytes, its limit is {self.limit_bytes}: use "
                 "more members, more memory per worker, or dtype float32",
                 held=held,
                 limit=self.limit_bytes,
             )
+        self.chunks.update(new)
+        self.held_bytes = held
 
     def read(
         self, source: Source, block: int, chunk_bytes: int | None, n_members: int
@@ -72,10 +72,12 @@ class ChunkStore:
             self.put(read_chunks(source, missing, chunk_bytes, n_members))
         return sum(self.chunks[id].nbytes for id in missing)
 
+    def drop(self, ids: Iterable[ChunkId]) -> None:
+        """Forget chunks, body and state; those that are not here are passed over."""
+        for id in ids:
+            chunk = self.chunks.pop(id, None)
+            self.held_bytes -= 0 if chunk is None else chunk.nbytes
+
     def own(self, ids: Sequence[ChunkId]) -> list[Chunk]:
-        """Chunks to compute over, in the order of ids; what was given away is dropped."""
-        owned = [self.chunks[id] for id in ids]
-        for id in self.given - set(ids):
-            self.chunks.pop(id, None)
-        self.given.clear()
-        return owned
+        """Chunks to compute over, in the order of ids; the others stay, as copies of others'."""
+        return [self.chunks[id] for id in ids]

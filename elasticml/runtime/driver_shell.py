@@ -28,6 +28,7 @@ from elasticml.runtime.faults import FaultInjector, carry_out
 from elasticml.runtime.intake import Intake
 from elasticml.runtime.payloads import model_frame, partial_event, vector_of
 from elasticml.runtime.roster import Roster
+from elasticml.runtime.scaling import Containers, Scaler
 from elasticml.terms import MemberId
 from elasticml.training.arrays import Buffers
 from elasticml.training.desk import Desk
@@ -52,6 +53,8 @@ class DriverShell:
         Seconds, monotonic.
     injector : FaultInjector, optional
         Performs planned faults.
+    scaler : Scaler, optional
+        Starts members that policies ask for.
     bodies : mapping, optional
         Chunk ids and bodies of an in-memory source, by block.
     summaries : sequence of BlockSummary, optional
@@ -71,6 +74,7 @@ class DriverShell:
         runner: Runner,
         clock: Callable[[], float],
         injector: FaultInjector | None = None,
+        scaler: Scaler | None = None,
         bodies: Mapping[int, list[tuple[str, Any]]] | None = None,
         summaries: Sequence[BlockSummary] = (),
         check_every_event: bool = False,
@@ -87,6 +91,7 @@ class DriverShell:
         self._clock = clock
         self._start_s = clock()
         self._injector = injector
+        self._containers = Containers(scaler, self.invite)
         self._buffers = Buffers()
         choice = (record.get("collective") or {}).get("transport", "auto")
         hello = {"job": record["job"], "kind": "driver", "transport": choice}
@@ -181,6 +186,7 @@ class DriverShell:
     def worker_removed(self, address: str) -> None:
         """Handle the scheduler's word that a worker is gone."""
         self._roster.uninvite(address)
+        self._containers.forget(address)
         record = self.driver.state.membership.at(address)
         if record is not None:
             self.feed(ev.Lost(cause="scheduler", member=record.id, reason="closed"))
@@ -199,10 +205,12 @@ class DriverShell:
         self.feed(decode(message))
 
     def _on_partial(self, member: MemberId, frame: Frame) -> None:
-        self._compute_s.update(frame.prefix.get("compute_s") or {})
         self._member_bytes.update(frame.prefix.get("sent") or {})
         self._computations.update(frame.prefix.get("done") or {})
-        self.feed(partial_event(member, frame, self._buffers.bind(vector_of(frame))))
+        event = partial_event(member, frame, self._buffers.bind(vector_of(frame)))
+        if isinstance(event, ev.PartialArrived):
+            self._compute_s.update({str(m.slot): s for m, s in event.compute_s.items()})
+        self.feed(event)
 
     # --- commands ------------------------------------------------------------------------
 
@@ -247,9 +255,13 @@ class DriverShell:
                 self._deliver(command)
             case cmd.Continue():
                 assert self.desk.training is not None
-                self._step(self.desk.training.proceed, command.go_on)
+                self._step(self.desk.training.proceed, command.go_on, command.tuned)
             case cmd.Inject():
                 self._spawn(self._inject(command))
+            case cmd.RequestMembers():
+                self._spawn(self._request(command.count))
+            case cmd.ReleaseContainers():
+                self._spawn(self._containers.release(command.addresses))
             case cmd.EndJob():
                 self._end(command)
             case _:
@@ -293,7 +305,11 @@ class DriverShell:
         if training is None or training.exchange is None or running is None:
             return
         frame = model_frame(
-            command.exchange, running.generation, training.exchange, training.packed
+            command.exchange,
+            running.generation,
+            len(running.participants),
+            training.exchange,
+            training.packed,
         )
         self._roster.send(command.to, frame)
 
@@ -326,7 +342,12 @@ class DriverShell:
         anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
         self._step(training.deliver, command, inputs, anchor)
 
-    # --- faults, the end -----------------------------------------------------------------
+    # --- the cluster, the end ------------------------------------------------------------
+
+    async def _request(self, count: int) -> None:
+        missing, reason = await self._containers.request(count)
+        if missing > 0:
+            self.feed(ev.MembersRefused(cause="cluster", count=missing, reason=reason))
 
     async def _inject(self, command: cmd.Inject) -> None:
         living = self.driver.state.membership.members

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from elasticml.algorithms.base import Parallel
 from elasticml.collective.transport import Transport
 from elasticml.runtime.execution import Runner
+from elasticml.runtime.slowness import Slowness
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,3 +26,7 @@ class Environment:
     host: str
     pid: int
     threads: int
+    #: Waits for so many seconds, on the clock's time.
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    #: Made slower on purpose, for tests and studies; 1 times as slow where nobody asked for it.
+    slowness: Slowness = field(default_factory=Slowness)

@@ -45,6 +45,13 @@ class FaultInjector(Protocol):
         """Have ``n`` standby processes that need only a word to register."""
         ...
 
+    async def slow(self, addresses: Sequence[str], factor: float) -> None:
+        """Let the workers at these addresses take ``factor`` times as long for computations.
+
+        They do so by real work on top, from their next computation on; 1 ends it.
+        """
+        ...
+
 
 async def carry_out(
     command: Inject,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +80,8 @@ class Place:
         self._children: dict[MemberId, Peer] = {}
         self._buffers = Buffers()
         self._shares: dict[ExchangeId, Share] = {}
-        self._compute_s: dict[str, float] = {}
+        #: Compute seconds of this subtree's members, by exchange: told again with a repeated sum.
+        self._compute_s: dict[ExchangeId, dict[str, float]] = {}
         self._sent: dict[str, int] = {}
         #: Computations of this subtree's members, on their way up.
         self._done: dict[str, int] = {}
@@ -133,7 +135,8 @@ class Place:
         if child is None:
             return
         if frame.kind == Kind.PARTIAL:
-            self._compute_s.update(frame.prefix.get("compute_s") or {})
+            times = self._compute_s.setdefault(ExchangeId(frame.exchange), {})
+            times.update(frame.prefix.get("compute_s") or {})
             self._sent.update(frame.prefix.get("sent") or {})
             self._done.update(frame.prefix.get("done") or {})
             self.feed(partial_event(child, frame, self._buffers.bind(vector_of(frame))))
@@ -194,6 +197,8 @@ class Place:
     def _forget(self, command: cmd.Forget) -> None:
         for handle in command.handles:
             self._buffers.free(handle)
+        for exchange in [e for e in self._compute_s if e <= command.exchange]:
+            del self._compute_s[exchange]
         share = self._shares.pop(command.exchange, None)
         if share is not None:
             self._buffers.give(share.model)
@@ -266,6 +271,7 @@ class Place:
             model=unpack(share.model, prefix["model"]),
             parameters=prefix["parameters"],
             returns={name: tuple(shape) for name, shape in prefix["returns"].items()},
+            members=prefix["members"],
         )
         total = self._buffers.take(8 * n_values(prefix["returns"]))
         try:
@@ -273,15 +279,16 @@ class Place:
         except Exception as error:
             self._fail(error)
             return
-        self._compute_s[str(self.me.slot)] = round(seconds, 6)
+        self._compute_s.setdefault(exchange, {})[str(self.me)] = round(seconds, 6)
         share.total = total
         self.feed(ev.Computed(exchange=exchange))
 
     def _solve(self, work: Work, total: Vector) -> float:
-        began_s = self._env.clock()
+        began_s, began_cpu_s = self._env.clock(), time.thread_time()
         assert self.solver is not None
         arrays = self.solver.compute(work, self.chunks, self._env.parallel)
         pack(arrays, work.returns, total)
+        self._env.slowness.add(time.thread_time() - began_cpu_s, self._env.parallel)
         self.computations += 1
         return self._env.clock() - began_s
 
@@ -301,13 +308,13 @@ class Place:
             prefix={
                 "of": hex(command.contributors),
                 "order": command.order,
-                "compute_s": self._compute_s,
+                "compute_s": self._compute_s.get(command.exchange, {}),
                 "sent": self._sent,
                 "done": {**self._done, str(self.me): self.computations},
             },
             payload=bytes_of(share.total),
         )
-        self._compute_s, self._sent, self._done = {}, {}, {}
+        self._sent, self._done = {}, {}
         peer = self._driver if command.to is None else self._parent
         if peer is not None:
             peer.send(frame)

@@ -17,6 +17,7 @@ from elasticml.errors import ConfigError
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.execution import ThreadRunner, parallel
 from elasticml.runtime.member_host import MemberHost
+from elasticml.runtime.slowness import SLOWNESS_EXTENSION, Slowness
 from elasticml.terms import VERSION
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class MemberPlugin(WorkerPlugin):
             host=worker.ip,
             pid=os.getpid(),
             threads=threads,
+            slowness=worker.extensions.setdefault(SLOWNESS_EXTENSION, Slowness()),
         )
         memory = worker.memory_manager.memory_limit
         limit = int(MEMORY_SHARE * memory) if memory else None

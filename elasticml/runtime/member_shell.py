@@ -74,6 +74,7 @@ class MemberShell:
                 "threads": self._env.threads,
                 "slot": self.slot,
                 "holdings": [str(id) for id in self._store.chunks],
+                "limit_bytes": self._store.limit_bytes,
             }
         )
         try:
@@ -170,6 +171,12 @@ class MemberShell:
             case cmd.GiveChunks():
                 assert self._transfers is not None
                 self._spawn(self._transfers.give(order))
+            case cmd.CopyChunks():
+                assert self._transfers is not None
+                self._spawn(self._transfers.copy(order))
+            case cmd.DropChunks():
+                self._store.drop(order.chunks)
+                self.report(ev.ChunksDropped(member=order.member, chunks=order.chunks))
             case cmd.Own():
                 self._the_place().chunks = self._store.own(order.chunks)
             case cmd.Rewire():
@@ -191,7 +198,13 @@ class MemberShell:
         self._source = source_from_spec(extras["spec"])
         self._n_members = extras["n_members"]
         self._transfers = transfers = Transfers(
-            self.me, self.job, self._store, self._env.transport, self._env.clock, self.report
+            self.me,
+            self.job,
+            self._store,
+            self._env.transport,
+            self._env.clock,
+            self.report,
+            self._env.pause,
         )
         transport = (self._record.get("collective") or {}).get("transport", "auto")
         hello = {"job": self.job, "transport": transport}

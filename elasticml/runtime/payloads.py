@@ -47,15 +47,20 @@ def partial_event(
         contributors=Mask(int(prefix["of"], 16)),
         order=prefix["order"],
         handle=handle,
+        compute_s={member_id(name): s for name, s in (prefix.get("compute_s") or {}).items()},
     )
 
 
 def model_frame(
-    number: ExchangeId, generation: Generation, exchange: Exchange, packed: Vector
+    number: ExchangeId, generation: Generation, members: int, exchange: Exchange, packed: Vector
 ) -> Frame:
-    """Make the frame that takes an exchange down; ``packed`` holds its model's arrays."""
+    """Make the frame that takes an exchange down to so many members.
+
+    ``packed`` holds its model's arrays.
+    """
     prefix = {
         "generation": generation,
+        "members": members,
         "operation": exchange.operation,
         "parameters": dict(exchange.parameters),
         "model": manifest(exchange.model),

@@ -25,6 +25,7 @@ from elasticml.runtime.faults import KEEPER_EXTENSION
 from elasticml.runtime.intake import columns_that_fit
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
+from elasticml.runtime.scaling import SCALER_EXTENSION
 from elasticml.terms import VERSION, chunk_id
 
 logger = logging.getLogger(__name__)
@@ -151,6 +152,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             runner=ThreadRunner(f"em-driver-{record['job']}"),
             clock=time.monotonic,
             injector=injector,
+            scaler=self._scheduler.extensions.get(SCALER_EXTENSION),
             bodies=bodies,
             summaries=summaries,
         )

@@ -1,9 +1,19 @@
-"""Chunks from member to member: one link per pair, one contiguous buffer per chunk, no pickle."""
+"""Chunks from member to member: states first, then bodies, each in one contiguous buffer.
+
+One link per pair and purpose, all pairs at once. Moves, for which a round is held, and copies,
+which are made while rounds go on, have links of their own: a move never waits behind a copy.
+
+An order's first frame names its chunks, says whose bodies follow, and carries all their states at
+once; so a move whose target holds the bodies already is a single frame. Bodies follow, a frame
+each, and are received into the buffer that they stay in.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,10 +21,16 @@ import numpy as np
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.transport import Link, LinkClosedError, Transport
 from elasticml.control import events as ev
-from elasticml.control.commands import GiveChunks
+from elasticml.control.commands import CopyChunks, GiveChunks
 from elasticml.data.chunk import Chunk
+from elasticml.errors import DataError
 from elasticml.runtime.chunk_store import ChunkStore
+from elasticml.runtime.pacing import Pace
+from elasticml.runtime.state_batches import State, decode_states, encode_states
 from elasticml.terms import ChunkId, MemberId, chunk_id, member_id
+
+#: Bytes a second at which a member copies bodies in the background where no order says otherwise.
+COPY_BYTES_PER_S = 200e6
 
 
 def aligned(nbytes: int) -> memoryview:
@@ -29,8 +45,36 @@ def allocate_aligned(header: Header, prefix: Mapping[str, Any]) -> memoryview:
     return aligned(header.payload_bytes)
 
 
+@dataclass(slots=True)
+class Delivery:
+    """What has come of one order."""
+
+    order: int | None
+    chunks: tuple[ChunkId, ...]
+    began_s: float
+    #: Whose bodies are still to come.
+    missing: set[ChunkId]
+    states: dict[ChunkId, tuple[State, int]] = field(default_factory=dict)
+    bodies: dict[ChunkId, Chunk] = field(default_factory=dict)
+    nbytes: int = 0
+
+
 class Transfers:
-    """Sends and receives chunks for one member."""
+    """Sends and receives chunks for one member.
+
+    Parameters
+    ----------
+    me : MemberId
+    job : str
+    store : ChunkStore
+    transport : Transport
+    clock : callable
+        Seconds, monotonic.
+    report : callable
+        Tells the driver of an event.
+    pause : callable
+        Waits for so many seconds, on the clock's time.
+    """
 
     def __init__(
         self,
@@ -40,6 +84,7 @@ class Transfers:
         transport: Transport,
         clock: Callable[[], float],
         report: Callable[[ev.Event], None],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._me = me
         self._job = job
@@ -47,107 +92,174 @@ class Transfers:
         self._transport = transport
         self._clock = clock
         self._report = report
-        self._links: dict[MemberId, Link] = {}
-        self._locks: dict[MemberId, asyncio.Lock] = {}
+        self._links: dict[tuple[MemberId, str], Link] = {}
+        self._locks: dict[tuple[MemberId, str], asyncio.Lock] = {}
         self._received: list[Link] = []
+        self._pace = Pace(clock, pause)
         self.sent_bytes = 0
 
+    # --- sending -------------------------------------------------------------------------
+
     async def give(self, order: GiveChunks) -> None:
-        """Send the chunks of an order: state first, so that it is safe when the rest is not."""
-        lock = self._locks.setdefault(order.target, asyncio.Lock())
+        """Send the chunks of an order, the states first: they are safe when the rest is not."""
+        with self._pace.hurry():
+            await self._send(order, "move", self._send_move)
+
+    async def copy(self, order: CopyChunks) -> None:
+        """Send bodies to a further holder, not faster than the order allows, after all moves."""
+        await self._send(order, "copy", self._send_copies)
+
+    async def _send(
+        self,
+        order: GiveChunks | CopyChunks,
+        purpose: str,
+        send: Callable[[Link, Any], Awaitable[None]],
+    ) -> None:
+        key = (order.target, purpose)
         try:
-            async with lock:
-                link = await self._link(order)
-                for id in order.chunks:
-                    chunk = self._store.chunks[id]
-                    state = chunk.encode_state() if chunk.state else None
-                    prefix = {"chunk": str(id), "part": "state"}
-                    if state is not None:
-                        await link.send(Frame(kind=Kind.CHUNK, prefix=prefix, payload=state))
-                for id in order.chunks:
-                    chunk = self._store.chunks[id]
-                    prefix = {"chunk": str(id), "part": "body"}
-                    await link.send(Frame(kind=Kind.CHUNK, prefix=prefix, payload=chunk.body))
-                done = {"type": "Batch", "chunks": [str(id) for id in order.chunks]}
-                await link.send(Frame(kind=Kind.CONTROL, prefix=done))
-            self._store.given.update(order.chunks)
-            self.sent_bytes += sum(self._store.chunks[id].nbytes for id in order.chunks)
+            async with self._locks.setdefault(key, asyncio.Lock()):
+                link = self._links.get(key)
+                if link is None:
+                    link = self._links[key] = await self._connect(order)
+                await send(link, order)
         except (LinkClosedError, KeyError) as error:
-            self._links.pop(order.target, None)
-            self._report(
-                ev.MoveFailed(
-                    member=self._me,
-                    target=order.target,
-                    chunks=order.chunks,
-                    reason=f"{type(error).__name__}: {error}",
-                )
-            )
+            self._links.pop(key, None)
+            self._fail(self._me, order.target, order.chunks, order.order, error)
 
-    async def _link(self, order: GiveChunks) -> Link:
-        link = self._links.get(order.target)
-        if link is None:
-            hello = {
-                "job": self._job,
-                "kind": "chunks",
-                "from": str(self._me),
-                "to": str(order.target),
-            }
-            link = await self._transport.connect(order.address, hello)
-            self._links[order.target] = link
-        return link
+    async def _connect(self, order: GiveChunks | CopyChunks) -> Link:
+        hello = {"job": self._job, "kind": "chunks", "from": str(self._me)}
+        return await self._transport.connect(order.address, {**hello, "to": str(order.target)})
 
-    async def receive(self, link: Link) -> None:
-        """Take in what another member sends until the link closes; each batch is reported."""
-        source = member_id(link.hello["from"])
-        self._received.append(link)
-        bodies: dict[ChunkId, Chunk] = {}
-        states: dict[ChunkId, memoryview] = {}
-        nbytes, began_s = 0, self._clock()
-        try:
-            while True:
-                frame = await link.receive(allocate_aligned)
-                if frame.kind == Kind.CHUNK:
-                    id = chunk_id(frame.prefix["chunk"])
-                    assert frame.payload is not None
-                    if not bodies and not states:
-                        began_s = self._clock()
-                    if frame.prefix["part"] == "state":
-                        states[id] = frame.payload
-                        continue
-                    bodies[id] = Chunk.from_body(id, frame.payload)
-                    nbytes += frame.payload.nbytes
-                    continue
-                self._take_in(source, bodies, states, nbytes, self._clock() - began_s)
-                bodies, states, nbytes = {}, {}, 0
-        except LinkClosedError:
-            # What came whole before the sender went is worth having.
-            if bodies:
-                self._take_in(source, bodies, states, nbytes, self._clock() - began_s)
+    async def _send_move(self, link: Link, order: GiveChunks) -> None:
+        chunks = [self._store.chunks[id] for id in order.chunks]
+        travelling = set(order.bodies)
+        directory, payload = encode_states(chunks)
+        prefix = {**_names(order.order, order.chunks, order.bodies), "states": directory}
+        await link.send(Frame(kind=Kind.CHUNK, prefix=prefix, payload=payload))
+        self.sent_bytes += 0 if payload is None else payload.nbytes
+        for chunk in chunks:
+            if chunk.id in travelling:
+                await self._send_body(link, chunk)
 
-    def _take_in(
+    async def _send_copies(self, link: Link, order: CopyChunks) -> None:
+        # Looked up one by one: what the driver has had dropped meanwhile is not needed any more.
+        prefix = _names(order.order, order.chunks, order.chunks)
+        await link.send(Frame(kind=Kind.CHUNK, prefix=prefix))
+        rate = COPY_BYTES_PER_S if order.bytes_per_s is None else order.bytes_per_s
+        for id in order.chunks:
+            await self._pace.wait_for(self._store.chunks[id].nbytes, rate)
+            await self._send_body(link, self._store.chunks[id])
+
+    async def _send_body(self, link: Link, chunk: Chunk) -> None:
+        # Without a prefix: bodies come in the order that the first frame names.
+        await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=chunk.body))
+        self.sent_bytes += chunk.nbytes
+
+    def _fail(
         self,
         source: MemberId,
-        bodies: dict[ChunkId, Chunk],
-        states: dict[ChunkId, memoryview],
-        nbytes: int,
-        seconds: float,
+        target: MemberId,
+        chunks: Sequence[ChunkId],
+        order: int | None,
+        error: BaseException | str,
     ) -> None:
-        for id, state in states.items():
-            if id in bodies:
-                bodies[id].decode_state(state)
-        self._store.put(bodies.values())
-        self._store.given.difference_update(bodies)
+        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         self._report(
-            ev.ChunksLoaded(
-                member=self._me,
-                chunks=tuple(bodies),
-                source=source,
-                nbytes=nbytes,
-                seconds=round(seconds, 6),
+            ev.MoveFailed(
+                member=source, target=target, chunks=tuple(chunks), reason=reason, order=order
             )
         )
+
+    # --- receiving -----------------------------------------------------------------------
+
+    async def receive(self, link: Link) -> None:
+        """Take in what another member sends until the link closes; each order is reported."""
+        source = member_id(link.hello["from"])
+        self._received.append(link)
+        delivery: Delivery | None = None
+        try:
+            while True:
+                delivery = await self._receive_first(link)
+                with self._pace.hurry() if delivery.states else nullcontext():
+                    await self._receive_bodies(link, delivery)
+                self._take_in(source, delivery)
+                delivery = None
+        except LinkClosedError:
+            # What came whole before the sender went is worth having; the rest stays where it was.
+            if delivery is not None:
+                self._take_in(source, delivery)
+
+    async def _receive_bodies(self, link: Link, delivery: Delivery) -> None:
+        for id in [id for id in delivery.chunks if id in delivery.missing]:
+            frame = await link.receive(allocate_aligned)
+            assert frame.payload is not None
+            delivery.bodies[id] = Chunk.from_body(id, frame.payload)
+            delivery.missing.discard(id)
+            delivery.nbytes += frame.payload.nbytes
+
+    async def _receive_first(self, link: Link) -> Delivery:
+        frame = await link.receive(allocate_aligned)
+        prefix = frame.prefix
+        ids = tuple(chunk_id(text) for text in prefix["chunks"])
+        delivery = Delivery(
+            order=prefix["order"],
+            chunks=ids,
+            began_s=self._clock(),
+            missing={ids[k] for k in prefix["bodies"]},
+        )
+        if "states" in prefix:
+            states = decode_states(prefix["states"], frame.payload)
+            delivery.states = dict(zip(ids, states, strict=True))
+            delivery.nbytes = 0 if frame.payload is None else frame.payload.nbytes
+        return delivery
+
+    def _take_in(self, source: MemberId, delivery: Delivery) -> None:
+        """Keep what has come whole and report it; tell of chunks whose body nobody has sent."""
+        store = self._store
+        try:
+            store.put(delivery.bodies.values())
+        except DataError as error:
+            if delivery.states:
+                raise
+            # A copy is a convenience: no reason to end the job.
+            self._fail(source, self._me, delivery.chunks, delivery.order, error)
+            return
+        here, not_here = [], []
+        for id in delivery.chunks:
+            if id in delivery.missing:
+                continue
+            chunk = store.chunks.get(id)
+            if chunk is None:
+                not_here.append(id)
+                continue
+            if id in delivery.states:
+                chunk.state, chunk.state_version = delivery.states[id]
+            here.append(id)
+        if not_here:
+            self._fail(source, self._me, not_here, delivery.order, "the target has no copy of them")
+        if here:
+            self._report(
+                ev.ChunksLoaded(
+                    member=self._me,
+                    chunks=tuple(here),
+                    source=source,
+                    nbytes=delivery.nbytes,
+                    seconds=round(self._clock() - delivery.began_s, 6),
+                    order=delivery.order,
+                )
+            )
 
     def close(self) -> None:
         """Close all links."""
         for link in [*self._links.values(), *self._received]:
             link.close()
+
+
+def _names(order: int, chunks: Sequence[ChunkId], bodies: Sequence[ChunkId]) -> dict[str, Any]:
+    """Name an order's chunks, and the places of those whose bodies follow, ascending."""
+    travelling = set(bodies)
+    return {
+        "order": order,
+        "chunks": [str(id) for id in chunks],
+        "bodies": [k for k, id in enumerate(chunks) if id in travelling],
+    }

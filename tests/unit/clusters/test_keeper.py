@@ -1,4 +1,4 @@
-"""Whom the keeper of a local cluster ends: the worker that has an address now."""
+"""Whom the keeper of a local cluster starts and ends: the worker that has an address now."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.workers: dict[str, Any] = {}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def rpc(self, address: str) -> Any:
+        async def call(**arguments: Any) -> None:
+            self.calls.append((address, arguments))
+
+        return SimpleNamespace(em_notice=call, em_slow=call)
 
 
 class EndingProcess(Process):
@@ -39,18 +46,21 @@ class EndingProcess(Process):
 
 
 class Launcher:
-    """Starts workers that register at once, all at the same address."""
+    """Starts workers that register at once, all at the same address unless told otherwise."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.keeper: Keeper | None = None
         self.started: list[EndingProcess] = []
+        #: Addresses of the next workers.
+        self.addresses: list[str] = []
         self._scheduler = scheduler
 
     async def start(self, options: WorkerOptions, lifeline: int) -> Process:
         assert self.keeper is not None
         self.started.append(EndingProcess(pid=len(self.started)))
-        self._scheduler.workers[ADDRESS] = SimpleNamespace(name=options.name)
-        self.keeper.add_worker(self._scheduler, ADDRESS)
+        address = self.addresses.pop(0) if self.addresses else ADDRESS
+        self._scheduler.workers[address] = SimpleNamespace(name=options.name)
+        self.keeper.add_worker(self._scheduler, address)
         return self.started[-1]
 
     async def close(self) -> None:
@@ -64,6 +74,7 @@ def launcher(tmp_path: Path) -> Launcher:
     options = ClusterOptions(
         name="test",
         workers=1,
+        workers_max=3,
         threads=1,
         memory_limit=None,
         keep=False,
@@ -105,3 +116,32 @@ async def test_a_worker_that_is_gone_is_passed_over_and_an_unknown_one_is_named(
     assert len(launcher.started) == 1
     with pytest.raises(ConfigError, match="no worker 'worker-7'"):
         await keeper.lose(["worker-7"], "kill", 0.0)
+
+
+@pytest.mark.asyncio
+async def test_a_job_gets_workers_up_to_the_maximum_and_gives_them_back(launcher: Launcher) -> None:
+    keeper = launcher.keeper
+    assert keeper is not None
+    launcher.addresses = [f"tcp://127.0.0.1:{k}" for k in range(40001, 40006)]
+    await keeper.bring_back(1)
+    granted = [await keeper.request(1), await keeper.request(5), await keeper.request(1)]
+    await keeper.release(["tcp://127.0.0.1:40002", "tcp://127.0.0.1:40003", "tcp://elsewhere:1"])
+    there = [record.name for record in keeper.status()]
+    assert (granted, there) == ([1, 1, 0], ["worker-0"])
+    assert await keeper.request(5) == 2
+
+
+@pytest.mark.asyncio
+async def test_only_workers_that_are_there_are_slowed_and_never_made_faster(
+    launcher: Launcher,
+) -> None:
+    keeper = launcher.keeper
+    assert keeper is not None
+    scheduler: Any = launcher._scheduler
+    await keeper.bring_back(1)
+    await keeper.slow(["worker-0"], 1.5)
+    await keeper.lose(["worker-0"], "kill", 0.0)
+    await keeper.slow(["worker-0"], 2.0)
+    assert scheduler.calls == [(ADDRESS, {"factor": 1.5})]
+    with pytest.raises(ConfigError, match="a factor of at least 1"):
+        await keeper.slow(["worker-0"], 0.5)

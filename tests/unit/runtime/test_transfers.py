@@ -1,0 +1,238 @@
+"""Chunks from member to member: what has come whole counts, what has not stays where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from elasticml.collective.frames import Kind
+from elasticml.collective.memory import FaultyNetwork
+from elasticml.control import commands as cmd
+from elasticml.control import events as ev
+from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.runtime.chunk_store import ChunkStore
+from elasticml.runtime.transfers import Transfers
+from elasticml.terms import ChunkId, MemberId
+
+pytestmark = pytest.mark.asyncio
+
+GIVER, TAKER = MemberId(0, 1), MemberId(1, 1)
+ROWS = 4
+
+
+def name(k: int) -> ChunkId:
+    return ChunkId("s", 0, k)
+
+
+def chunk(k: int, **state: np.ndarray) -> Chunk:
+    made = dense_chunk(name(k), np.full(ROWS, float(k)), np.full((ROWS, 3), float(k)))
+    made.state = state
+    return made
+
+
+def alpha(k: int) -> dict[str, np.ndarray]:
+    return {"alpha": np.full(ROWS, float(k)), "serial": np.array([k])}
+
+
+class Pair:
+    """A giver and a taker on one network."""
+
+    def __init__(self, taker_limit: int | None = None) -> None:
+        self.network = FaultyNetwork(0)
+        self.now_s = 0.0
+        self.reports: list[ev.Event] = []
+        self.stores = {GIVER: ChunkStore(), TAKER: ChunkStore(taker_limit)}
+        self.ends = {member: self._end(member) for member in (GIVER, TAKER)}
+        self.network.endpoint("1.1").listen(self.ends[TAKER].receive)
+
+    def _end(self, member: MemberId) -> Transfers:
+        endpoint = self.network.endpoint(str(member))
+        store, report = self.stores[member], self.reports.append
+        return Transfers(member, "job", store, endpoint, self.clock, report, self.pause)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    async def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    async def give(self, ids: list[int], bodies: list[int], order: int = 1) -> None:
+        await self.ends[GIVER].give(
+            cmd.GiveChunks(
+                member=GIVER,
+                target=TAKER,
+                address="1.1",
+                chunks=tuple(name(k) for k in ids),
+                bodies=tuple(name(k) for k in bodies),
+                order=order,
+            )
+        )
+
+    async def copy(self, ids: list[int], bytes_per_s: float | None = None) -> None:
+        chunks = tuple(name(k) for k in ids)
+        await self.ends[GIVER].copy(
+            cmd.CopyChunks(
+                member=GIVER,
+                target=TAKER,
+                address="1.1",
+                chunks=chunks,
+                order=9,
+                bytes_per_s=bytes_per_s,
+            )
+        )
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if is_so():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"never: {self.reports}")
+
+    async def reported(self, n: int) -> list[ev.Event]:
+        await self.until(lambda: len(self.reports) >= n)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return self.reports
+
+
+def loaded(report: ev.Event) -> tuple[list[int], int | None]:
+    assert isinstance(report, ev.ChunksLoaded)
+    return [id.ordinal for id in report.chunks], report.order
+
+
+async def test_a_move_takes_state_and_body_and_leaves_the_giver_its_copy() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1, **alpha(1)), chunk(2)])
+    await pair.give([1, 2], [1, 2])
+    (report,) = await pair.reported(1)
+    got, left = pair.stores[TAKER].chunks, pair.stores[GIVER].chunks
+    assert loaded(report) == ([1, 2], 1)
+    assert bytes(got[name(1)].body) == bytes(left[name(1)].body)
+    assert got[name(1)].state["alpha"].tolist() == [1.0] * ROWS
+    assert got[name(2)].state == {}
+    assert left[name(1)].state["alpha"].tolist() == [1.0] * ROWS
+
+
+async def test_to_a_holder_only_the_state_travels_in_one_frame() -> None:
+    pair = Pair()
+    for store in pair.stores.values():
+        store.put([chunk(k, **alpha(0)) for k in range(20)])
+    for k in range(20):
+        pair.stores[GIVER].chunks[name(k)].state = alpha(k)
+    before = len(pair.network.deliveries)
+    await pair.give(list(range(20)), [])
+    (report,) = await pair.reported(1)
+    assert isinstance(report, ev.ChunksLoaded)
+    assert (len(report.chunks), report.nbytes) == (20, 20 * (8 * ROWS + 8))
+    assert len(pair.network.deliveries) - before == 1
+    states = [pair.stores[TAKER].chunks[name(k)].state["serial"][0] for k in range(20)]
+    assert states == list(range(20))
+
+
+async def test_a_holder_forgets_an_old_state_when_the_owner_has_none() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1)])
+    pair.stores[TAKER].put([chunk(1, **alpha(7))])
+    await pair.give([1], [])
+    await pair.reported(1)
+    assert pair.stores[TAKER].chunks[name(1)].state == {}
+
+
+async def test_a_body_that_is_here_already_is_kept_and_gets_the_new_state() -> None:
+    pair = Pair()
+    here = chunk(1, **alpha(3))
+    pair.stores[GIVER].put([chunk(1, **alpha(4))])
+    pair.stores[TAKER].put([here])
+    await pair.give([1], [1])
+    await pair.reported(1)
+    assert pair.stores[TAKER].chunks[name(1)] is here
+    assert here.state["serial"].tolist() == [4]
+
+
+async def test_of_a_giver_that_vanishes_what_came_whole_is_kept_and_the_rest_is_not() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(k, **alpha(k)) for k in (1, 2, 3)])
+    pair.stores[TAKER].put([chunk(1, **alpha(0))])
+    bodies = 0
+
+    def is_second_body(header: object, prefix: object) -> bool:
+        nonlocal bodies
+        bodies += header.kind is Kind.CHUNK and not prefix  # type: ignore[attr-defined]
+        return bodies > 1
+
+    gate = pair.network.gate(target="1.1", where=is_second_body)
+    giving = asyncio.ensure_future(pair.give([1, 2, 3], [2, 3]))
+    await pair.until(gate.reached.is_set)
+    pair.network.kill("0.1")
+    report, *others = await pair.reported(1)
+    await asyncio.wait([giving])
+    assert loaded(report) == ([1, 2], 1)
+    assert [type(other) for other in others] in ([], [ev.MoveFailed])
+    assert sorted(pair.stores[TAKER].chunks) == [name(1), name(2)]
+    assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [1]
+
+
+async def test_a_giver_whose_link_breaks_says_that_the_order_failed_and_keeps_all() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1)])
+    pair.network.kill("1.1")
+    await pair.give([1], [1], order=5)
+    assert [(type(r), r.order) for r in pair.reports] == [(ev.MoveFailed, 5)]  # type: ignore[attr-defined]
+    assert list(pair.stores[GIVER].chunks) == [name(1)]
+
+
+async def test_a_state_for_a_body_that_is_not_here_is_no_move() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1), chunk(2)])
+    pair.stores[TAKER].put([chunk(2)])
+    await pair.give([1, 2], [])
+    failed, done = await pair.reported(2)
+    assert isinstance(failed, ev.MoveFailed)
+    assert (failed.member, failed.target, failed.chunks) == (GIVER, TAKER, (name(1),))
+    assert loaded(done) == ([2], 1)
+
+
+async def test_a_copy_brings_the_body_alone_and_touches_no_state() -> None:
+    pair = Pair()
+    here = chunk(1, **alpha(3))
+    pair.stores[GIVER].put([chunk(1, **alpha(9)), chunk(2, **alpha(9))])
+    pair.stores[TAKER].put([here])
+    await pair.copy([1, 2])
+    (report,) = await pair.reported(1)
+    assert loaded(report) == ([1, 2], 9)
+    assert here.state["serial"].tolist() == [3]
+    assert pair.stores[TAKER].chunks[name(2)].state == {}
+
+
+async def test_copies_keep_to_the_rate_of_their_order() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(k) for k in range(10)])
+    nbytes = chunk(0).nbytes
+    await pair.copy(list(range(10)), bytes_per_s=nbytes / 2.0)
+    await pair.reported(1)
+    assert 19.0 < pair.now_s <= 20.0
+
+
+async def test_a_move_overtakes_copies_that_are_under_way() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(k) for k in range(30)])
+    arrived: list[ev.Event] = pair.reports
+    copying = asyncio.ensure_future(pair.copy(list(range(29))))
+    await asyncio.sleep(0)
+    await pair.give([29], [29])
+    await pair.reported(2)
+    await copying
+    assert [loaded(report)[1] for report in arrived] == [1, 9]
+
+
+async def test_copies_that_do_not_fit_are_refused_and_the_job_goes_on() -> None:
+    pair = Pair(taker_limit=chunk(0).nbytes)
+    pair.stores[GIVER].put([chunk(1), chunk(2)])
+    await pair.copy([1, 2])
+    (failed,) = await pair.reported(1)
+    assert isinstance(failed, ev.MoveFailed)
+    assert (failed.member, failed.target, failed.order) == (GIVER, TAKER, 9)
+    assert pair.stores[TAKER].chunks == {}
