@@ -23,6 +23,7 @@ LOGISTIC: Final = 0
 SQUARED: Final = 1
 SMOOTHED_HINGE: Final = 2
 SQUARED_HINGE: Final = 3
+HINGE: Final = 4
 
 
 def _kernel(function: _Function) -> _Function:
@@ -44,7 +45,7 @@ def _value(code: int, z: float, y: float) -> float:
     room = max(1.0 - m, 0.0)
     if code == 2:
         return room - 0.5 if room > 1.0 else 0.5 * room * room
-    return room * room
+    return room if code == 4 else room * room
 
 
 @_inlined
@@ -58,6 +59,8 @@ def _slope(code: int, z: float, y: float) -> float:
     room = max(1.0 - m, 0.0)
     if code == 2:
         return -y * min(room, 1.0)
+    if code == 4:
+        return -y if room > 0.0 else 0.0
     return -2.0 * y * room
 
 
@@ -71,7 +74,7 @@ def _curvature(code: int, z: float, y: float) -> float:
         return e / ((1.0 + e) * (1.0 + e))
     if code == 2:
         return 1.0 if 0.0 < m < 1.0 else 0.0
-    return 2.0 if m < 1.0 else 0.0
+    return 2.0 if m < 1.0 and code == 3 else 0.0
 
 
 @_kernel
@@ -151,5 +154,7 @@ def conjugate(code: int, duals: F64, targets: F64, out: F64) -> None:
             out[i] = left + right
         elif code == 2:
             out[i] = 0.5 * a * a - a
+        elif code == 4:
+            out[i] = -a
         else:
             out[i] = 0.25 * a * a - a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -29,7 +30,7 @@ class Loss(Protocol):
 
     @property
     def smoothness(self) -> float:
-        """Upper bound of the second derivative: the slope's Lipschitz constant."""
+        """Upper bound of the second derivative: the slope's Lipschitz constant, or infinity."""
         ...
 
     @property
@@ -156,9 +157,13 @@ SMOOTHED_HINGE: Final = MarginLoss(
 SQUARED_HINGE: Final = MarginLoss(
     name="squared_hinge", code=kernels.SQUARED_HINGE, smoothness=2.0, is_classification=True
 )
+#: ``max(0, 1 - y z)``; its slope is a subgradient, 0 at the kink, and its curvature 0 everywhere.
+HINGE: Final = MarginLoss(
+    name="hinge", code=kernels.HINGE, smoothness=math.inf, is_classification=True
+)
 
 LOSSES: Final[dict[str, Loss]] = {
-    loss.name: loss for loss in (LOGISTIC, SQUARED, SMOOTHED_HINGE, SQUARED_HINGE)
+    loss.name: loss for loss in (LOGISTIC, SQUARED, SMOOTHED_HINGE, SQUARED_HINGE, HINGE)
 }
 
 

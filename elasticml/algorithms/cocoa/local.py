@@ -1,0 +1,270 @@
+"""A member's coordinate ascent on the dual problem over all rows of all its chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.cocoa import tables, visits
+from elasticml.algorithms.cocoa.tables import Caches
+from elasticml.algorithms.cocoa.tables import Piece as Piece
+from elasticml.algorithms.parallel import Serial
+from elasticml.data.chunk import Dtype, dense_chunk
+from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.terms import ChunkId
+
+F64 = NDArray[np.float64]
+
+#: Rows of a bucket where the job does not say.
+BUCKET: Final = 8
+#: Stored values that one compiled call may go through: some 10 ms.
+_VALUES_PER_CALL: Final = 8_000_000
+_MASK: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What one pass over a member's rows came to."""
+
+    #: (D,) ``1/(l2 S) sum s_i (change of a_i) x_i``, without the factor sigma'.
+    dv: F64
+    #: Sum of ``s_i`` times the change of ``-conj``.
+    dual: float
+    #: ``1/2 sum s_i c (change of a_i)^2``, c the curvature of ``-conj`` where it is a parabola.
+    curvature: float
+    #: Rows looked at; those that rest are not counted.
+    visited: int
+    #: Values read of these rows.
+    stored: int
+
+
+class LocalSolver:
+    """Improves the dual variables of the rows it is given; ``bind``, then any number of ``run``.
+
+    Parameters
+    ----------
+    loss : str
+        Name of a loss with a dual, see :mod:`elasticml.objectives.conjugates`.
+    dtype : {"float32", "float64"}
+        Of the chunks' values, and of the working copies of the model.
+    bucket : int, optional
+        Consecutive rows visited together.
+    intercept_scaling : float, optional
+        Value of the constant column that belongs to the model's last coordinate; None for none.
+    shrink : bool
+        Let rows whose dual variable did not change twice rest for up to 16 epochs. The rests are
+        finite: what is converged to does not change.
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: str,
+        dtype: str,
+        bucket: int | None,
+        intercept_scaling: float | None,
+        shrink: bool = True,
+    ) -> None:
+        if bucket is not None and bucket < 1:
+            raise ValueError(f"bucket is {bucket}, wanted at least 1")
+        self._loss = dual_loss_named(loss)
+        self._dtype = np.dtype(dtype)
+        self._like: NDArray[Any] = np.empty(0, self._dtype)
+        self._bucket = BUCKET if bucket is None else bucket
+        self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
+        self._shrink = shrink
+        self._caches: Caches = {}
+        self._pieces: tuple[Piece, ...] = ()
+        self._table = np.zeros((0, tables.N_FIELDS), np.int64)
+        self._visits = np.zeros(0, np.int64)
+        self._grams = np.zeros((0, 4), np.int64)
+        self._weight = 0.0
+        self._stored_per_visit = 1.0
+
+    def bind(self, pieces: Sequence[Piece]) -> None:
+        """Take over the rows to work on; squared norms of chunks seen before are kept.
+
+        Costs next to nothing when all arrays are the same objects as at the last call.
+
+        Parameters
+        ----------
+        pieces : sequence of Piece
+            Their ``alpha`` is changed by :meth:`run`; nothing else is written to.
+
+        Raises
+        ------
+        ValueError
+            When shapes or types do not fit.
+        """
+        if tables.is_same(self._pieces, pieces):
+            return
+        tables.check(pieces, self._dtype)
+        self._pieces = tuple(pieces)
+        self._grams = tables.grams_of(pieces[0].chunk.layout) if pieces else self._grams
+        self._table = np.zeros((len(pieces), tables.N_FIELDS), np.int64)
+        caches: Caches = {}
+        for number, piece in enumerate(pieces):
+            chunk = piece.chunk
+            content, cached = self._caches.get(chunk.id, ("", None))
+            is_known = cached is not None and content == chunk.content_id
+            if cached is None or not is_known:
+                cached = tables.new_cached(chunk.n_rows, self._dtype)
+            tables.fill_row(self._table, number, piece, cached)
+            if not is_known:
+                visits.write_norms(self._table[number], self._grams, self._like)
+            caches[chunk.id] = (chunk.content_id, cached)
+        self._caches = caches
+        self._visits = _visits_of(pieces, self._bucket)
+        self._weight = tables.total_weight(pieces)
+        self._stored_per_visit = _stored(pieces) / max(1, self._visits.size)
+
+    def run(
+        self,
+        v: F64,
+        *,
+        l2_total: float,
+        total_weight: float,
+        damping: float,
+        epochs: int,
+        seed: int,
+        serial: int,
+        parallel: Parallel,
+        sigma: float | None = None,
+    ) -> Update:
+        """Go through the rows in random order, changing their dual variables in place.
+
+        Each epoch deals the rows anew to the threads; a thread works on a copy of the model in
+        which its own steps count ``sigma' = max(1, damping S / S_t)`` times, S_t its rows' weight.
+
+        Parameters
+        ----------
+        v : ndarray (D,), float64
+            The model that belongs to all dual variables of all members; not changed.
+        l2_total : float
+            ``l2 S``.
+        total_weight : float
+            S, the weight of all rows of all members.
+        damping : float, in (0, 1]
+        epochs : int
+            How often each row has its turn.
+        seed, serial : int
+            The order depends on these, the chunks and the number of threads alone.
+        sigma : float, optional
+            Fixes the members' sigma' instead, as the papers do; among a member's threads it is
+            multiplied by the number of threads.
+
+        Returns
+        -------
+        Update
+        """
+        total = Update(dv=np.zeros(v.size), dual=0.0, curvature=0.0, visited=0, stored=0)
+        own = self._weight
+        if own <= 0.0:
+            return total
+        whole = max(1.0, damping * total_weight / own) if sigma is None else sigma
+        for epoch in range(epochs):
+            order = self._visits.copy()
+            visits.shuffle(order, _mixed(seed, serial, epoch))
+            start = v + whole * total.dv if epoch else v
+
+            def work(part: NDArray[np.int64], start: F64 = start) -> tuple[F64, F64]:
+                share = visits.weight_of_visits(part, self._bucket, self._table)
+                factor = whole * own / share if share > 0.0 else whole
+                if sigma is None:
+                    factor = max(1.0, damping * total_weight / share) if share > 0.0 else whole
+                return self._walk(part, start, 1.0 / l2_total, factor)
+
+            parts = np.array_split(order, min(parallel.n_threads, order.size))
+            for dv, sums in parallel.map(work, parts):
+                total = Update(
+                    dv=total.dv + dv,
+                    dual=total.dual + sums[0],
+                    curvature=total.curvature + sums[1],
+                    visited=total.visited + int(sums[2]),
+                    stored=total.stored + int(sums[3]),
+                )
+        return total
+
+    def _walk(
+        self, part: NDArray[np.int64], start: F64, scale: float, factor: float
+    ) -> tuple[F64, F64]:
+        """Visit one thread's rows; return its change of the model and its sums."""
+        r = start.astype(self._dtype)
+        before = r.copy()
+        sums = np.zeros(visits.N_SUMS)
+        stride = max(1, int(_VALUES_PER_CALL / self._stored_per_visit))
+        for begin in range(0, part.size, stride):
+            visits.visit(
+                part,
+                begin,
+                min(begin + stride, part.size),
+                self._bucket,
+                self._table,
+                self._grams,
+                self._like,
+                self._loss.code,
+                scale,
+                factor,
+                self._intercept,
+                self._shrink,
+                self._loss.curvature,
+                r,
+                sums,
+            )
+        return (r.astype(np.float64) - before) / factor, sums
+
+
+def _visits_of(pieces: Sequence[Piece], bucket: int) -> NDArray[np.int64]:
+    """Return all buckets in order: the chunk in the upper 32 bits, the first row in the lower."""
+    each = [
+        (number << 32) + np.arange(0, piece.chunk.n_rows, bucket, dtype=np.int64)
+        for number, piece in enumerate(pieces)
+    ]
+    return np.concatenate(each) if each else np.zeros(0, np.int64)
+
+
+def _stored(pieces: Sequence[Piece]) -> int:
+    """Count the values that one epoch reads."""
+    total = 0
+    for piece in pieces:
+        layout = piece.chunk.layout
+        if layout.kind == "sequence":
+            total += piece.chunk.n_rows * layout.length * (layout.ngrams[1] - layout.ngrams[0] + 1)
+        else:
+            total += max(piece.chunk.values.size, piece.chunk.indices.size)
+    return total
+
+
+def _mixed(seed: int, serial: int, epoch: int) -> int:
+    """Hash three whole numbers into one of 63 bits."""
+    z = 0
+    for number in (seed, serial, epoch):
+        z = ((z ^ number) * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        z ^= z >> 31
+    return z >> 1
+
+
+def warm_kernels() -> None:
+    """Compile the kernels for both types of values, or load their machine code from the cache."""
+    dtypes: tuple[Dtype, ...] = ("float32", "float64")
+    for dtype in dtypes:
+        chunk = dense_chunk(ChunkId("warm", 0, 0), np.ones(1), np.ones((1, 1)), dtype=dtype)
+        solver = LocalSolver(loss="hinge", dtype=dtype, bucket=None, intercept_scaling=None)
+        one = np.ones(1)
+        solver.bind([Piece(chunk, one, one, np.zeros(1))])
+        solver.run(
+            one,
+            l2_total=1.0,
+            total_weight=1.0,
+            damping=1.0,
+            epochs=1,
+            seed=0,
+            serial=0,
+            parallel=Serial(),
+        )

@@ -1,0 +1,166 @@
+"""One row of a chunk against a vector, by address: its product, its multiple added, its square.
+
+The serial loops are small enough for the compiler to put into the kernel that visits rows. A row is
+``count`` values from ``at_values`` on, with column numbers from ``at_indices`` on where there are
+such; sequence rows are codes, see :mod:`elasticml.data.ngrams`. Numbers are of the type of ``r``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import carray
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.raw_memory import pointer
+from elasticml.data.kernels import kernel, regrouping_kernel
+
+DENSE: Final = 0
+CSR: Final = 1
+BINARY: Final = 2
+SEQUENCE: Final = 3
+#: Kinds of rows by the name of a chunk's layout.
+KIND_CODES: Final = {"dense": DENSE, "csr": CSR, "binary_csr": BINARY, "sequence": SEQUENCE}
+
+#: float64 or float32 vector.
+Vector = NDArray[np.float64] | NDArray[np.float32]
+_I4: Final = np.empty(0, np.int32)
+_U1: Final = np.empty(0, np.uint8)
+
+
+@regrouping_kernel
+def dense_dot(at_values: int, count: int, like: Vector, r: Vector) -> Any:
+    """Return ``x . r[:count]``."""
+    x = carray(pointer(at_values, like), (count,), like.dtype)
+    total = r.dtype.type(0.0)
+    for j in range(count):
+        total += x[j] * r[j]
+    return total
+
+
+@kernel
+def dense_add(at_values: int, count: int, like: Vector, c: Any, r: Vector) -> None:
+    """Add ``c x`` to ``r[:count]``."""
+    x = carray(pointer(at_values, like), (count,), like.dtype)
+    for j in range(count):
+        r[j] += c * x[j]
+
+
+@kernel
+def csr_dot(at_indices: int, at_values: int, count: int, like: Vector, r: Vector) -> Any:
+    """Return ``x . r``; four partial sums hide the latency of the additions."""
+    index = carray(pointer(at_indices, _I4), (count,), np.int32)
+    x = carray(pointer(at_values, like), (count,), like.dtype)
+    zero = r.dtype.type(0.0)
+    s0, s1, s2, s3 = zero, zero, zero, zero
+    body = count // 4 * 4
+    for j in range(0, body, 4):
+        s0 += x[j] * r[np.uint32(index[j])]
+        s1 += x[j + 1] * r[np.uint32(index[j + 1])]
+        s2 += x[j + 2] * r[np.uint32(index[j + 2])]
+        s3 += x[j + 3] * r[np.uint32(index[j + 3])]
+    for j in range(body, count):
+        s0 += x[j] * r[np.uint32(index[j])]
+    return (s0 + s1) + (s2 + s3)
+
+
+@kernel
+def csr_add(at_indices: int, at_values: int, count: int, like: Vector, c: Any, r: Vector) -> None:
+    """Add ``c x`` to ``r``."""
+    index = carray(pointer(at_indices, _I4), (count,), np.int32)
+    x = carray(pointer(at_values, like), (count,), like.dtype)
+    for j in range(count):
+        r[np.uint32(index[j])] += c * x[j]
+
+
+@kernel
+def binary_dot(at_indices: int, count: int, r: Vector) -> Any:
+    """Return the sum of ``r`` over the row's columns."""
+    index = carray(pointer(at_indices, _I4), (count,), np.int32)
+    zero = r.dtype.type(0.0)
+    s0, s1, s2, s3 = zero, zero, zero, zero
+    body = count // 4 * 4
+    for j in range(0, body, 4):
+        s0 += r[np.uint32(index[j])]
+        s1 += r[np.uint32(index[j + 1])]
+        s2 += r[np.uint32(index[j + 2])]
+        s3 += r[np.uint32(index[j + 3])]
+    for j in range(body, count):
+        s0 += r[np.uint32(index[j])]
+    return (s0 + s1) + (s2 + s3)
+
+
+@kernel
+def binary_add(at_indices: int, count: int, c: Any, r: Vector) -> None:
+    """Add ``c`` to ``r`` at the row's columns."""
+    index = carray(pointer(at_indices, _I4), (count,), np.int32)
+    for j in range(count):
+        r[np.uint32(index[j])] += c
+
+
+@kernel
+def sequence_dot(at_codes: int, length: int, grams: NDArray[np.int64], r: Vector) -> Any:
+    """Return the sum of ``r`` over the row's n-grams.
+
+    ``grams`` (hi - lo + 1, 4): see :func:`elasticml.algorithms.cocoa.tables.grams_of`.
+    """
+    codes = carray(pointer(at_codes, _U1), (length,), np.uint8)
+    total = r.dtype.type(0.0)
+    for g in range(grams.shape[0]):
+        first, n_grams, drop, places = grams[g, 0], grams[g, 1], grams[g, 2], grams[g, 3]
+        for p in range(places):
+            total += r[np.uint64(first + p * n_grams + codes[p] // drop)]
+    return total
+
+
+@kernel
+def sequence_add(at_codes: int, length: int, grams: NDArray[np.int64], c: Any, r: Vector) -> None:
+    """Add ``c`` to ``r`` at the row's n-grams."""
+    codes = carray(pointer(at_codes, _U1), (length,), np.uint8)
+    for g in range(grams.shape[0]):
+        first, n_grams, drop, places = grams[g, 0], grams[g, 1], grams[g, 2], grams[g, 3]
+        for p in range(places):
+            r[np.uint64(first + p * n_grams + codes[p] // drop)] += c
+
+
+@kernel
+def dot(
+    kind: int,
+    at_indices: int,
+    at_values: int,
+    count: int,
+    grams: NDArray[np.int64],
+    like: Vector,
+    r: Vector,
+) -> Any:
+    """Return ``x . r`` for a row of any kind."""
+    if kind == 1:
+        return csr_dot(at_indices, at_values, count, like, r)
+    if kind == 0:
+        return dense_dot(at_values, count, like, r)
+    if kind == 2:
+        return binary_dot(at_indices, count, r)
+    return sequence_dot(at_values, count, grams, r)
+
+
+@kernel
+def add(
+    kind: int,
+    at_indices: int,
+    at_values: int,
+    count: int,
+    grams: NDArray[np.int64],
+    like: Vector,
+    c: Any,
+    r: Vector,
+) -> None:
+    """Add ``c x`` to ``r`` for a row of any kind."""
+    if kind == 1:
+        csr_add(at_indices, at_values, count, like, c, r)
+    elif kind == 0:
+        dense_add(at_values, count, like, c, r)
+    elif kind == 2:
+        binary_add(at_indices, count, c, r)
+    else:
+        sequence_add(at_values, count, grams, c, r)

@@ -1,0 +1,150 @@
+"""Where each chunk's arrays lie in memory: what lets one compiled call visit rows of all chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa import rows
+from elasticml.data.chunk import Chunk, Layout
+from elasticml.data.ngrams import first_columns
+from elasticml.terms import ChunkId
+
+F64 = NDArray[np.float64]
+
+#: Columns of the address table.
+KIND: Final = 0
+N_ROWS: Final = 1
+WIDTH: Final = 2
+INDPTR: Final = 3
+INDICES: Final = 4
+VALUES: Final = 5
+TARGETS: Final = 6
+WEIGHTS: Final = 7
+ALPHA: Final = 8
+NORMS: Final = 9
+CALM: Final = 10
+N_FIELDS: Final = 11
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """One chunk with what an algorithm knows of its rows."""
+
+    chunk: Chunk
+    #: (n_rows,), -1 and +1 in classification.
+    targets: F64
+    #: (n_rows,) sample weight times class weight; None where all are one.
+    weights: F64 | None
+    #: (n_rows,) dual variables; changed in place.
+    alpha: F64
+
+
+@dataclass(slots=True, eq=False)
+class Cached:
+    """What a solver keeps of a chunk between passes; a function of the chunk but for ``calm``."""
+
+    #: (n_rows,) squared norms of the rows, without the intercept's constant.
+    norms: NDArray[Any]
+    #: (n_rows,) how long each row rests: see :mod:`elasticml.algorithms.cocoa.visits`.
+    calm: NDArray[np.uint8]
+
+
+def address(array: NDArray[Any]) -> int:
+    """Return where the array's first element lies."""
+    return int(array.__array_interface__["data"][0])
+
+
+def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: Cached) -> None:
+    """Write one chunk's addresses into row ``number`` of the table; all arrays must stay alive."""
+    chunk = piece.chunk
+    layout = chunk.layout
+    is_sequence = layout.kind == "sequence"
+    table[number] = (
+        rows.KIND_CODES[layout.kind],
+        chunk.n_rows,
+        layout.length if is_sequence else layout.n_columns,
+        address(chunk.indptr),
+        address(chunk.indices),
+        address(chunk.codes if is_sequence else chunk.values),
+        address(piece.targets),
+        0 if piece.weights is None else address(piece.weights),
+        address(piece.alpha),
+        address(cached.norms),
+        address(cached.calm),
+    )
+
+
+def grams_of(layout: Layout) -> NDArray[np.int64]:
+    """Return a sequence layout's n-grams for the row loops, (hi - lo + 1, 4); else nothing.
+
+    Columns: first column of the model, n-grams of that length, hi-grams that begin with each,
+    positions where one fits.
+    """
+    if layout.kind != "sequence":
+        return np.zeros((0, 4), np.int64)
+    sigma, (lo, hi) = len(layout.alphabet), layout.ngrams
+    first = first_columns(sigma, layout.length, layout.ngrams)
+    return np.array(
+        [
+            (first[n - lo], sigma**n, sigma ** (hi - n), layout.length - n + 1)
+            for n in range(lo, hi + 1)
+        ],
+        np.int64,
+    )
+
+
+def check(pieces: Sequence[Piece], dtype: np.dtype[Any]) -> None:
+    """Refuse pieces whose arrays the kernels would read wrongly.
+
+    Raises
+    ------
+    ValueError
+        When shapes, types or layouts do not fit.
+    """
+    for piece in pieces:
+        chunk, n = piece.chunk, piece.chunk.n_rows
+        arrays = {"targets": piece.targets, "alpha": piece.alpha}
+        if piece.weights is not None:
+            arrays["weights"] = piece.weights
+        for name, array in arrays.items():
+            if array.shape != (n,) or array.dtype != np.float64 or not array.flags.c_contiguous:
+                raise ValueError(
+                    f"chunk {chunk.id}: {name} has shape {array.shape} and type {array.dtype}, "
+                    f"wanted ({n},) float64, contiguous"
+                )
+        if chunk.layout.kind in ("dense", "csr") and chunk.values.dtype != dtype:
+            raise ValueError(
+                f"chunk {chunk.id} has {chunk.values.dtype} values, the solver {dtype}; "
+                "make the solver with the data's dtype"
+            )
+        if chunk.layout.kind == "sequence" and chunk.layout != pieces[0].chunk.layout:
+            raise ValueError(f"chunk {chunk.id} has another layout than {pieces[0].chunk.id}")
+
+
+def total_weight(pieces: Sequence[Piece]) -> float:
+    """Sum of the weights of all rows."""
+    return float(sum(p.chunk.n_rows if p.weights is None else p.weights.sum() for p in pieces))
+
+
+def is_same(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
+    """Whether all arrays are the very same objects."""
+    return len(old) == len(new) and all(
+        a.chunk is b.chunk
+        and a.alpha is b.alpha
+        and a.targets is b.targets
+        and a.weights is b.weights
+        for a, b in zip(old, new, strict=True)
+    )
+
+
+def new_cached(n_rows: int, dtype: np.dtype[Any]) -> Cached:
+    """Make empty caches for a chunk; its norms are computed by the kernel that also visits."""
+    return Cached(norms=np.zeros(n_rows, dtype), calm=np.zeros(n_rows, np.uint8))
+
+
+Caches = dict[ChunkId, tuple[str, Cached]]

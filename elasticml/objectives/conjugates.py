@@ -1,0 +1,118 @@
+"""Losses as the dual problem sees them: conjugates, feasible intervals, the map from margins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.errors import ConfigError
+from elasticml.objectives import dual_kernels as kernels
+from elasticml.objectives.losses import (
+    HINGE,
+    LOGISTIC,
+    SMOOTHED_HINGE,
+    SQUARED,
+    SQUARED_HINGE,
+    MarginLoss,
+)
+
+F64 = NDArray[np.float64]
+#: Stands for weights that are all one.
+_NO_WEIGHTS: Final = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DualLoss:
+    """A loss's conjugate ``minus(a) = -conj(-a)``, concave in the dual variable of one example.
+
+    In classification ``a`` belongs to the label-folded margin ``y z`` and is feasible on
+    ``[0, 1]`` or ``[0, inf)``; the squared loss has ``a = y - z`` on the whole line.
+    """
+
+    loss: MarginLoss
+    low: float
+    high: float
+    #: ``-minus''`` where ``minus`` is a parabola or a line, else 0: ``minus`` along a step ``u`` is
+    #: ``minus(a) + t minus' u - t^2 curvature u^2 / 2``, and above its chord for the others.
+    curvature: float
+
+    @property
+    def name(self) -> str:
+        """Name in a job file."""
+        return self.loss.name
+
+    @property
+    def code(self) -> int:
+        """What the kernels know it by."""
+        return self.loss.code
+
+    def minus_conjugate(self, alpha: F64, targets: F64, weights: F64 | None) -> float:
+        """Sum ``s_i minus(a_i)``; minus infinity when one is infeasible.
+
+        Parameters
+        ----------
+        alpha, targets : ndarray (n,)
+        weights : ndarray (n,), optional
+            None stands for ones.
+        """
+        s = _NO_WEIGHTS if weights is None else weights
+        return float(kernels.minus_conjugate(self.code, alpha, targets, s))
+
+    def alpha_from_margin(self, margins: F64, targets: F64, out: F64) -> None:
+        """Write the dual variables that belong to margins: ``-loss'``, label-folded.
+
+        Always feasible. At the kink of the hinge it is 0.
+
+        Parameters
+        ----------
+        margins : ndarray (n,)
+            ``X w``, not folded.
+        targets : ndarray (n,)
+        out : ndarray (n,)
+            Overwritten.
+        """
+        kernels.alpha_from_margin(self.code, margins, targets, out)
+
+    def folds_labels(self) -> bool:
+        """Whether an example's row is multiplied by its label, so that every target is 1."""
+        return self.loss.is_classification
+
+
+DUAL_LOSSES: Final[dict[str, DualLoss]] = {
+    dual.name: dual
+    for dual in (
+        DualLoss(loss=HINGE, low=0.0, high=1.0, curvature=0.0),
+        DualLoss(loss=SQUARED_HINGE, low=0.0, high=math.inf, curvature=0.5),
+        DualLoss(loss=SMOOTHED_HINGE, low=0.0, high=1.0, curvature=1.0),
+        DualLoss(loss=LOGISTIC, low=0.0, high=1.0, curvature=0.0),
+        DualLoss(loss=SQUARED, low=-math.inf, high=math.inf, curvature=1.0),
+    )
+}
+
+
+def dual_loss_named(name: str) -> DualLoss:
+    """Return the loss that a job file names, as the dual problem sees it.
+
+    Raises
+    ------
+    ConfigError
+        When there is none of that name.
+    """
+    if name not in DUAL_LOSSES:
+        raise ConfigError(
+            f"algorithm.loss is {name!r}, wanted one of {', '.join(DUAL_LOSSES)}",
+            key="algorithm.loss",
+        )
+    return DUAL_LOSSES[name]
+
+
+def warm_kernels() -> None:
+    """Compile the kernels for float64 arrays, or load their machine code from the cache."""
+    one = np.ones(1)
+    for loss in DUAL_LOSSES.values():
+        loss.minus_conjugate(one, one, None)
+        loss.alpha_from_margin(one, one, np.empty(1))

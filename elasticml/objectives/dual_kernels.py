@@ -1,0 +1,148 @@
+"""Serial compiled loops over dual variables, and the exact step of one of them.
+
+For classification a dual variable ``a`` belongs to the label-folded margin ``m = y z``:
+``a = -loss'(m)`` at the optimum, and ``minus(a) = -conj(-a)`` is the concave function of it in the
+dual problem. The squared loss keeps its target: ``a = y - z``.
+
+A step maximises ``minus(a') - (a' - a) m - q/2 (a' - a)^2`` over the feasible interval; ``q >= 0``
+says how much the example's own margin moves with its dual variable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+F64 = NDArray[np.float64]
+
+#: Newton steps of the logistic loss after its start.
+NEWTON_STEPS: Final = 2
+#: Logistic dual variables keep this distance from 0 and 1, where their entropy has no slope.
+EDGE: Final = 1e-15
+
+
+def _inlined(function: _Function) -> _Function:
+    return cast(_Function, njit(nogil=True, cache=True, inline="always")(function))
+
+
+def _kernel(function: _Function) -> _Function:
+    return cast(_Function, njit(nogil=True, cache=True)(function))
+
+
+@_kernel
+def logistic_step(a: float, m: float, q: float) -> float:
+    """Return the new dual variable of the logistic loss after a few safeguarded Newton steps.
+
+    The root of ``g(a') = log((1 - a')/a') - m - q (a' - a)``, which falls from infinity to minus
+    infinity on (0, 1), lies between ``a`` and ``sigma(-m)``: one term of ``g`` vanishes at either
+    end. The start weighs the two ends by the largest curvature between them, and Newton steps that
+    would leave the interval halve the way to its end instead.
+
+    Error: over a grid of a, m and q the two steps lose at most a sixth of what the row could gain,
+    and nothing that rounding would not in the median.
+    """
+    e = math.exp(-abs(m))
+    goal = (e if m > 0.0 else 1.0) / (1.0 + e)
+    goal = min(max(goal, EDGE), 1.0 - EDGE)
+    old = min(max(a, EDGE), 1.0 - EDGE)
+    spread = max(old * (1.0 - old), goal * (1.0 - goal))
+    if (old - 0.5) * (goal - 0.5) < 0.0:
+        spread = 0.25
+    new = old + (goal - old) / (1.0 + q * spread)
+    low, high = min(old, goal), max(old, goal)
+    for _ in range(NEWTON_STEPS):
+        slope = math.log((1.0 - new) / new) - m - q * (new - a)
+        if slope > 0.0:
+            low = new
+        else:
+            high = new
+        step = slope * new * (1.0 - new) / (1.0 + q * new * (1.0 - new))
+        trial = new + step
+        if trial <= low:
+            trial = 0.5 * (new + low)
+        elif trial >= high:
+            trial = 0.5 * (new + high)
+        new = trial
+    return new
+
+
+@_inlined
+def stepped(code: int, a: float, m: float, y: float, q: float) -> float:
+    """Return the new dual variable; ``y`` counts for the squared loss only."""
+    if code == 4:
+        room = 1.0 - m
+        # With q = 0 the row is empty and its loss a constant: its best dual variable is 1.
+        return min(max(a + room / q, 0.0), 1.0) if q > 0.0 else (1.0 if room > 0.0 else 0.0)
+    if code == 0:
+        return logistic_step(a, m, q)
+    if code == 1:
+        return a + (y - m - a) / (1.0 + q)
+    if code == 3:
+        return max(a + (1.0 - m - 0.5 * a) / (0.5 + q), 0.0)
+    return min(max(a + (1.0 - m - a) / (1.0 + q), 0.0), 1.0)
+
+
+@_inlined
+def minus_conjugate_of(code: int, a: float, y: float) -> float:
+    """Return ``-conj(-a)`` of one example; minus infinity outside the feasible interval."""
+    if code == 1:
+        return a * y - 0.5 * a * a
+    if a < 0.0 or (a > 1.0 and code != 3):
+        return -math.inf
+    if code == 4:
+        return a
+    if code == 0:
+        left = a * math.log(a) if a > 0.0 else 0.0
+        right = (1.0 - a) * math.log(1.0 - a) if a < 1.0 else 0.0
+        return -left - right
+    if code == 3:
+        return a - 0.25 * a * a
+    return a - 0.5 * a * a
+
+
+@_inlined
+def alpha_of_margin(code: int, z: float, y: float) -> float:
+    """Return ``-loss'``: by the label-folded margin, or by the margin for the squared loss."""
+    if code == 1:
+        return y - z
+    m = y * z
+    if code == 4:
+        return 1.0 if m < 1.0 else 0.0
+    if code == 0:
+        e = math.exp(-abs(m))
+        return (e if m > 0.0 else 1.0) / (1.0 + e)
+    if code == 3:
+        return 2.0 * max(1.0 - m, 0.0)
+    return min(max(1.0 - m, 0.0), 1.0)
+
+
+@_kernel
+def minus_conjugate(code: int, duals: F64, targets: F64, weights: F64) -> float:
+    """Sum of ``s_i minus(a_i)``; ``weights`` (0,) stands for ones."""
+    weighted = weights.size > 0
+    total = 0.0
+    for i in range(duals.size):
+        s = weights[i] if weighted else 1.0
+        total += s * minus_conjugate_of(code, duals[i], targets[i])
+    return total
+
+
+@_kernel
+def alpha_from_margin(code: int, margins: F64, targets: F64, out: F64) -> None:
+    """Write each example's ``-loss'`` at its margin into ``out``."""
+    for i in range(margins.size):
+        out[i] = alpha_of_margin(code, margins[i], targets[i])
+
+
+@_kernel
+def step_rows(code: int, duals: F64, margins: F64, targets: F64, q: F64, out: F64) -> None:
+    """Write each row's new dual variable by itself into ``out``; margins are label-folded."""
+    for i in range(duals.size):
+        out[i] = stepped(code, duals[i], margins[i], targets[i], q[i])

@@ -1,0 +1,119 @@
+"""Small problems for the local solver, and what a dense reading of them says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from elasticml.algorithms.cocoa.local import LocalSolver, Piece, Update
+from elasticml.algorithms.parallel import Serial
+from elasticml.data.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
+from elasticml.data.ngrams import codes_of_letters, sequence_layout
+from elasticml.data.products import make_forward
+from elasticml.objectives.conjugates import dual_loss_named
+from elasticml.terms import ChunkId
+
+KINDS = ("dense", "csr", "binary_csr", "sequence")
+
+
+class InTurn:
+    """Several threads' worth of parts, done one after another."""
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """Apply ``function`` to every item."""
+        return [function(item) for item in items]
+
+
+def chunk_of(kind: str, k: int, X: np.ndarray, y: np.ndarray, dtype: str) -> Chunk:
+    id = ChunkId("local", 0, k)
+    if kind == "sequence":
+        letters = (np.abs(X[:, :9]) * 10).astype(np.uint8) % 4
+        return sequence_chunk(
+            id, y, codes_of_letters(letters, 4, 3), sequence_layout("ACGT", 9, (1, 3))
+        )
+    if kind == "dense":
+        return dense_chunk(id, y, X, dtype=dtype)
+    S = sp.csr_matrix(X)
+    if kind == "csr":
+        return csr_chunk(id, y, S.indptr, S.indices, S.data, X.shape[1], dtype=dtype)
+    return binary_csr_chunk(id, y, S.indptr, S.indices, X.shape[1], dtype=dtype)
+
+
+@dataclass
+class Problem:
+    """Pieces with weights, and the whole data as one dense matrix with the intercept's column."""
+
+    pieces: list[Piece]
+    X: np.ndarray
+    y: np.ndarray
+    s: np.ndarray
+    loss: str
+    dtype: str
+    l2: float = 0.05
+
+    @property
+    def alpha(self) -> np.ndarray:
+        return np.concatenate([piece.alpha for piece in self.pieces])
+
+    def image(self) -> np.ndarray:
+        fold = self.y if dual_loss_named(self.loss).folds_labels() else 1.0
+        return self.X.T @ (self.s * self.alpha * fold) / (self.l2 * self.s.sum())
+
+    def dual(self) -> float:
+        sums = dual_loss_named(self.loss).minus_conjugate(self.alpha, self.y, self.s)
+        v = self.image()
+        return sums / self.s.sum() - 0.5 * self.l2 * float(v @ v)
+
+    def primal(self, v: np.ndarray) -> float:
+        loss = dual_loss_named(self.loss).loss
+        sums = loss.value_and_slope(self.X @ v, self.y, self.s, np.empty(self.y.size))
+        return sums / self.s.sum() + 0.5 * self.l2 * float(v @ v)
+
+    def solver(self, **changed: Any) -> LocalSolver:
+        settings = {"bucket": None, "intercept_scaling": 0.5, **changed}
+        return LocalSolver(loss=self.loss, dtype=self.dtype, **settings)
+
+    def run(self, solver: LocalSolver, v: np.ndarray, serial: int, **changed: Any) -> Update:
+        settings = {"damping": 1.0, "epochs": 1, "seed": 3, "parallel": Serial(), **changed}
+        solver.bind(self.pieces)
+        total = self.s.sum()
+        return solver.run(
+            v, l2_total=self.l2 * total, total_weight=total, serial=serial, **settings
+        )
+
+
+def problem(
+    kind: str, loss: str, dtype: str = "float64", *, n: int = 230, weighted: bool = True
+) -> Problem:
+    """Draw rows with a planted model in chunks of 60 rows; labels are noisy."""
+    rng = np.random.default_rng(5)
+    X = np.round(rng.standard_normal((n, 12)) * (rng.random((n, 12)) < 0.4), 1)
+    y = np.sign(X @ rng.standard_normal(12) + 0.6 * rng.standard_normal(n) + 1e-9)
+    if loss == "squared":
+        y = y + 0.3 * rng.standard_normal(n)
+    s = rng.random(n) + 0.5 if weighted else np.ones(n)
+    pieces, dense = [], []
+    for k, a in enumerate(range(0, n, 60)):
+        chunk = chunk_of(kind, k, X[a : a + 60], y[a : a + 60], dtype)
+        weights = s[a : a + 60].copy() if weighted else None
+        targets = np.array(chunk.labels)
+        pieces.append(Piece(chunk, targets, weights, np.zeros(chunk.n_rows)))
+        dense.append(_dense(chunk))
+    return Problem(pieces, np.vstack(dense), y, s, loss, dtype)
+
+
+def _dense(chunk: Chunk) -> np.ndarray:
+    """Multiply by each unit vector in turn, and add the intercept's column."""
+    d, out = chunk.layout.n_columns, np.empty(chunk.n_rows)
+    columns = []
+    for unit in np.eye(d):
+        make_forward(chunk.layout, unit)(chunk, out)
+        columns.append(out.copy())
+    return np.column_stack([*columns, np.full(chunk.n_rows, 0.5)])
