@@ -22,27 +22,33 @@ if TYPE_CHECKING:
         SubmissionError,
     )
     from elasticml.job import Job, attach
+    from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.result import Result
-    from elasticml.jobs.settings import (
-        BatchGradient,
-        Collective,
-        Evaluate,
-        ImportedAlgorithm,
-        Members,
-        Stop,
-    )
+    from elasticml.jobs.settings import Collective, Evaluate, Members, Stop
     from elasticml.jobs.status import JobStatus
+    from elasticml.policies.elastic import ElasticScaling
+    from elasticml.policies.gap_per_second import GapPerContainerSecond
+    from elasticml.policies.knee import ScaleInAtKnee
+    from elasticml.policies.rebalance import Rebalance
+    from elasticml.policies.redeal import Redeal
+    from elasticml.policies.shuffle import GlobalShuffle
+    from elasticml.policies.straggler import Straggler
+    from elasticml.policies.tuning import TuneLocalWork
     from elasticml.terms import VERSION as __version__
 
 __all__ = [
     "BatchGradient",
+    "CoCoA",
     "Collective",
     "ConfigError",
     "DataError",
+    "ElasticScaling",
     "ElasticmlError",
     "Evaluate",
+    "GapPerContainerSecond",
+    "GlobalShuffle",
     "Handle",
     "ImportedAlgorithm",
     "Job",
@@ -53,9 +59,14 @@ __all__ = [
     "Members",
     "NotEnoughMembersError",
     "ProtocolError",
+    "Rebalance",
+    "Redeal",
     "Result",
+    "ScaleInAtKnee",
     "Stop",
+    "Straggler",
     "SubmissionError",
+    "TuneLocalWork",
     "__version__",
     "attach",
     "from_arrays",
@@ -84,10 +95,16 @@ _HOMES = {
     "read_job_file": "jobs.job_file",
     "Result": "jobs.result",
     "JobStatus": "jobs.status",
-    **dict.fromkeys(
-        ("BatchGradient", "Collective", "Evaluate", "ImportedAlgorithm", "Members", "Stop"),
-        "jobs.settings",
-    ),
+    **dict.fromkeys(("BatchGradient", "CoCoA", "ImportedAlgorithm"), "jobs.algorithms"),
+    **dict.fromkeys(("Collective", "Evaluate", "Members", "Stop"), "jobs.settings"),
+    "ElasticScaling": "policies.elastic",
+    "GapPerContainerSecond": "policies.gap_per_second",
+    "GlobalShuffle": "policies.shuffle",
+    "Rebalance": "policies.rebalance",
+    "Redeal": "policies.redeal",
+    "ScaleInAtKnee": "policies.knee",
+    "Straggler": "policies.straggler",
+    "TuneLocalWork": "policies.tuning",
     **dict.fromkeys(
         (
             "ConfigError",

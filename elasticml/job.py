@@ -8,28 +8,28 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.errors import ConfigError, blaming
+from elasticml.jobs.algorithms import Absent, AnyAlgorithm, CoCoA, absent_rule
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler
 from elasticml.jobs.job_file import JobFile
+from elasticml.jobs.layout import (
+    Holders,
+    Placement,
+    check_together,
+    holders_of,
+    placement_of,
+    policy_entries,
+)
 from elasticml.jobs.record import RECORD_VERSION
 from elasticml.jobs.result import Result
 from elasticml.jobs.run_directory import check_free
-from elasticml.jobs.schema import unknown_choice
-from elasticml.jobs.settings import (
-    Absent,
-    BatchGradient,
-    Collective,
-    Evaluate,
-    Fault,
-    ImportedAlgorithm,
-    Members,
-    Stop,
-)
+from elasticml.jobs.settings import Collective, Evaluate, Fault, Members, Stop
+from elasticml.jobs.warm_start import Given, warm_start_of
 from elasticml.jobs.wire import checked
 from elasticml.terms import VERSION, format_size, parse_size
 
@@ -51,15 +51,19 @@ class Job:
 
     Parameters
     ----------
-    algorithm : BatchGradient or ImportedAlgorithm
+    algorithm : BatchGradient, CoCoA or ImportedAlgorithm
     data : Source
         Of ``read_svmlight``, ``read_csv``, ``read_parquet``, ``read_sequences``, ``from_arrays``.
     test : Source, optional
         Data for the test metrics; read by the client when the job has ended.
     name : str
         For people; it begins the name of the run's directory.
-    absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"}
-        What stands in for the examples of members that are gone; "auto" is "taylor".
+    absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
+        What stands in for the examples of members that are gone; "auto" is "taylor" for
+        batch gradient descent, "reload" for CoCoA, which knows "freeze" and "stall" besides.
+    policies : sequence of policies, names or mappings
+        What is decided between rounds besides the members' coming and going, such as
+        ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
     stop : Stop
         When the job ends.
     seed : int, not negative
@@ -68,6 +72,15 @@ class Job:
         ``{"round": 200, "return": 7}``; only on an ``elasticml.LocalCluster``.
     chunk_size : size, optional
         Bytes of a chunk, such as ``"200 KiB"``; by default ``min(1 MiB, total / (64 members))``.
+    partitions : int, optional
+        Static parts of the examples, several to a member, as in the papers' layouts.
+    holders : "auto", 1 or 2
+        Members that have each chunk's body; "auto" is 2 for CoCoA where everything fits twice.
+    placement : "auto", "contiguous" or "random"
+        How chunks are dealt to the first members; "auto" is random for CoCoA.
+    warm_start : model, mapping or path, optional
+        What CoCoA starts from: ``result.model``, ``{"coef": ..., "intercept": ...}``, a run's
+        directory or its ``model.npz``.
     members : Members
         ``start``: members before round 0, by default as many as the cluster has workers.
     evaluate : Evaluate, None or False
@@ -86,28 +99,29 @@ class Job:
 
     def __init__(
         self,
-        algorithm: BatchGradient | ImportedAlgorithm,
+        algorithm: AnyAlgorithm,
         data: Source,
         *,
         test: Source | None = None,
         name: str = "job",
         absent: Absent = "auto",
-        policies: Sequence[Mapping[str, Any]] = (),
+        policies: Sequence[Any] = (),
         stop: Stop = DEFAULT_STOP,
         seed: int = 0,
         faults: Sequence[Fault | Mapping[str, Any]] = (),
         collective: Collective | None = None,
         partitions: int | None = None,
+        holders: Holders = "auto",
+        placement: Placement = "auto",
+        warm_start: Given | None = None,
         members: Members | None = None,
         evaluate: Evaluate | bool | None = None,
         chunk_size: int | str | None = None,
         threads: int | None = None,
         simulate: Mapping[str, Any] | None = None,
     ) -> None:
-        if absent not in get_args(Absent):
-            raise unknown_choice(absent, get_args(Absent), "absent")
-        if policies:
-            raise unknown_choice(dict(policies[0]).get("name"), (), "policies[0].name")
+        self.policies = policy_entries(policies)
+        check_together(algorithm, absent, stop, self.policies, holders, placement)
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ConfigError(f"seed: got {seed!r}, wanted a whole number from 0 on", path="seed")
         for key, count in (("partitions", partitions), ("threads", threads)):
@@ -123,6 +137,12 @@ class Job:
         self.faults = read_faults(faults)
         self.collective = collective or Collective()
         self.partitions = partitions
+        self.holders = holders
+        self.placement = placement
+        self.warm_start = warm_start_of(warm_start, algorithm)
+        self.warm_start_path = (
+            str(Path(warm_start).absolute()) if isinstance(warm_start, str | Path) else None
+        )
         self.members = members or Members()
         self.evaluates = evaluate is not False
         self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
@@ -179,14 +199,21 @@ class Job:
                 path="data.chunk_size",
             )
 
-    def record(self, job_id: str, members: int) -> dict[str, Any]:
+    def record(
+        self, job_id: str, members: int, limits_bytes: Sequence[int] | None = None
+    ) -> dict[str, Any]:
         """Write the job as plain values, for the scheduler.
 
         Parameters
         ----------
         members : int
             How many members the job waits for before round 0.
+        limits_bytes : sequence of int, optional
+            Memory of each worker, 0 where it has no limit; by default none has one.
         """
+        limits = [int(MEMORY_SHARE * n) for n in limits_bytes or [0] * members]
+        needs_size = self.holders == "auto" and 0 not in limits
+        total = sum(block.nbytes for block in self.data.blocks()) if needs_size else 0
         kept = None if self.evaluate is None else self.evaluate.model_dump(mode="json")
         return {
             "version": RECORD_VERSION,
@@ -196,20 +223,31 @@ class Job:
             "data": self.data.spec(),
             "test": None if self.test is None else self.test.spec(),
             "chunk_bytes": self.chunk_bytes,
-            "algorithm": self.algorithm.section(),
-            "absent": self.absent,
-            "policies": [],
+            "algorithm": self._section(),
+            "absent": absent_rule(self.algorithm, self.absent),
+            "policies": [dict(entry) for entry in self.policies],
             "stop": self.stop.model_dump(),
             "seed": self.seed,
             "deterministic": True,
             "faults": [fault.entry() for fault in self.faults],
             "collective": self.collective.model_dump(),
             "partitions": self.partitions,
+            "holders": holders_of(self.holders, self.algorithm, total, limits),
+            "placement": placement_of(self.placement, self.algorithm),
+            "warm_start": self.warm_start_path,
             "members": {"start": members, "min": self.members.min},
             "evaluate": kept if self.evaluates else False,
             "threads": self.threads,
             "simulate": None if self.simulate is None else dict(self.simulate),
         }
+
+    def _section(self) -> dict[str, Any]:
+        section = self.algorithm.section()
+        if isinstance(self.algorithm, CoCoA):
+            section.setdefault("seed", self.seed)
+            if self.warm_start is not None:
+                section["warm_start"] = self.warm_start
+        return section
 
     def start(self, client: Client) -> Handle:
         """Hand the job to the cluster's scheduler and return at once.
@@ -238,7 +276,7 @@ class Job:
         if self.test is not None:
             with blaming("data.test"):
                 self.test.blocks()
-        record = self.record(new_job_id(self.name), members)
+        record = self.record(new_job_id(self.name), members, limits)
         extras: dict[str, Any] = {}
         if getattr(self.data, "is_in_memory", False):
             size = resolve_chunk_bytes(self.data, self.chunk_bytes, members)

@@ -74,7 +74,8 @@ def demo(out: Path, rows: int, rounds: int, workers: int, as_json: bool, verbose
 def _job(label: str, absent: Any, rows: int, rounds: int, workers: int) -> Job:
     from elasticml.data.synthetic import synthetic_splice
     from elasticml.job import Job
-    from elasticml.jobs.settings import BatchGradient, Evaluate, Members, Stop
+    from elasticml.jobs.algorithms import BatchGradient
+    from elasticml.jobs.settings import Evaluate, Members, Stop
 
     half, back_at = workers // 2, 2 * rounds // 3
     faults = [{"round": rounds // 3, "lose": half}, {"round": back_at, "return": half}]

@@ -13,22 +13,25 @@ import yaml
 
 from elasticml.data.source import FORMATS, Source, source_from_spec
 from elasticml.errors import ConfigError
-from elasticml.jobs.faults import check_faults, read_faults
-from elasticml.jobs.schema import join, read_settings, unknown_choice, unknown_key
-from elasticml.jobs.settings import (
+from elasticml.jobs.algorithms import (
     ALGORITHMS,
-    CLUSTERS,
     Absent,
+    AnyAlgorithm,
+    ImportedAlgorithm,
+    Scale,
+)
+from elasticml.jobs.faults import check_faults, read_faults
+from elasticml.jobs.layout import Holders, Placement, check_together, policy_entries
+from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
+from elasticml.jobs.settings import (
+    CLUSTERS,
     Address,
-    BatchGradient,
     Cluster,
     Collective,
     Evaluate,
     Fault,
-    ImportedAlgorithm,
     LocalWorkers,
     Members,
-    Scale,
     Stop,
 )
 from elasticml.sim.options import options_from_section
@@ -46,6 +49,9 @@ SECTIONS = (
     "faults",
     "collective",
     "partitions",
+    "holders",
+    "placement",
+    "warm_start",
     "members",
     "evaluate",
     "threads",
@@ -66,14 +72,20 @@ class JobFile:
     data: Source
     test: Source | None
     chunk_size: int | str | None
-    algorithm: BatchGradient | ImportedAlgorithm
+    algorithm: AnyAlgorithm
     cluster: Cluster
     absent: Absent
+    #: Written in full: mappings with a name.
+    policies: tuple[Mapping[str, Any], ...]
     stop: Stop
     seed: int
     faults: tuple[Fault, ...]
     collective: Collective
     partitions: int | None
+    holders: Holders
+    placement: Placement
+    #: Path of the model to start from.
+    warm_start: Path | None
     members: Members
     evaluate: Evaluate | bool | None
     threads: int | None
@@ -196,18 +208,10 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
             raise unknown_key(key, SECTIONS, "")
     for key in ("data", "algorithm"):
         if not isinstance(raw.get(key), Mapping):
-            example = {
-                "data": "format: svmlight, path: train.svm",
-                "algorithm": "name: batch_gradient",
-            }
-            raise ConfigError(f"{key} is missing; such as {key}: {{{example[key]}}}", path=key)
+            raise ConfigError(f"{key} is missing; such as {key}: {{{_EXAMPLES[key]}}}", path=key)
     data, test = _sources(raw["data"], folder)
     members = read_settings(Members, raw.get("members"), "members")
     cluster = _cluster(raw.get("cluster"), members)
-    absent = raw.get("absent", "auto")
-    if absent not in get_args(Absent):
-        raise unknown_choice(absent, get_args(Absent), "absent")
-    _no_policies(raw.get("policies"))
     parsed = JobFile(
         name=str(raw.get("name") or name),
         data=data,
@@ -215,12 +219,16 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         chunk_size=raw["data"].get("chunk_size"),
         algorithm=_algorithm(raw["algorithm"], raw["data"].get("scale")),
         cluster=cluster,
-        absent=absent,
+        absent=raw.get("absent", "auto"),
+        policies=tuple(policy_entries(raw.get("policies") or ())),
         stop=read_settings(Stop, raw.get("stop") or {"rounds": DEFAULT_ROUNDS}, "stop"),
         seed=raw.get("seed", 0),
         faults=read_faults(raw.get("faults")),
         collective=read_settings(Collective, raw.get("collective"), "collective"),
         partitions=raw.get("partitions"),
+        holders=raw.get("holders", "auto"),
+        placement=raw.get("placement", "auto"),
+        warm_start=_file(raw.get("warm_start"), folder, "warm_start"),
         members=members,
         evaluate=_evaluate(raw.get("evaluate")),
         threads=raw.get("threads"),
@@ -232,6 +240,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
 
 def _check_together(job: JobFile) -> None:
     """Check what several sections must agree on."""
+    check_together(job.algorithm, job.absent, job.stop, job.policies, job.holders, job.placement)
     if not isinstance(job.cluster, LocalWorkers):
         if job.faults:
             raise ConfigError(
@@ -279,20 +288,30 @@ def _with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     path = spec.get("path")
     if not isinstance(path, str):
         return dict(spec)
+    expanded = _expanded(path, "data.path")
+    return {**spec, "path": expanded if "://" in expanded else str(folder / expanded)}
+
+
+def _file(path: object, folder: Path, key: str) -> Path | None:
+    """Read the path of a file of this machine."""
+    if path is None or isinstance(path, str):
+        return None if path is None else folder / _expanded(path, key)
+    raise ConfigError(f"{key}: got {path!r}, wanted the path of a model.npz", path=key)
+
+
+def _expanded(path: str, key: str) -> str:
     expanded = os.path.expanduser(os.path.expandvars(path))
     unset = re.search(r"\$\{?(\w+)", expanded)
     if unset:
         raise ConfigError(
-            f"data.path: {path!r} names the environment variable {unset[1]}, which is not set; "
+            f"{key}: {path!r} names the environment variable {unset[1]}, which is not set; "
             f"export {unset[1]}=...",
-            path="data.path",
+            path=key,
         )
-    if "://" not in expanded:
-        expanded = str(folder / expanded)
-    return {**spec, "path": expanded}
+    return expanded
 
 
-def _algorithm(section: Mapping[str, Any], scale: object) -> BatchGradient | ImportedAlgorithm:
+def _algorithm(section: Mapping[str, Any], scale: object) -> AnyAlgorithm:
     name = section.get("name")
     rest = {key: value for key, value in section.items() if key != "name"}
     if isinstance(name, str) and ":" in name:
@@ -333,14 +352,6 @@ def _world(section: object) -> Mapping[str, Any] | None:
 
 def _is_one_of(word: object, known: Collection[str]) -> bool:
     return isinstance(word, str) and word in known
-
-
-def _no_policies(section: object) -> None:
-    if not section:
-        return
-    first = section[0] if isinstance(section, list) else section
-    name = first.get("name") if isinstance(first, Mapping) else first
-    raise unknown_choice(name, (), join(join("policies", 0), "name"))
 
 
 def _evaluate(section: object) -> Evaluate | bool | None:

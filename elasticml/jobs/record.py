@@ -15,6 +15,9 @@ _SAME = (
     "seed",
     "collective",
     "partitions",
+    "holders",
+    "placement",
+    "warm_start",
     "members",
     "evaluate",
     "threads",
@@ -38,7 +41,7 @@ def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
     job: dict[str, Any] = {
         "name": record["name"],
         "data": data,
-        "algorithm": _given(record["algorithm"]),
+        "algorithm": _algorithm(record),
     }
     for key in _SAME:
         value = record.get(key)
@@ -48,6 +51,15 @@ def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
     if record.get("faults"):
         job["faults"] = [dict(fault) for fault in record["faults"]]
     return job
+
+
+def _algorithm(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the section without what a file says elsewhere: the seed, the model to start from."""
+    section = _given(record["algorithm"])
+    section.pop("warm_start", None)
+    if section.get("seed") == record.get("seed"):
+        section.pop("seed", None)
+    return section
 
 
 def _given(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,72 +1,13 @@
-"""The sections of a job: algorithm, stop, faults, collective, members, evaluation, cluster."""
+"""The sections of a job: stop, faults, collective, members, evaluation, cluster."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from elasticml.jobs.schema import Settings
 from elasticml.terms import parse_size
-
-Scale = Literal["none", "maxabs", "standard"]
-Absent = Literal["auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"]
-
-
-class BatchGradient(Settings):
-    """Batch gradient descent on a smooth loss with an L2 penalty, elastic by stand-ins.
-
-    The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
-    times the class weight.
-
-    Source: Algorithms 1 and 2 of the resource-elastic paper.
-    """
-
-    name: ClassVar[str] = "batch_gradient"
-
-    loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge"] = "logistic"
-    l2: float = Field(default=1e-4, ge=0)
-    optimizer: Literal["gd"] = "gd"
-    step: Literal["line_search", "constant", "decay"] = "line_search"
-    step_size: float | None = Field(default=None, gt=0)
-    anchor: Literal["cached", "correction"] = "cached"
-    intercept: bool = False
-    class_weight: dict[float, float] | Literal["balanced"] | None = None
-    tolerance: float = Field(default=0.0, ge=0)
-    mode: Literal["default", "paper"] = "default"
-    roll_back: Literal[0, 1, 2] | None = None
-    scale: Scale = "none"
-
-    def check(self) -> None:
-        """Check what several fields must agree on."""
-        if isinstance(self.class_weight, dict) and min(self.class_weight.values(), default=1) <= 0:
-            raise ValueError("class_weight: every weight must be more than 0")
-        if self.class_weight is not None and self.loss == "squared":
-            raise ValueError("class_weight: loss: squared has no classes; weigh the samples")
-
-    def section(self) -> dict[str, Any]:
-        """Write the settings as the ``algorithm`` section of a job record."""
-        values = self.model_dump()
-        if isinstance(self.class_weight, dict):
-            # JSON has no numbers as keys.
-            values["class_weight"] = {str(k): v for k, v in self.class_weight.items()}
-        return {"name": self.name, **values}
-
-
-class ImportedAlgorithm(Settings):
-    """An algorithm of the user's own, by the import path of its ``Algorithm``, and its settings."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:attribute")
-
-    def section(self) -> dict[str, Any]:
-        """Write the settings as the ``algorithm`` section of a job record."""
-        return self.model_dump()
-
-
-#: The algorithms of this release by the name that a job file gives them.
-ALGORITHMS: dict[str, type[BatchGradient]] = {BatchGradient.name: BatchGradient}
 
 
 class Stop(Settings):
@@ -126,6 +67,8 @@ class Collective(Settings):
     transport: Literal["auto", "stream", "comm"] = "auto"
     #: Seconds that an exchange may take at least before a silent member counts as stopped.
     deadline: float = Field(default=10.0, gt=0)
+    #: A member that computes so many times longer than the median is given up for the round.
+    stuck_factor: float = Field(default=5.0, gt=1)
 
 
 class Members(Settings):

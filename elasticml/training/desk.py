@@ -47,10 +47,12 @@ class Desk:
 
     def open(self, now_s: float, **versions: str) -> None:
         """Write the story's first record."""
+        section = {k: v for k, v in self.record["algorithm"].items() if k != "warm_start"}
         fields = {
             "job": self.record["job"],
             "name": self.record.get("name"),
-            "spec": dict(self.record),
+            # A model to start from is an array: the story has none.
+            "spec": {**self.record, "algorithm": section},
             "versions": {"elasticml": VERSION, **versions},
         }
         self.journal.tell(now_s, "JobStarted", fields, "submitted")

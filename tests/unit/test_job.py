@@ -21,7 +21,10 @@ def data():
         ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'"),
         ({"seed": -1}, "seed: got -1, wanted a whole number from 0 on"),
         ({"threads": 0}, "threads: got 0, wanted at least 1"),
-        ({"policies": [{"name": "knee"}]}, "there is none yet"),
+        ({"policies": [{"name": "kne"}]}, "there is no policy 'kne'; did you mean 'knee'"),
+        ({"absent": "freeze"}, "which algorithm batch_gradient cannot follow"),
+        ({"holders": 3}, "holders: got 3, wanted auto, 1 or 2"),
+        ({"warm_start": {"coef": [1.0]}}, "algorithm batch_gradient starts from 0"),
         ({"chunk_size": "a lot"}, "data.chunk_size: got 'a lot', wanted 'auto' or a size"),
         ({"chunk_size": 0}, "data.chunk_size: got 0"),
         (

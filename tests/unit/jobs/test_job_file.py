@@ -1,13 +1,15 @@
 """Job files: what is read, what is refused, and in which words."""
 
+import numpy as np
 import pytest
 import yaml
 
 from elasticml.errors import ConfigError
 from elasticml.job import Job
+from elasticml.jobs.algorithms import BatchGradient, CoCoA
 from elasticml.jobs.job_file import SECTIONS, change, read_job_file
 from elasticml.jobs.record import job_of
-from elasticml.jobs.settings import Address, BatchGradient, Evaluate, LocalWorkers, Stop
+from elasticml.jobs.settings import Address, Evaluate, LocalWorkers, Stop
 
 WHOLE = """
 name: whole
@@ -68,8 +70,52 @@ def test_what_is_left_out_has_its_default(tmp_path):
     assert file.cluster == LocalWorkers()
 
 
-def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path):
-    first = Job.from_file(read_job_file(write(tmp_path, WHOLE))).record("a", 14)
+COCOA = """
+data: {format: svmlight, path: train.svm, scale: maxabs}
+algorithm: {name: cocoa, loss: squared_hinge, l2: 1e-2, local_epochs: 0.5, class_weight: {1: 3}}
+policies: [rebalance, {name: knee, factor: 2}, {redeal: none}]
+absent: freeze
+stop: {rounds: 50, gap: 1e-6}
+partitions: 16
+holders: 2
+placement: contiguous
+"""
+
+
+def test_cocoa_and_its_policies_are_read(tmp_path):
+    file = read_job_file(write(tmp_path, COCOA))
+    assert file.algorithm == CoCoA(
+        loss="squared_hinge", l2=1e-2, local_epochs=0.5, class_weight={1: 3}, scale="maxabs"
+    )
+    assert file.stop.gap == 1e-6
+    assert [entry["name"] for entry in file.policies] == ["rebalance", "knee", "redeal"]
+    record = Job.from_file(file).record("a", 4)
+    assert (record["absent"], record["holders"], record["placement"]) == ("freeze", 2, "contiguous")
+    assert (record["partitions"], record["algorithm"]["seed"]) == (16, 0)
+
+
+def test_what_a_job_leaves_open_is_settled_in_its_record(tmp_path):
+    job = {**SMALL, "algorithm": {"name": "cocoa"}, "seed": 5}
+    record = Job.from_file(read_job_file(write(tmp_path, job))).record("a", 4)
+    assert (record["absent"], record["holders"], record["placement"]) == ("reload", 2, "random")
+    assert record["algorithm"]["seed"] == 5
+    record = Job.from_file(read_job_file(write(tmp_path, SMALL))).record("a", 4)
+    assert (record["absent"], record["holders"], record["placement"]) == ("auto", 1, "contiguous")
+
+
+def test_a_model_to_start_from_goes_with_the_job_and_not_into_the_file(tmp_path):
+    np.savez(tmp_path / "model.npz", coef=[[1.0, -2.0]], intercept=[0.5], classes=[0.0, 1.0])
+    job = {**SMALL, "algorithm": {"name": "cocoa"}, "warm_start": "model.npz"}
+    record = Job.from_file(read_job_file(write(tmp_path, job))).record("a", 2)
+    assert record["algorithm"]["warm_start"] == {"coef": [1.0, -2.0], "intercept": [0.5]}
+    written = job_of(record)
+    assert "warm_start" not in written["algorithm"]
+    assert written["warm_start"] == str(tmp_path / "model.npz")
+
+
+@pytest.mark.parametrize("content", [WHOLE, COCOA])
+def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
+    first = Job.from_file(read_job_file(write(tmp_path, content))).record("a", 14)
     again = write(tmp_path, job_of(first))
     assert Job.from_file(read_job_file(again)).record("a", 14) == first
 
@@ -87,12 +133,31 @@ def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path):
             {"data": {"format": "synthetic_splice", "rows": 10, "seeed": 1}},
             "data.seeed is unknown for format synthetic_splice",
         ),
-        ({"algorithm": {"name": "cocoa"}}, "algorithm.name: got 'cocoa' (there is batch_gradient)"),
+        (
+            {"algorithm": {"name": "coco"}},
+            "algorithm.name: got 'coco'; did you mean 'cocoa'? (there is batch_gradient, cocoa)",
+        ),
+        ({"algorithm": {"name": "cocoa", "l2": 0}}, "algorithm.l2: got 0, wanted more than 0"),
+        ({"algorithm": {"name": "cocoa", "gama": 1}}, "algorithm.gama is not a setting; did you"),
+        (
+            {"algorithm": {"name": "cocoa", "mode": "paper", "aggregation": "line_search"}},
+            "algorithm.aggregation: mode: paper adds with a fixed gamma",
+        ),
+        ({"algorithm": {"name": "cocoa", "gap_every": 0}}, "algorithm.gap_every: got 0"),
+        ({"algorithm": {"name": "cocoa"}, "absent": "taylor"}, "absent: got 'taylor', which"),
+        ({"absent": "freeze"}, "absent: got 'freeze', which algorithm batch_gradient cannot"),
+        ({"stop": {"rounds": 9, "gap": 1e-3}}, "stop.gap: batch_gradient certifies no duality gap"),
+        ({"holders": 3}, "holders: got 3, wanted auto, 1 or 2"),
+        ({"placement": "randm"}, "placement: got 'randm'; did you mean 'random'?"),
+        ({"warm_start": 3}, "warm_start: got 3, wanted the path of a model.npz"),
         ({"cluster": {"kind": "yarn"}}, "cluster.kind: got 'yarn' (there is local, address)"),
         ({"cluster": {"workers": 0}}, "cluster.workers: got 0, wanted at least 1"),
         ({"cluster": {"kind": "address"}}, "cluster.address is missing: the scheduler's, such as"),
         ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'?"),
-        ({"policies": [{"name": "knee"}]}, "policies[0].name: got 'knee' (there is none yet)"),
+        ({"policies": [{"name": "kne"}]}, "policies[0]: there is no policy 'kne'; did you mean"),
+        ({"policies": {"name": "knee"}}, "policies: got {'name': 'knee'}, wanted a list such as"),
+        ({"policies": ["rebalance", "rebalance"]}, "policies[1]: 'rebalance' stands there twice"),
+        ({"policies": ["knee"]}, "policies[0]: knee decides by the duality gap, which batch_grad"),
         (
             {"members": {"start": 5}, "cluster": {"workers": 4}},
             "members.start: got 5, wanted at most cluster.workers, 4",

@@ -5,8 +5,9 @@ import pickle
 import pytest
 
 from elasticml.errors import ConfigError
+from elasticml.jobs.algorithms import BatchGradient
 from elasticml.jobs.schema import keys_of, nearest, read_settings
-from elasticml.jobs.settings import BatchGradient, Fault, LocalWorkers, Stop
+from elasticml.jobs.settings import Fault, LocalWorkers, Stop
 
 
 def message(kind, raw, path="section"):

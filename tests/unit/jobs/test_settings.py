@@ -3,9 +3,12 @@
 import pytest
 
 from elasticml.algorithms.batch_gradient.settings import read_settings as read_by_the_algorithm
+from elasticml.algorithms.cocoa.settings import read_absent
+from elasticml.algorithms.cocoa.settings import read_settings as read_by_cocoa
 from elasticml.control.settings import settings_from_record
 from elasticml.errors import ConfigError
-from elasticml.jobs.settings import BatchGradient, Fault, ImportedAlgorithm, Members
+from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm, absent_rule
+from elasticml.jobs.settings import Fault, Members
 
 
 @pytest.mark.parametrize(
@@ -24,6 +27,35 @@ def test_the_algorithm_accepts_what_the_job_writes(algorithm):
         algorithm.l2,
         algorithm.class_weight,
     )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "read"),
+    [
+        (CoCoA(), {"aggregation": "line_search", "sigma": None, "gap_every": None, "seed": 0}),
+        (CoCoA(mode="paper", gamma=0.5), {"aggregation": "fixed", "gamma": 0.5}),
+        (CoCoA(sigma=3.5, gap_every=7, bucket=64), {"sigma": 3.5, "gap_every": 7, "bucket": 64}),
+        (CoCoA(loss="squared", scale="standard", intercept=True), {"scale": "standard"}),
+        (CoCoA(class_weight={-1: 1, 1: 20.5}, seed=3), {"class_weight": {-1: 1, 1: 20.5}}),
+        (CoCoA(local_epochs=0.25, shrink=True, tolerance=1e-6), {"local_epochs": 0.25}),
+    ],
+)
+def test_cocoa_accepts_what_the_job_writes(algorithm, read):
+    found = read_by_cocoa(algorithm.section())
+    assert found.loss.name == algorithm.loss
+    assert {key: getattr(found, key) for key in read} == read
+
+
+@pytest.mark.parametrize("absent", ["auto", "reload", "freeze", "stall"])
+def test_rules_for_absent_examples_are_those_of_the_algorithm(absent):
+    assert read_absent(absent) == absent_rule(CoCoA(), absent)
+
+
+@pytest.mark.parametrize("absent", ["taylor", "ignore", "ignore_rescaled"])
+def test_a_rule_that_cocoa_does_not_have_is_refused_on_both_sides(absent):
+    for refuses in (lambda: read_absent(absent), lambda: absent_rule(CoCoA(), absent)):
+        with pytest.raises(ConfigError, match="freeze"):
+            refuses()
 
 
 @pytest.mark.parametrize(

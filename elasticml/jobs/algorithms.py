@@ -1,0 +1,174 @@
+"""The algorithms by their settings, and what else of a job each of them can do with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import ConfigDict, Field
+
+from elasticml.errors import ConfigError
+from elasticml.jobs.schema import Settings, unknown_choice
+
+Scale = Literal["none", "maxabs", "standard"]
+ClassWeight = dict[float, float] | Literal["balanced"] | None
+Absent = Literal["auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"]
+Above0 = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class BatchGradient(Settings):
+    """Batch gradient descent on a smooth loss with an L2 penalty, elastic by stand-ins.
+
+    The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
+    times the class weight.
+
+    Source: Algorithms 1 and 2 of the resource-elastic paper.
+    """
+
+    name: ClassVar[str] = "batch_gradient"
+
+    loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge"] = "logistic"
+    l2: float = Field(default=1e-4, ge=0)
+    optimizer: Literal["gd"] = "gd"
+    step: Literal["line_search", "constant", "decay"] = "line_search"
+    step_size: float | None = Field(default=None, gt=0)
+    anchor: Literal["cached", "correction"] = "cached"
+    intercept: bool = False
+    class_weight: ClassWeight = None
+    tolerance: float = Field(default=0.0, ge=0)
+    mode: Literal["default", "paper"] = "default"
+    roll_back: Literal[0, 1, 2] | None = None
+    scale: Scale = "none"
+
+    def check(self) -> None:
+        """Check what several fields must agree on."""
+        _check_class_weight(self.class_weight, self.loss)
+
+    def section(self) -> dict[str, Any]:
+        """Write the settings as the ``algorithm`` section of a job record."""
+        return _section(self.name, self.model_dump())
+
+
+class CoCoA(Settings):
+    """Communication-efficient dual coordinate ascent: every round ends with a certified gap.
+
+    The objective is that of :class:`BatchGradient`; an intercept is a column of its own, of value
+    ``intercept_scaling``, and penalised like the others. Members solve their share of the dual by
+    coordinate ascent; the driver adds their steps, as far as an exact line search goes. The duality
+    gap ``P(w) - D(alpha)`` is never below ``P(w) - min P``: it proves how good the model is.
+
+    Source: the elastic-CoCoA paper and the uni-task paper; ``mode="paper"`` is their aggregation,
+    with ``sigma' = gamma K``.
+    """
+
+    name: ClassVar[str] = "cocoa"
+
+    loss: Literal["hinge", "squared_hinge", "logistic", "squared"] = "hinge"
+    l2: float = Field(default=1e-4, gt=0)
+    mode: Literal["default", "paper"] = "default"
+    #: None: a line search by default, fixed in ``mode="paper"``.
+    aggregation: Literal["line_search", "fixed"] | None = None
+    #: Share of the members' steps that is taken where it is fixed.
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    sigma: Above0 | Literal["auto"] = "auto"
+    #: Passes of a member over its examples in a round; may be a fraction.
+    local_epochs: float = Field(default=1.0, gt=0)
+    #: Rounds from one certificate to the next; "auto": about a fifth of the work goes into them.
+    gap_every: Count | Literal["auto"] = "auto"
+    intercept: bool = False
+    intercept_scaling: float = Field(default=1.0, gt=0)
+    class_weight: ClassWeight = None
+    scale: Scale = "none"
+    #: Rows that are visited one after another, for the processor's cache.
+    bucket: Count | Literal["auto"] = "auto"
+    #: Leave rows out for a while that have not changed for several visits.
+    shrink: bool = False
+    #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
+    tolerance: float = Field(default=0.0, ge=0)
+    #: By default the job's.
+    seed: int | None = Field(default=None, ge=0)
+
+    def check(self) -> None:
+        """Check what several fields must agree on."""
+        _check_class_weight(self.class_weight, self.loss)
+        if self.mode == "paper" and self.aggregation == "line_search":
+            raise ValueError("aggregation: mode: paper adds with a fixed gamma; use mode: default")
+
+    def section(self) -> dict[str, Any]:
+        """Write the settings as the ``algorithm`` section of a job record."""
+        return _section(self.name, self.model_dump(exclude_none=True))
+
+
+class ImportedAlgorithm(Settings):
+    """An algorithm of the user's own, by the import path of its ``Algorithm``, and its settings."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:attribute")
+
+    def section(self) -> dict[str, Any]:
+        """Write the settings as the ``algorithm`` section of a job record."""
+        return self.model_dump()
+
+
+AnyAlgorithm = BatchGradient | CoCoA | ImportedAlgorithm
+
+#: The algorithms of this release by the name that a job file gives them.
+ALGORITHMS: dict[str, type[BatchGradient] | type[CoCoA]] = {
+    BatchGradient.name: BatchGradient,
+    CoCoA.name: CoCoA,
+}
+#: What may stand in for absent examples, by algorithm; of one's own algorithm nothing is known.
+_ABSENT: dict[str, tuple[str, ...]] = {
+    BatchGradient.name: ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"),
+    CoCoA.name: ("auto", "reload", "freeze", "stall"),
+}
+
+
+def absent_rule(algorithm: AnyAlgorithm, absent: object) -> str:
+    """Check a job's ``absent`` against its algorithm, and say what "auto" stands for.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such rule, or the algorithm cannot follow it.
+    """
+    if absent not in get_args(Absent):
+        raise unknown_choice(absent, get_args(Absent), "absent")
+    known = _ABSENT.get(algorithm.name)
+    if known is not None and absent not in known:
+        raise ConfigError(
+            f"absent: got {absent!r}, which algorithm {algorithm.name} cannot follow; use "
+            f"{_REMEDIES[algorithm.name]}",
+            path="absent",
+        )
+    return "reload" if absent == "auto" and isinstance(algorithm, CoCoA) else str(absent)
+
+
+_REMEDIES = {
+    BatchGradient.name: "taylor (estimate them), ignore, reload (read them again elsewhere) or "
+    "stall (wait)",
+    CoCoA.name: "reload (read them again elsewhere), freeze (go on without them, under an upper "
+    "bound of the gap) or stall (wait)",
+}
+
+
+def certifies_gap(algorithm: AnyAlgorithm) -> bool:
+    """Whether the algorithm certifies a duality gap, or may, where it is one's own."""
+    return not isinstance(algorithm, BatchGradient)
+
+
+def _check_class_weight(class_weight: ClassWeight, loss: str) -> None:
+    if isinstance(class_weight, dict) and min(class_weight.values(), default=1) <= 0:
+        raise ValueError("class_weight: every weight must be more than 0")
+    if class_weight is not None and loss == "squared":
+        raise ValueError("class_weight: loss: squared has no classes; weigh the samples")
+
+
+def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    section = {"name": name, **values}
+    if isinstance(values.get("class_weight"), dict):
+        # JSON has no numbers as keys.
+        section["class_weight"] = {str(k): v for k, v in values["class_weight"].items()}
+    return section

@@ -1,0 +1,115 @@
+"""Where a job's chunks are and who has them, and what several settings must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from elasticml.errors import ConfigError
+from elasticml.jobs.algorithms import (
+    AnyAlgorithm,
+    CoCoA,
+    absent_rule,
+    certifies_gap,
+)
+from elasticml.jobs.schema import unknown_choice
+from elasticml.jobs.settings import Stop
+
+Holders = Literal["auto", 1, 2]
+Placement = Literal["auto", "contiguous", "random"]
+
+#: Policies that decide by the certified gap, and would never do anything without one.
+NEED_GAP = ("knee", "gap_per_container_second")
+
+
+def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
+    """Check a job's policies and write them down in full, as mappings with a name.
+
+    Parameters
+    ----------
+    policies : sequence of policies, names or mappings
+
+    Raises
+    ------
+    ConfigError
+        When one is unknown, or a setting of it is, or is out of its range.
+    """
+    if not policies:
+        return []
+    from elasticml.policies.registry import check_entries
+    from elasticml.policies.settings import entry_of
+
+    if isinstance(policies, str | Mapping):
+        return check_entries(policies)  # which says that a list is wanted
+    given = [p if isinstance(p, str | Mapping) else entry_of(p) for p in policies]
+    return check_entries(given)
+
+
+def check_together(
+    algorithm: AnyAlgorithm,
+    absent: object,
+    stop: Stop,
+    policies: Sequence[Mapping[str, Any]],
+    holders: object,
+    placement: object,
+) -> None:
+    """Check settings against their algorithm, and those of which there are a few words.
+
+    Raises
+    ------
+    ConfigError
+        When one is none of its words, or needs what the algorithm does not have.
+    """
+    absent_rule(algorithm, absent)
+    if isinstance(holders, bool) or holders not in get_args(Holders):
+        raise ConfigError(f"holders: got {holders!r}, wanted auto, 1 or 2", path="holders")
+    if placement not in get_args(Placement):
+        raise unknown_choice(placement, get_args(Placement), "placement")
+    if certifies_gap(algorithm):
+        return
+    if stop.gap is not None:
+        raise ConfigError(
+            f"stop.gap: {algorithm.name} certifies no duality gap; use algorithm cocoa, or "
+            "stop.objective",
+            path="stop.gap",
+        )
+    for index, entry in enumerate(policies):
+        if entry["name"] in NEED_GAP and not entry.get("off"):
+            raise ConfigError(
+                f"policies[{index}]: {entry['name']} decides by the duality gap, which "
+                f"{algorithm.name} does not certify; use algorithm cocoa, or leave it out",
+                path=f"policies[{index}]",
+            )
+
+
+def placement_of(setting: Placement, algorithm: AnyAlgorithm) -> str:
+    """Say what "auto" stands for: random for CoCoA, which file order slows down."""
+    if setting != "auto":
+        return setting
+    return "random" if isinstance(algorithm, CoCoA) else "contiguous"
+
+
+def holders_of(
+    setting: Holders,
+    algorithm: AnyAlgorithm,
+    total_bytes: int,
+    limits_bytes: Sequence[int],
+) -> int:
+    """Say how many members shall have each chunk's body.
+
+    Parameters
+    ----------
+    setting : "auto", 1 or 2
+        "auto" is 2 for CoCoA where everything fits twice, else 1: of what only CoCoA's policies
+        make use, the others shall not pay for.
+    total_bytes : int
+        Of all chunk bodies, as far as is known before they are read.
+    limits_bytes : sequence of int
+        What each member may use for them; 0 is without limit.
+    """
+    if setting != "auto":
+        return int(setting)
+    if not isinstance(algorithm, CoCoA) or len(limits_bytes) < 2:
+        return 1
+    fits = 0 in limits_bytes or 2 * total_bytes <= sum(limits_bytes)
+    return 2 if fits else 1

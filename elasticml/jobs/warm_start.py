@@ -1,0 +1,69 @@
+"""The model that a job starts from: a result's, one's own, or the file that a run has left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elasticml.errors import ConfigError
+from elasticml.jobs.algorithms import AnyAlgorithm, CoCoA
+from elasticml.jobs.model import LinearModel
+
+Given = LinearModel | Mapping[str, Any] | str | Path
+_WANTED = "wanted a result's model, a mapping with coef and intercept, or the path of a model.npz"
+
+
+def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, list[float]] | None:
+    """Read the model to start from, as the ``algorithm`` section of a record has it.
+
+    Returns
+    -------
+    dict of list of float, or None
+        ``coef`` of all columns, and ``intercept``.
+
+    Raises
+    ------
+    ConfigError
+        When it is none, or the algorithm cannot start from one.
+    """
+    if given is None:
+        return None
+    if not isinstance(algorithm, CoCoA):
+        raise ConfigError(
+            f"warm_start: algorithm {algorithm.name} starts from 0; use algorithm cocoa, or leave "
+            "warm_start out",
+            path="warm_start",
+        )
+    arrays = {
+        name: np.asarray(values, dtype=np.float64).reshape(-1)
+        for name, values in _arrays(given).items()
+        if name in ("coef", "intercept")
+    }
+    if "coef" not in arrays:
+        raise ConfigError(f"warm_start: no coef in what was given; {_WANTED}", path="warm_start")
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ConfigError(
+                f"warm_start: {name} is not finite; give another model", path="warm_start"
+            )
+    return {name: array.tolist() for name, array in arrays.items()}
+
+
+def _arrays(given: Given) -> Mapping[str, Any]:
+    if isinstance(given, LinearModel):
+        return {"coef": given.coef_, "intercept": given.intercept_}
+    if isinstance(given, Mapping):
+        return given
+    if not isinstance(given, str | Path):
+        raise ConfigError(f"warm_start: got {given!r}; {_WANTED}", path="warm_start")
+    path = Path(given)
+    path = path / "model.npz" if path.is_dir() else path
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, ValueError) as error:
+        why = "does not exist" if isinstance(error, FileNotFoundError) else f"no model: {error}"
+        raise ConfigError(f"warm_start: {path}: {why}; {_WANTED}", path="warm_start") from None
