@@ -1,23 +1,32 @@
-"""A trainer and its solvers in one thread, with members that vanish and return on schedule.
+"""A trainer and its solvers in one thread, with members that vanish, return and exchange chunks.
 
 Keeps the promises of ``algorithms/base.py`` that the driver keeps in a real job: outcomes with
 exact complements, groups that open, are sealed as last reported, and return whole at the beginning
 of a round, anchors from the last undisturbed kept exchange, and "everybody". A member that returns
-has a solver without caches.
+has a solver without caches, and chunks without state; one that is given a chunk gets its state.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from elasticml.algorithms.base import Anchor, Exchange, Model, Outcome, RoundEnd, Work
+from elasticml.algorithms.base import (
+    Anchor,
+    Exchange,
+    Model,
+    Outcome,
+    Parallel,
+    Proceed,
+    RoundEnd,
+    Work,
+)
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk
@@ -47,6 +56,8 @@ class Return:
     #: Come back before the ``nth`` exchange of this operation instead (which no real driver does).
     during: str | None = None
     nth: int = 0
+    #: These members take over the chunks, in turn; none: those that vanished with them.
+    onto: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,14 +93,35 @@ class Run:
 
 
 @dataclass(slots=True, kw_only=True)
+class _Kept:
+    """A member's partial of a kept exchange, and what it stands for."""
+
+    solver: Any
+    chunks: tuple[ChunkId, ...]
+    arrays: Mapping[str, np.ndarray]
+
+
+@dataclass(slots=True, kw_only=True)
 class World:
     settings: Mapping[str, Any]
     parts: Sequence[Sequence[Chunk]]
     absent: str = "taylor"
+    algorithm: str = "batch_gradient"
     schedule: Sequence[Vanish | Return] = ()
     has_anchors: bool = True
     facts: DataFacts | None = None
+    #: Survivors take over at once what an exchange over everybody waits for.
+    reloads: bool = False
+    #: Called at the beginning of every round, to move chunks.
+    between: Callable[[World], None] | None = None
+    #: Called after every exchange, with what is known of it.
+    watch: Callable[[World, Asked], None] | None = None
+    #: Settings that a policy changes at the end of a round, by round.
+    tuned: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    parallel: Parallel = field(default_factory=Serial)
     round: int = 0
+    #: The chunks of each member: objects of this world, which alone writes their state.
+    chunks: dict[int, list[Chunk]] = field(default_factory=dict)
     solvers: dict[int, Any] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     groups: dict[GroupId, frozenset[int]] = field(default_factory=dict)
@@ -99,7 +131,7 @@ class World:
     _next_group: int = 1
     _exchange: int = 0
     _counts: dict[str, int] = field(default_factory=dict)
-    _kept: deque[tuple[ExchangeId, dict[int, tuple[Any, Mapping[str, np.ndarray]]]]] = field(
+    _kept: deque[tuple[ExchangeId, dict[int, _Kept]]] = field(
         default_factory=lambda: deque(maxlen=2)
     )
     _pending: list[Vanish | Return] = field(default_factory=list)
@@ -107,8 +139,9 @@ class World:
     def run(self, rounds: int) -> Run:
         """Train until ``rounds`` rounds are over or the trainer stops."""
         self.facts = self.facts or facts_of([c for part in self.parts for c in part])
-        made = algorithm("batch_gradient")
+        made = algorithm(self.algorithm)
         self._pending = list(self.schedule)
+        self.chunks = {m: [_fresh(c) for c in part] for m, part in enumerate(self.parts)}
         self.solvers = {m: self._new_solver() for m in range(len(self.parts))}
         trainer = made.trainer(self.settings, self.facts, self.absent)
         answer: Any = None
@@ -129,11 +162,12 @@ class World:
                 self.rows.append(item)
                 self.round += 1
                 self._start_round()
-                answer = self.round < rounds
+                tuned = self.tuned.get(self.round - 1, {})
+                answer = Proceed(go_on=self.round < rounds, tuned=tuned)
 
     def _new_solver(self) -> Any:
         assert self.facts is not None
-        return algorithm("batch_gradient").solver(self.settings, self.facts)
+        return algorithm(self.algorithm).solver(self.settings, self.facts)
 
     # --- absences -----------------------------------------------------------------------------
 
@@ -146,11 +180,37 @@ class World:
             if entry.round == self.round:
                 self._pending.remove(entry)
                 self._readmit(entry)
+        if self.between is not None:
+            self.between(self)
 
     def _readmit(self, entry: Return) -> None:
         for group in list(self.groups)[: 1 if entry.oldest else None]:
-            for member in self.groups.pop(group):
+            for member in sorted(self.groups.pop(group)):
                 self.solvers[member] = self._new_solver()
+                self.chunks[member] = [_fresh(chunk) for chunk in self.chunks[member]]
+                for i, chunk in enumerate(list(self.chunks[member]) if entry.onto else ()):
+                    self.move(chunk.id, member, entry.onto[i % len(entry.onto)])
+
+    # --- chunks on the move -------------------------------------------------------------------
+
+    def present(self) -> list[int]:
+        """Members that take part: those that own chunks and are not absent."""
+        return [m for m in sorted(self.solvers) if self.chunks[m] and m not in self._absent()]
+
+    def move(self, id: ChunkId, giver: int, taker: int) -> None:
+        """Give a chunk to another member, with its state."""
+        (given,) = [chunk for chunk in self.chunks[giver] if chunk.id == id]
+        taken = _fresh(given)
+        taken.decode_state(given.encode_state())
+        self.chunks[giver] = [chunk for chunk in self.chunks[giver] if chunk is not given]
+        self.chunks[taker] = sorted([*self.chunks[taker], taken], key=lambda chunk: chunk.id)
+
+    def deal(self, owners: Mapping[ChunkId, int]) -> None:
+        """Give every chunk that is named to its new owner."""
+        for member in self.present():
+            for chunk in list(self.chunks[member]):
+                if owners.get(chunk.id, member) != member:
+                    self.move(chunk.id, member, owners[chunk.id])
 
     def _seal(self) -> None:
         if self._reported is not None:
@@ -176,7 +236,9 @@ class World:
             if exchange.require == "everybody" and self._absent():
                 self._report(frozenset(self.open))
                 self._seal()
-                if not self._idle(rounds):
+                if self.reloads:
+                    self._readmit(Return(round=self.round, onto=tuple(self.present())))
+                elif not self._idle(rounds):
                     return None
                 continue
             outcome = self._once(exchange)
@@ -217,7 +279,7 @@ class World:
         due = self._due(phase)
         self._exchange += 1
         id = ExchangeId(self._exchange)
-        present = [m for m in sorted(self.solvers) if m not in self._absent()]
+        present = self.present()
         lost = {m for entry in due for m in entry.members if not entry.counted} & set(present)
         contributors = [m for m in present if m not in lost]
         work = Work(
@@ -226,10 +288,11 @@ class World:
             model={k: v.copy() for k, v in exchange.model.items()},
             parameters=exchange.parameters,
             returns=exchange.returns,
+            members=len(present),
         )
         partials = {}
         for member in present:  # the lost compute, too: only their partial is not counted
-            came = self.solvers[member].compute(work, self.parts[member], Serial())
+            came = self.solvers[member].compute(work, self.chunks[member], self.parallel)
             assert {k: np.shape(v) for k, v in came.items()} == dict(exchange.returns)
             partials[member] = came
         merge = np.maximum if exchange.reduce == "max" else np.add
@@ -241,18 +304,20 @@ class World:
         opened = self._report(missing)
         anchor = self._anchor(missing, id) if phase != "correct" else None
         if exchange.keep and not lost:
-            self._kept.append((id, {m: (self.solvers[m], partials[m]) for m in contributors}))
+            self._kept.append((id, {m: self._keep(m, partials[m]) for m in contributors}))
         # Whoever is absent already cannot vanish again.
         self.open |= {m for e in due for m in e.members if e.counted} & set(present)
-        rows = [sum(chunk.n_rows for chunk in part) for part in self.parts]
+        rows = {m: sum(chunk.n_rows for chunk in part) for m, part in self.chunks.items()}
+        examples = sum(rows[m] for m in contributors)
         outcome = Outcome(
             exchange=id,
             arrays=total,
-            examples=sum(rows[m] for m in contributors),
-            absent_examples=sum(rows) - sum(rows[m] for m in contributors),
+            examples=examples,
+            absent_examples=sum(rows.values()) - examples,
             absent=tuple(self.groups),
             opened=opened,
             anchor=anchor,
+            members=len(contributors),
         )
         self.asked.append(
             Asked(
@@ -262,19 +327,33 @@ class World:
                 contributors=tuple(contributors),
             )
         )
+        if self.watch is not None:
+            self.watch(self, self.asked[-1])
         return outcome
+
+    def _keep(self, member: int, arrays: Mapping[str, np.ndarray]) -> _Kept:
+        ids = tuple(chunk.id for chunk in self.chunks[member])
+        return _Kept(solver=self.solvers[member], chunks=ids, arrays=arrays)
 
     def _anchor(self, missing: frozenset[int], id: ExchangeId) -> Anchor | None:
         if not self.has_anchors or not missing or not self._kept:
             return None
         kept_id, kept = self._kept[-1]
-        if any(m not in kept or kept[m][0] is not self.solvers[m] for m in missing):
-            return None
+        for member in missing:
+            ids = tuple(chunk.id for chunk in self.chunks[member])
+            known = kept.get(member)
+            if known is None or known.solver is not self.solvers[member] or known.chunks != ids:
+                return None
         arrays: dict[str, np.ndarray] = {}
         for member in sorted(missing):
-            for name, value in kept[member][1].items():
+            for name, value in kept[member].arrays.items():
                 arrays[name] = arrays.get(name, 0.0) + value
         return Anchor(exchange=kept_id, arrays=arrays)
+
+
+def _fresh(chunk: Chunk) -> Chunk:
+    """Return the chunk without state, as one that is read again."""
+    return Chunk(chunk.id, chunk.body)
 
 
 # --- data -------------------------------------------------------------------------------------

@@ -7,16 +7,27 @@ from collections.abc import Callable
 from typing import Final
 
 from elasticml.algorithms.base import Algorithm
+from elasticml.algorithms.batch_gradient import trainer as batch_gradient
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
-from elasticml.algorithms.batch_gradient.trainer import make_trainer
+from elasticml.algorithms.cocoa import trainer as cocoa
+from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.errors import ConfigError
 
 
 def _batch_gradient() -> Algorithm:
-    return Algorithm(name="batch_gradient", trainer=make_trainer, solver=BatchGradientSolver)
+    return Algorithm(
+        name="batch_gradient", trainer=batch_gradient.make_trainer, solver=BatchGradientSolver
+    )
 
 
-_ALGORITHMS: Final[dict[str, Callable[[], Algorithm]]] = {"batch_gradient": _batch_gradient}
+def _cocoa() -> Algorithm:
+    return Algorithm(name="cocoa", trainer=cocoa.make_trainer, solver=CocoaSolver)
+
+
+_ALGORITHMS: Final[dict[str, Callable[[], Algorithm]]] = {
+    "batch_gradient": _batch_gradient,
+    "cocoa": _cocoa,
+}
 
 
 def algorithm(name: str) -> Algorithm:

@@ -1,0 +1,146 @@
+"""Absent examples whose dual variables are frozen, and what their loss is at most.
+
+With ``absent: freeze`` the model keeps the share of vanished examples as it was when they took part
+in a certificate for the last time. The dual objective stays exact; their loss at a model of today
+is bounded from statistics kept with that certificate, or, where nobody has those any more, from the
+longest row: then their dual variables are zero from now on.
+
+Source: our study of both CoCoA papers; neither goes on without examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Anchor, Arrays, Outcome
+from elasticml.algorithms.cocoa.bins import Plan
+from elasticml.algorithms.cocoa.bounds import FrozenLoss, trivial_bound
+from elasticml.algorithms.scaling import Columns
+from elasticml.terms import ExchangeId, GroupId
+
+F64 = NDArray[np.float64]
+#: Certificates whose sums are kept: members keep those of as many.
+KEPT: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What no row and no target exceeds."""
+
+    #: (2,), see :func:`elasticml.algorithms.cocoa.statistics.row_maxima`.
+    rows: F64
+    target: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """The share of one absent group."""
+
+    #: ``sum s_i (-loss*)`` of its frozen dual variables.
+    dual: float
+    #: ``sum s_i alpha_i x_i`` in sent coordinates; None where the dual variables are zero.
+    image: F64 | None
+    weight: float | None
+    #: None where only the longest row is known.
+    loss: FrozenLoss | None
+
+
+#: What a group leaves of which nobody has kept anything.
+NOTHING: Final = Frozen(dual=0.0, image=None, weight=None, loss=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Frozens:
+    """All absent groups by id, as outcomes report them."""
+
+    loss: str
+    columns: Columns
+    #: None where absent examples are waited for.
+    plan: Plan | None
+    limits: Limits | None = None
+    groups: dict[GroupId, Frozen] = field(default_factory=dict)
+    #: Model and sums of the last certificates.
+    kept: dict[ExchangeId, tuple[F64, Arrays]] = field(default_factory=dict)
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Statistics that certificates have to bring up."""
+        return {} if self.plan is None else self.plan.shapes
+
+    def keep(self, exchange: ExchangeId, v: F64, arrays: Arrays) -> None:
+        """Remember at which model a certificate was taken, and what it came to."""
+        if self.plan is not None:
+            self.kept[exchange] = (v, arrays)
+            for old in sorted(self.kept)[:-KEPT]:
+                del self.kept[old]
+
+    def note(self, outcome: Outcome) -> bool:
+        """Take in which groups an outcome lacks; return whether they are others than before."""
+        before = set(self.groups)
+        for group in before - set(outcome.absent):
+            del self.groups[group]
+        for group in outcome.absent:
+            self.groups.setdefault(group, NOTHING)
+        if outcome.opened is not None:
+            self.groups[outcome.opened] = self._frozen(outcome.anchor)
+        return set(self.groups) != before
+
+    def _frozen(self, anchor: Anchor | None) -> Frozen:
+        if self.plan is None or anchor is None or anchor.exchange not in self.kept:
+            return NOTHING
+        assert self.limits is not None
+        v0, whole = self.kept[anchor.exchange]
+        names = self.plan.shapes
+        return Frozen(
+            dual=float(anchor.arrays["dual"]),
+            image=np.array(anchor.arrays["image"]),
+            weight=float(anchor.arrays["weight"]),
+            loss=FrozenLoss(
+                self.plan,
+                v0,
+                {name: anchor.arrays[name] for name in names},
+                {name: whole[name] for name in names},
+                self.limits.rows,
+                self.columns.down,
+            ),
+        )
+
+    def dual(self) -> float:
+        """Return the sum of ``s_i (-loss*)`` over all absent examples."""
+        return sum(frozen.dual for frozen in self.groups.values())
+
+    def add_image(self, image: F64) -> F64:
+        """Return ``image`` plus the absent examples' share of it."""
+        total = image.copy()
+        for frozen in self.groups.values():
+            if frozen.image is not None:
+                total += frozen.image
+        return total
+
+    def upper(self, v: F64, weight: float) -> float:
+        """Bound the sum of the absent examples' losses at a model.
+
+        Parameters
+        ----------
+        v : ndarray (D,)
+            In trained coordinates.
+        weight : float
+            Of all absent examples.
+        """
+        total, known = 0.0, 0.0
+        for frozen in self.groups.values():
+            if frozen.loss is not None and frozen.weight is not None:
+                total += frozen.loss.upper(v)
+                known += frozen.weight
+        rest = weight - known
+        if any(frozen.loss is None for frozen in self.groups.values()):
+            assert self.limits is not None
+            total += trivial_bound(
+                self.loss, max(rest, 0.0), v, float(self.limits.rows[0]), self.limits.target
+            )
+        return total

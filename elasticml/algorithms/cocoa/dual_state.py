@@ -1,0 +1,63 @@
+"""The dual variables in a chunk's state: settled, filled, stepped; they travel with the chunk."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.messages import MISSED_MAX
+from elasticml.data.chunk import Chunk
+from elasticml.objectives.conjugates import DualLoss
+
+F64 = NDArray[np.float64]
+
+#: float64 (n_rows,): dual variables at the beginning of the last exchange.
+ALPHA: Final = "alpha"
+#: float64 (n_rows,): by how much that exchange would change them.
+STEP: Final = "step"
+#: int64 (1,): serial of that exchange.
+SERIAL: Final = "serial"
+
+
+def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: float) -> bool:
+    """Have a chunk take ``gamma`` of its last step, once; return whether it is up to date.
+
+    Afterwards it waits for ``serial`` without a step. A chunk that has no state, or one of another
+    exchange than ``settle``, stays as it is.
+    """
+    state = chunk.state
+    if SERIAL not in state or state[ALPHA].shape != (chunk.n_rows,):
+        return False
+    own = int(state[SERIAL][0])
+    if own == serial:
+        return True
+    if own != settle:
+        return False
+    alpha = state[ALPHA]
+    if gamma != 0.0:
+        # Clipped: alpha + (new - alpha) may round to the other side of a bound that new stood on.
+        alpha = np.clip(alpha + gamma * state[STEP], loss.low, loss.high)
+    write(chunk, alpha, np.zeros(chunk.n_rows), serial)
+    return True
+
+
+def is_recent(chunk: Chunk, settle: int) -> bool:
+    """Whether a chunk that is not up to date still has dual variables worth keeping."""
+    state = chunk.state
+    if SERIAL not in state or state[ALPHA].shape != (chunk.n_rows,):
+        return False
+    return 0 <= settle - int(state[SERIAL][0]) <= MISSED_MAX
+
+
+def write(chunk: Chunk, alpha: F64, step: F64, serial: int) -> None:
+    """Replace a chunk's state; the arrays become its own."""
+    chunk.state = {ALPHA: alpha, STEP: step, SERIAL: np.array([serial], np.int64)}
+    chunk.state_version += 1
+
+
+def set_step(chunk: Chunk, step: F64) -> None:
+    """Note the step of the exchange that the chunk is settled for."""
+    chunk.state[STEP] = step
+    chunk.state_version += 1

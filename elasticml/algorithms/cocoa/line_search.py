@@ -1,0 +1,116 @@
+"""How much of the members' steps is taken, and how timid they have to be.
+
+Along the members' common step the dual objective is, with ``C`` the change of ``sum -loss*`` at
+the full step and ``q`` half its curvature,
+
+    D(gamma) = D(0) + gamma ((C + q)/S - l2 v.dv) - gamma^2/2 (2 q/S + l2 |dv|^2)
+
+exactly for hinge, squared hinge and squared loss. The entropy of the logistic loss is bounded from
+below by the same form with ``q = 1/2 sum s_i c_i step_i^2``, where ``c_i`` is its smallest
+curvature between both ends of the step: the dual objective never falls.
+
+Source: our study of both CoCoA papers; they take ``gamma = 1`` with ``sigma' = K``, or their
+average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.settings import Settings
+
+F64 = NDArray[np.float64]
+#: Factors of the damping when the whole step was too long, and when it was too short by more than
+#: the threshold.
+RAISE: Final = 1.3
+LOWER: Final = 1.0 / 1.15
+SHORT: Final = 1.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Along:
+    """The dual objective along a step, in the mean form: ``slope t - curvature t^2 / 2``."""
+
+    slope: float
+    curvature: float
+
+    @staticmethod
+    def of(v: F64, dv: F64, *, dual: float, curvature: float, weight: float, l2: float) -> Along:
+        """Combine what came up with the penalty, which only the driver knows.
+
+        Parameters
+        ----------
+        v, dv : ndarray (D,)
+        dual, curvature : float
+            C and q above.
+        weight : float
+            S.
+        """
+        return Along(
+            slope=(dual + curvature) / weight - l2 * float(v @ dv),
+            curvature=2.0 * curvature / weight + l2 * float(dv @ dv),
+        )
+
+    def gain(self, gamma: float) -> float:
+        """Return by how much the dual objective rises, at least."""
+        return gamma * (self.slope - 0.5 * gamma * self.curvature)
+
+    @property
+    def best(self) -> float:
+        """The length that gains most, not limited to what is feasible."""
+        if self.curvature <= 0.0:
+            return 1.0 if self.slope >= 0.0 else 0.0
+        return self.slope / self.curvature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregation:
+    """How the members' steps are added up, from round to round."""
+
+    #: None where the line search finds it.
+    gamma: float | None
+    #: Share of sigma' = n / n_k that members use, in (0, 1]; with a fixed gamma it is gamma, which
+    #: makes any partition safe.
+    damping: float = 1.0
+    #: sigma' where it is fixed; 0 where it follows from damping and the members' shares.
+    sigma: float = 0.0
+    #: Whether damping follows the line search.
+    adapts: bool = True
+
+    @staticmethod
+    def of(settings: Settings) -> Aggregation:
+        """Begin with a job's settings."""
+        searches = settings.aggregation == "line_search"
+        return Aggregation(
+            gamma=None if searches else settings.gamma,
+            damping=1.0 if searches else settings.gamma,
+            sigma=settings.sigma or 0.0,
+            adapts=searches and settings.sigma is None,
+        )
+
+    def length(self, along: Along) -> float:
+        """Return the share of the step to take."""
+        return min(max(along.best, 0.0), 1.0) if self.gamma is None else self.gamma
+
+    def adapted(self, along: Along, partitions: float) -> Aggregation:
+        """Make the next round's members bolder or more timid.
+
+        Parameters
+        ----------
+        partitions : float
+            Parts of the data that changed without seeing each other: below ``1 / partitions`` the
+            damping has no effect.
+        """
+        if not self.adapts:
+            return self
+        factor = RAISE if along.best < 1.0 else LOWER if along.best > SHORT else 1.0
+        least = 1.0 / max(partitions, 1.0)
+        return self.damped(min(max(self.damping * factor, least), 1.0))
+
+    def damped(self, damping: float) -> Aggregation:
+        """Return the same with another damping."""
+        return Aggregation(gamma=self.gamma, damping=damping, sigma=self.sigma, adapts=self.adapts)

@@ -1,0 +1,286 @@
+"""The member's half of CoCoA: steps of its dual variables, and its share of certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms import column_statistics
+from elasticml.algorithms.base import Arrays, Parallel, Work
+from elasticml.algorithms.cocoa import dual_state, messages, statistics
+from elasticml.algorithms.cocoa.bins import MOMENTS, Plan, plan_statistics
+from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.scaled_rows import scaled_chunk
+from elasticml.algorithms.cocoa.settings import read_settings
+from elasticml.algorithms.cocoa.statistics import RowMap
+from elasticml.algorithms.cocoa.step_kernels import sum_steps
+from elasticml.algorithms.parallel import runs
+from elasticml.algorithms.targets import Targets, targets_for
+from elasticml.data.chunk import Chunk
+from elasticml.data.products import Adjoint, make_adjoint, make_forward
+from elasticml.data.source import DataFacts
+from elasticml.errors import LocalProtocolError
+from elasticml.terms import ChunkId
+
+F64 = NDArray[np.float64]
+_NO_WEIGHTS = np.empty(0)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is kept of a chunk between exchanges; every array has shape (n_rows,)."""
+
+    chunk: Chunk
+    targets: F64
+    #: Sample weight times class weight; None where all are one.
+    weights: F64 | None
+    weight: float
+    #: The rows that a pass visits and the dual variables that it changes; made by the first pass.
+    piece: Piece | None = None
+    #: Margins of certificates; nothing is read from them later.
+    margins: F64 | None = None
+
+
+class CocoaSolver:
+    """Computes what :mod:`messages` describes.
+
+    Dual variables are in the chunks' state; what is kept here can be made again from the chunks.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
+        self._settings = read_settings(settings)
+        self._facts = facts
+        self._targets: Targets = targets_for(self._settings, facts)
+        self._loss = self._settings.loss
+        self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
+        self._held: dict[ChunkId, _Held] = {}
+        self._local = LocalSolver(
+            loss=self._loss.name,
+            dtype=facts.layout.dtype,
+            bucket=self._settings.bucket,
+            intercept_scaling=self._constant or None,
+            shrink=self._settings.shrinks,
+        )
+        self._operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
+            messages.PASS: self._pass,
+            messages.CERTIFY: self._certify,
+            messages.LARGEST_ROW: self._largest_row,
+            column_statistics.COLUMN_MAXABS: self._maxabs,
+            column_statistics.COLUMN_MOMENTS: self._moments,
+        }
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Return the arrays named in ``work.returns``, over exactly these chunks.
+
+        Raises
+        ------
+        LocalProtocolError
+            When the operation is unknown.
+        """
+        held = {}
+        for chunk in chunks:
+            known = self._held.get(chunk.id)
+            held[chunk.id] = (
+                known if known is not None and known.chunk is chunk else self._hold(chunk)
+            )
+        self._held = held
+        if work.operation not in self._operations:
+            raise LocalProtocolError(
+                f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
+                f"{', '.join(self._operations)}: the trainer is another version's"
+            )
+        return self._operations[work.operation](work, chunks, parallel)
+
+    def _hold(self, chunk: Chunk) -> _Held:
+        labels = np.asarray(chunk.labels, np.float64)
+        weights = self._targets.weights(labels, chunk.weights)
+        return _Held(
+            chunk=chunk,
+            targets=self._targets.of(labels),
+            weights=weights,
+            weight=float(chunk.n_rows) if weights is None else float(weights.sum()),
+        )
+
+    def _settle(self, work: Work, chunk: Chunk) -> bool:
+        return dual_state.settle(
+            chunk,
+            self._loss,
+            serial=int(work.parameters["serial"]),
+            settle=int(work.parameters["settle"]),
+            gamma=float(work.parameters["gamma"]),
+        )
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        v = np.ascontiguousarray(work.model["v"], np.float64)
+        known = [chunk for chunk in chunks if self._settle(work, chunk)]
+        pieces = [self._piece(chunk, work) for chunk in known]
+        for chunk, piece in zip(known, pieces, strict=True):
+            np.copyto(piece.alpha, chunk.state[dual_state.ALPHA])
+        weight = float(work.parameters["weight"])
+        self._local.bind(pieces)
+        update = self._local.run(
+            v,
+            l2_total=self._settings.l2 * weight,
+            total_weight=weight,
+            damping=float(work.parameters["damping"]),
+            epochs=int(work.parameters["local_epochs"]),
+            seed=int(work.parameters["seed"]),
+            serial=int(work.parameters["serial"]),
+            parallel=parallel,
+            sigma=_sigma(work),
+        )
+        sums = np.zeros(2)
+        for chunk, piece in zip(known, pieces, strict=True):
+            step = np.empty(chunk.n_rows)
+            sum_steps(
+                self._loss.code,
+                self._loss.curvature,
+                chunk.state[dual_state.ALPHA],
+                piece.alpha,
+                piece.targets,
+                _NO_WEIGHTS if piece.weights is None else piece.weights,
+                step,
+                sums,
+            )
+            dual_state.set_step(chunk, step)
+        rows = sum(chunk.n_rows for chunk in known)
+        return {
+            "dv": update.dv,
+            "dual": np.array(sums[0]),
+            "curvature": np.array(sums[1]),
+            "visited": np.array(float(update.visited)),
+            "partitions": np.array(float(parallel.n_threads if rows else 0)),
+            "unset": np.array(float(sum(chunk.n_rows for chunk in chunks) - rows)),
+        }
+
+    def _piece(self, chunk: Chunk, work: Work) -> Piece:
+        held = self._held[chunk.id]
+        if held.piece is None:
+            rows = scaled_chunk(chunk, work.model.get("factor"), work.model.get("shift"))
+            held.piece = Piece(rows, held.targets, held.weights, np.zeros(chunk.n_rows))
+        return held.piece
+
+    # --- certificates ---------------------------------------------------------------------------
+
+    def _certify(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        sent = np.array(work.model["sent"], np.float64)
+        d = self._facts.n_columns
+        offset = float(sent[d]) if sent.size > d else 0.0
+        forward = make_forward(self._facts.layout, sent[:d]) if np.any(sent[:d]) else None
+        plan = self._plan(work)
+        row_map = self._row_map(work)
+
+        def run(part: Sequence[Chunk]) -> tuple[F64, float, Adjoint, dict[str, F64]]:
+            adjoint = make_adjoint(self._facts.layout, d)
+            binned = {} if plan is None else plan.zeros()
+            # Primal, dual, weight, unset rows.
+            sums, constant = np.zeros(4), 0.0
+            for chunk in part:
+                held = self._held[chunk.id]
+                if held.margins is None:
+                    held.margins = np.empty(chunk.n_rows)
+                margins = held.margins
+                if forward is None:
+                    margins[:] = 0.0
+                else:
+                    forward(chunk, margins)
+                margins += offset
+                sums[3] += 0.0 if self._give_duals(work, chunk, margins) else chunk.n_rows
+                coefficients = self._add_objectives(held, sums)
+                adjoint.add(chunk, coefficients)
+                constant += float(coefficients.sum())
+                if plan is not None:
+                    folded = margins * held.targets if self._loss.folds_labels() else margins
+                    statistics.add_statistics(
+                        plan, row_map, chunk, sent, held.targets, folded, held.weights, binned
+                    )
+            return sums, constant, adjoint, binned
+
+        total, image = np.zeros(4), np.zeros(sent.size)
+        binned = {} if plan is None else plan.zeros()
+        for sums, constant, adjoint, some in parallel.map(run, runs(chunks, parallel.n_threads)):
+            total += sums
+            adjoint.result(image[:d])
+            if sent.size > d:
+                image[d] += constant
+            for name, values in some.items():
+                binned[name] += values
+        names = ("primal", "dual", "weight", "unset")
+        parts = {name: np.array(value) for name, value in zip(names, total, strict=True)}
+        return {**parts, "image": image, **binned}
+
+    def _give_duals(self, work: Work, chunk: Chunk, margins: F64) -> bool:
+        """Settle a chunk, or fill in its dual variables; return whether it was up to date."""
+        if self._settle(work, chunk):
+            return True
+        if dual_state.is_recent(chunk, int(work.parameters["settle"])):
+            alpha = chunk.state[dual_state.ALPHA]
+        else:
+            alpha = np.zeros(chunk.n_rows)
+            if work.parameters["fill"] == "map":
+                self._loss.alpha_from_margin(margins, self._held[chunk.id].targets, alpha)
+        serial = int(work.parameters["serial"])
+        dual_state.write(chunk, alpha, np.zeros(chunk.n_rows), serial)
+        return False
+
+    def _add_objectives(self, held: _Held, sums: F64) -> F64:
+        """Add a chunk's losses, conjugates and weight; return what its rows add to the image."""
+        alpha = held.chunk.state[dual_state.ALPHA]
+        slopes = np.empty(held.chunk.n_rows)
+        assert held.margins is not None
+        loss = self._loss.loss.value_and_slope(held.margins, held.targets, held.weights, slopes)
+        sums[0] += loss
+        sums[1] += self._loss.minus_conjugate(alpha, held.targets, held.weights)
+        sums[2] += held.weight
+        np.multiply(alpha, held.targets if self._loss.folds_labels() else 1.0, out=slopes)
+        if held.weights is not None:
+            slopes *= held.weights
+        return slopes
+
+    # --- statistics -----------------------------------------------------------------------------
+
+    def _plan(self, work: Work) -> Plan | None:
+        if MOMENTS not in work.returns:
+            return None
+        return plan_statistics(self._loss.name, work.model["sent"].size)
+
+    def _row_map(self, work: Work) -> RowMap:
+        return RowMap(
+            layout=self._facts.layout,
+            n_columns=self._facts.n_columns,
+            factor=work.model.get("factor"),
+            shift=work.model.get("shift"),
+            constant=self._constant,
+        )
+
+    def _largest_row(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        rows = self._row_map(work)
+        maxima = parallel.map(lambda chunk: statistics.row_maxima(chunk, rows), chunks)
+        targets = [float(np.abs(self._held[c.id].targets).max(initial=0.0)) for c in chunks]
+        return {
+            "rows": np.max([np.zeros(2), *maxima], axis=0),
+            "target": np.array(max(targets, default=0.0)),
+        }
+
+    def _maxabs(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        return column_statistics.largest_values(chunks, self._facts, parallel)
+
+    def _moments(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        def coefficients(chunk: Chunk) -> F64:
+            weights = self._held[chunk.id].weights if work.parameters["weighted"] else None
+            return np.ones(chunk.n_rows) if weights is None else weights
+
+        return column_statistics.moments(chunks, self._facts, parallel, coefficients)
+
+
+def _sigma(work: Work) -> float | None:
+    """Return the sigma' that is asked for; None where it follows from shares and damping."""
+    fixed = float(work.parameters["sigma"])
+    per_member = float(work.parameters["sigma_per_member"])
+    return fixed or per_member * work.members or None

@@ -1,0 +1,371 @@
+"""The driver's half of CoCoA: adds up members' steps, certifies gaps, rebuilds what was lost.
+
+A round is one ``pass`` and, where it is due, one ``certify``. In between nothing is sent twice: how
+much of its step a member keeps goes down with the next exchange. The model is made anew from the
+dual variables in every certificate, so that rounding does not pile up, and at the beginning of a
+round whenever examples have come or gone.
+
+Source: both CoCoA papers with ``mode: paper``; by default the line search and the damping of our
+study of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import (
+    Arrays,
+    Exchange,
+    Model,
+    Outcome,
+    Proceed,
+    RoundEnd,
+    Scalar,
+    Trainer,
+)
+from elasticml.algorithms.cocoa import messages
+from elasticml.algorithms.cocoa.absent import Frozens, Limits
+from elasticml.algorithms.cocoa.bins import plan_statistics
+from elasticml.algorithms.cocoa.cadence import Cadence
+from elasticml.algorithms.cocoa.certificate import Certificate
+from elasticml.algorithms.cocoa.line_search import Aggregation, Along
+from elasticml.algorithms.cocoa.scaled_rows import check_scale
+from elasticml.algorithms.cocoa.settings import Absent, Settings, read_absent, read_settings
+from elasticml.algorithms.column_statistics import fix_columns
+from elasticml.algorithms.scaling import Columns
+from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
+from elasticml.data.source import DataFacts
+from elasticml.errors import ConfigError, JobFailedError
+
+F64 = NDArray[np.float64]
+_Steps = Generator[Exchange, Outcome, Any]
+
+
+def make_trainer(settings: Mapping[str, Any], facts: DataFacts, absent: str) -> Trainer:
+    """Make the trainer of a job.
+
+    Parameters
+    ----------
+    settings : mapping
+        The job's ``algorithm`` section, see ``settings.Settings``.
+    facts : DataFacts
+    absent : str
+        "auto" | "reload" | "stall" | "freeze".
+
+    Raises
+    ------
+    ConfigError
+        When a setting is unknown or out of range, or does not fit the data.
+    DataError
+        When a classification loss meets other than two labels.
+    """
+    checked = read_settings(settings)
+    rule = read_absent(absent)
+    targets = targets_for(checked, facts)
+    check_scale(checked.scale, facts)
+    _check_warm_start(checked, facts)
+    return _train(checked, facts, targets, rule)
+
+
+def _check_warm_start(settings: Settings, facts: DataFacts) -> None:
+    coef = settings.warm_start.get("coef")
+    if coef is not None and coef.size != facts.n_columns:
+        raise ConfigError(
+            f"algorithm.warm_start.coef has {coef.size} numbers, wanted {facts.n_columns}, one for "
+            "each feature; use a model of the same features",
+            key="algorithm.warm_start",
+        )
+
+
+def _train(settings: Settings, facts: DataFacts, targets: Targets, rule: Absent) -> Trainer:
+    columns = yield from fix_columns(
+        settings.scale, settings.intercept, facts, settings.intercept_scaling
+    )
+    frozens = yield from _prepare(settings, columns, rule)
+    estimated = settings.class_weight is not None and facts.weight_sum != facts.n_rows
+    ascent = _Ascent(
+        settings=settings,
+        columns=columns,
+        frozens=frozens,
+        cadence=Cadence(
+            every=1 if settings.is_paper and settings.gap_every is None else settings.gap_every,
+            target=settings.tolerance,
+            rows=facts.n_rows,
+        ),
+        aggregation=Aggregation.of(settings),
+        weight=weight_of_all(facts, targets),
+        v=_start(settings, columns),
+        local_epochs=settings.local_epochs,
+        waits=rule != "freeze" or estimated,
+    )
+    yield from ascent.begin(fill="map" if settings.warm_start else "zero")
+    ascent.waits = rule != "freeze"
+    while True:
+        reached = ascent.reached()
+        if reached is not None:
+            return reached
+        ended = yield from ascent.round()
+        proceed = yield ended
+        if not proceed:
+            return (yield from ascent.finish())
+        if isinstance(proceed, Proceed):
+            ascent.tune(proceed.tuned)
+
+
+def _prepare(
+    settings: Settings, columns: Columns, rule: Absent
+) -> Generator[Exchange, Outcome, Frozens]:
+    frozens = Frozens(loss=settings.loss_name, columns=columns, plan=None)
+    if rule == "freeze":
+        frozens.plan = plan_statistics(settings.loss_name, columns.n_sent)
+        outcome = yield messages.largest_row_exchange(columns)
+        frozens.limits = Limits(
+            rows=np.array(outcome.arrays["rows"]), target=float(outcome.arrays["target"])
+        )
+    return frozens
+
+
+def _start(settings: Settings, columns: Columns) -> F64:
+    if not settings.warm_start:
+        return np.zeros(columns.n_model)
+    intercept = settings.warm_start.get("intercept", np.zeros(1))
+    return columns.trained(settings.warm_start["coef"], float(intercept[0]))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ascent:
+    """The model between rounds, and what is known of it."""
+
+    settings: Settings
+    columns: Columns
+    frozens: Frozens
+    cadence: Cadence
+    aggregation: Aggregation
+    #: S, of all examples, present and absent.
+    weight: float
+    #: In trained coordinates: ``1/(l2 S) sum s_i alpha_i x_i`` unless ``is_stale``.
+    v: F64
+    local_epochs: float
+    #: Certificates wait until no example is absent.
+    waits: bool
+    serial: int = 0
+    #: What members add of their last step when they hear of it next.
+    gamma: float = 0.0
+    #: What they took of the last pass's step.
+    gamma_taken: float = 0.0
+    #: Examples came or went: the model and the dual variables do not belong together.
+    is_stale: bool = False
+    #: The next exchange closes the open group.
+    seal: bool = False
+    #: The last certificate; None when the model has moved since.
+    current: Certificate | None = None
+    #: The best of all certificates.
+    best: Certificate | None = None
+    resyncs: int = 0
+
+    # --- exchanges ----------------------------------------------------------------------------
+
+    def begin(self, fill: messages.Fill) -> _Steps:
+        """Give every example its first dual variable, and certify what that is worth."""
+        yield from self.certify(fill=fill)
+
+    def certify(self, fill: messages.Fill = "map", *, waits: bool | None = None) -> _Steps:
+        """Take both objectives at the model, and make it anew from the dual variables."""
+        waits = self.waits if waits is None else waits
+        sent_v = self.v
+        outcome: Outcome = yield messages.certify_exchange(
+            self.columns.down(sent_v),
+            self.columns,
+            {**self._settling(), "fill": fill},
+            statistics=self.frozens.shapes,
+            require="everybody" if waits else "any",
+            seal=self._take_seal(),
+        )
+        self.gamma = 0.0
+        self._note(outcome)
+        if outcome.absent_examples and self.frozens.plan is None:
+            self.is_stale = True  # neither objective is known without those that are missing
+            return
+        arrays = outcome.arrays
+        weight = float(arrays["weight"])
+        if outcome.absent_examples == 0:
+            self.weight = weight
+        self.frozens.keep(outcome.exchange, sent_v, arrays)
+        image = self.frozens.add_image(np.asarray(arrays["image"]))
+        self.v = self.columns.up(image) / (self.settings.l2 * self.weight)
+        self.is_stale = False
+        self.current = self._certificate(sent_v, arrays, self.weight - weight)
+        self.best = self.current if self.best is None else self.current.better(self.best)
+        self.cadence.certified(self.best.gap)
+
+    def _certificate(self, sent_v: F64, arrays: Arrays, absent_weight: float) -> Certificate:
+        half = 0.5 * self.settings.l2
+        is_bound = bool(self.frozens.groups)
+        primal = float(arrays["primal"])
+        if is_bound:
+            primal += self.frozens.upper(sent_v, absent_weight)
+        dual = float(arrays["dual"]) + self.frozens.dual()
+        return Certificate(
+            primal=primal / self.weight + half * float(sent_v @ sent_v),
+            dual=dual / self.weight - half * float(self.v @ self.v),
+            v=sent_v,
+            is_bound=is_bound,
+        )
+
+    def _pass(self) -> Generator[Exchange, Outcome, Outcome]:
+        """Have members take their steps, and follow them as far as it pays."""
+        aggregation = self.aggregation
+        outcome = yield messages.pass_exchange(
+            self.v,
+            self.columns,
+            {
+                **self._settling(),
+                "damping": aggregation.damping,
+                "sigma": aggregation.sigma,
+                "sigma_per_member": self._sigma_per_member,
+                "local_epochs": self.local_epochs,
+                "seed": self.settings.seed,
+                "weight": self.weight,
+            },
+            seal=self._take_seal(),
+        )
+        arrays = outcome.arrays
+        dv = np.asarray(arrays["dv"])
+        along = Along.of(
+            self.v,
+            dv,
+            dual=float(arrays["dual"]),
+            curvature=float(arrays["curvature"]),
+            weight=self.weight,
+            l2=self.settings.l2,
+        )
+        self.gamma = aggregation.length(along)
+        self.gamma_taken = self.gamma
+        self.v = self.v + self.gamma * dv
+        self.aggregation = aggregation.adapted(along, float(arrays["partitions"]))
+        if not np.all(np.isfinite(self.v)):
+            raise JobFailedError(
+                "the model is not finite, wanted a finite one: algorithm.sigma is too small for "
+                "algorithm.gamma; leave both out",
+                reason="diverged",
+            )
+        self.current = None
+        self.cadence.passed(float(arrays["visited"]))
+        if float(arrays["unset"]) > 0.0:
+            self.is_stale = True
+        self._note(outcome)
+        return outcome
+
+    @property
+    def _sigma_per_member(self) -> float:
+        """What sigma' is a multiple of by the number of members; 0: by the members' shares."""
+        follows = self.settings.is_paper and self.settings.sigma is None
+        return self.settings.gamma if follows else 0.0
+
+    def _settling(self) -> dict[str, Scalar]:
+        """Give an exchange its number, and say what members make of their last step."""
+        self.serial += 1
+        return {"serial": self.serial, "settle": self.serial - 1, "gamma": self.gamma}
+
+    def _take_seal(self) -> bool:
+        seal, self.seal = self.seal, False
+        return seal
+
+    def _note(self, outcome: Outcome) -> None:
+        """Take in who is missing."""
+        changed = self.frozens.note(outcome)
+        self.seal = self.seal or outcome.opened is not None
+        if changed or (outcome.absent_examples and self.frozens.plan is None):
+            self.is_stale = True
+
+    # --- rounds -------------------------------------------------------------------------------
+
+    def round(self) -> Generator[Exchange, Outcome, RoundEnd]:
+        """One pass, and before and after it the certificates that are due."""
+        if self.is_stale:
+            self.resyncs += 1
+            yield from self.certify()
+        began, known = self.current, self._shown()
+        model = self._arrays()
+        damping = self.aggregation.damping
+        outcome = yield from self._pass()
+        # Whoever waits for absent examples does so at the beginning of the next round.
+        if self.cadence.is_due() and not (self.is_stale and self.waits):
+            yield from self.certify()
+        after = self._shown() if self.current is not None else None
+        return RoundEnd(
+            objective=None if known is None else known.primal,
+            objective_kind="bound" if known is not None and known.is_bound else "exact",
+            gap=None if known is None else known.gap,
+            gap_is_bound=known is not None and known.is_bound,
+            step=self.gamma_taken,
+            stand_ins=len(self.frozens.groups) if self.frozens.plan is not None else 0,
+            extra={
+                "primal": None if began is None else began.primal,
+                "dual": None if began is None else began.dual,
+                "gap_best": None if self.best is None else self.best.gap,
+                "gamma": self.gamma_taken,
+                "damping": damping,
+                "unset": float(outcome.arrays["unset"]),
+                "visited": float(outcome.arrays["visited"]),
+                "resyncs": self.resyncs,
+            },
+            model=model,
+            next_model=self._arrays(),
+            next_objective=None if after is None or after.is_bound else after.primal,
+            next_gap=None if after is None else after.gap,
+            next_gap_is_bound=after is not None and after.is_bound,
+        )
+
+    def tune(self, tuned: Mapping[str, Scalar]) -> None:
+        """Take over settings that a policy has changed."""
+        epochs, damping = tuned.get("local_epochs"), tuned.get("damping")
+        if epochs is not None and float(epochs) > 0.0:
+            self.local_epochs = float(epochs)
+        if damping is not None and 0.0 < float(damping) <= 1.0:
+            self.aggregation = self.aggregation.damped(float(damping))
+
+    def _shown(self) -> Certificate | None:
+        """Return what is reported: the best known, or as the papers do the model's own."""
+        return self.current if self.settings.is_paper else self.best
+
+    def _arrays(self) -> Arrays:
+        """Return the model that is reported, as users know it."""
+        shown = self._shown()
+        return self.columns.arrays(self.v if shown is None else shown.v)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def reached(self) -> Model | None:
+        """Stop where the gap is small enough, or nothing of it is left but rounding."""
+        shown = self._shown()
+        if shown is None:
+            return None
+        if shown.gap <= self.settings.tolerance:
+            return self._model(converged=True, reason=f"gap <= {self.settings.tolerance:g}")
+        if shown.is_exact_as_can_be:
+            return self._model(converged=True, reason="gap is zero to the precision of float64")
+        return None
+
+    def finish(self) -> Generator[Exchange, Outcome, Model]:
+        """Make the model when the job stops, certified as well as it can be."""
+        if self.current is None or self.is_stale:
+            yield from self.certify(waits=False)
+        return self._model(converged=False, reason="stopped as asked")
+
+    def _model(self, *, converged: bool, reason: str) -> Model:
+        shown = self._shown()
+        is_bound = shown is not None and shown.is_bound
+        return Model(
+            arrays=self._arrays(),
+            converged=converged,
+            reason=reason,
+            objective=None if shown is None or is_bound else shown.primal,
+            gap=None if shown is None else shown.gap,
+            gap_is_bound=is_bound,
+        )
