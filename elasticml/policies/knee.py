@@ -1,0 +1,192 @@
+"""Scale in where convergence has a knee: fewer members need fewer rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from elasticml.control.policy import Request, Suggestion, Tune, View
+from elasticml.policies.retiring import SMALL, fewer, retire
+from elasticml.policies.settings import choice, entry_of, flag, number, whole_numbers
+from elasticml.policies.slopes import Point, is_knee, next_round, slope, stay
+
+#: Re-dealing at the first knee, and by how much more at every further one.
+FIRST_SHARE, MORE = 0.05, 4.0
+
+
+def partitions_for(members: int, sizes: Sequence[int]) -> int:
+    """Return how many static partitions fit all of a job's numbers of members.
+
+    ``P = lcm(K, K', K'', ...)``, so that every member has whole partitions, and as many as another.
+
+    Source: section 4 of the elastic-CoCoA paper.
+    """
+    return math.lcm(members, *sizes)
+
+
+class ScaleInAtKnee:
+    """Give members back when the gap falls more slowly than it did since the last scale-in.
+
+    At every round that has a certified gap,
+
+        short * ratio < long    →    K members become max(minimum, K / factor)
+
+    ``short`` is the slope over the last ``window`` measured rounds and ``long`` the one since the
+    number of members last changed, both of the best gap so far.
+
+    Source: sections 3 and 4 of the elastic-CoCoA paper, with its N = ``window``, d = ``ratio``,
+    m = ``factor``. Deviations: slopes of log10(gap), as on the linear gap every exponential has a
+    knee at its fourth round; never 2 or 3 members unless that is the minimum (``avoid``), which in
+    our measurements were the slowest of all; on request re-dealing before any scale-in, and going
+    back to K where the fewer members turn out slower.
+
+    Parameters
+    ----------
+    factor : int
+        >= 2.
+    minimum : int
+        Members that stay at least, >= 1.
+    to : list of int, optional
+        The sizes themselves, falling, such as ``[4, 1]``; instead of ``factor``.
+    window : int
+        Measured rounds of the short slope, >= 1.
+    ratio : float
+        > 1.
+    gap : "log" or "linear"
+    axis : "rounds" or "seconds"
+    layout : "chunks" or "partitions"
+        "partitions": whole members' chunks join those of a neighbour, as in the paper's static
+        layout with :func:`partitions_for`; "chunks": spread evenly, one by one.
+    avoid : list of int
+        Sizes that are passed over; with ``to`` they are not looked at.
+    redeal_first : bool
+        At a knee first have a larger share of the chunks dealt anew in every round: 5 %, then
+        four times as much each time, until it is all.
+    redeal_share : float
+        Share that is dealt anew from the start, 0 to 1.
+    revert : bool
+        Ask for the members back where, ``probe`` measured rounds after a scale-in, the gap falls at
+        less than half the rate at which it fell before; and let the next scale-in wait twice as
+        long each time.
+    probe : int
+        >= 1.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of its range.
+    """
+
+    name = "knee"
+
+    def __init__(
+        self,
+        *,
+        factor: int = 4,
+        minimum: int = 1,
+        to: Sequence[int] | None = None,
+        window: int = 2,
+        ratio: float = 1.25,
+        gap: Any = "log",
+        axis: Any = "rounds",
+        layout: str = "chunks",
+        avoid: Sequence[int] = SMALL,
+        redeal_first: bool = False,
+        redeal_share: float = 0.0,
+        revert: bool = False,
+        probe: int = 4,
+    ) -> None:
+        number(self.name, "factor", factor, low=2, whole=True)
+        number(self.name, "minimum", minimum, low=1, whole=True)
+        number(self.name, "window", window, low=1, whole=True)
+        number(self.name, "ratio", ratio, low=1, above=True)
+        number(self.name, "redeal_share", redeal_share, high=1)
+        number(self.name, "probe", probe, low=1, whole=True)
+        choice(self.name, "gap", gap, ("linear", "log"))
+        choice(self.name, "axis", axis, ("rounds", "seconds"))
+        choice(self.name, "layout", layout, ("chunks", "partitions"))
+        flag(self.name, "redeal_first", redeal_first)
+        flag(self.name, "revert", revert)
+        self.factor = factor
+        self.minimum = minimum
+        self.to = None if to is None else whole_numbers(self.name, "to", to)
+        self.window = window
+        self.ratio = ratio
+        self.gap = gap
+        self.axis = axis
+        self.layout = layout
+        self.avoid = whole_numbers(self.name, "avoid", avoid)
+        self.redeal_first = redeal_first
+        self.redeal_share = redeal_share
+        self.revert = revert
+        self.probe = probe
+        self._since_round = 0
+        #: Members before the last scale-in, and the rate then; until the probe is over.
+        self._before: tuple[int, float] | None = None
+        self._cool = probe
+        self._rest_until = 0
+
+    def entry(self) -> dict[str, object]:
+        """Write the policy as a job record has it."""
+        return entry_of(self)
+
+    def suggest(self, view: View) -> Sequence[Suggestion]:
+        """Return a scale-in, a larger share to deal anew, or a way back; mostly nothing."""
+        members = len(view.working)
+        points = stay(view.history, members, self._since_round)
+        if not points or view.round < self._rest_until:
+            return []
+        if view.history[-1].gap is None or view.history[-1].gap_is_bound:
+            # Nothing new has been measured.
+            return []
+        if self._before is not None and len(points) > self.probe:
+            back = self._go_back(view, points, members)
+            if back:
+                return back
+        knee = is_knee(points, window=self.window, ratio=self.ratio, axis=self.axis, scale=self.gap)
+        return self._at_knee(view, points, members) if knee else []
+
+    def _at_knee(self, view: View, points: Sequence[Point], members: int) -> list[Suggestion]:
+        short = slope(points[-self.window - 1 :], self.axis, self.gap)
+        long = slope(points, self.axis, self.gap)
+        unit = "decades" if self.gap == "log" else "gap"
+        rates = (
+            f"{unit} per {self.axis[:-1]}: {short:.3g} over the last {self.window} gaps, "
+            f"{long:.3g} since round {points[0].rounds} with {members} members"
+        )
+        share = float(view.tuned.get("redeal_share", self.redeal_share))
+        if self.redeal_first and share < 1:
+            self._since_round = next_round(view.history)
+            more = min(1.0, max(FIRST_SHARE, MORE * share))
+            return [Tune(name="redeal_share", value=more, why=f"knee ({rates}): deal more anew")]
+        wanted = self._size(view, members)
+        if wanted is None:
+            return []
+        self._since_round = next_round(view.history)
+        self._before = (members, slope(points[-self.window - 1 :], "seconds"))
+        why = f"knee ({rates}): {members} members become {wanted}"
+        return [retire(view, wanted, why, whole=self.layout == "partitions")]
+
+    def _size(self, view: View, members: int) -> int | None:
+        """Return the next smaller number of members; None where there is none."""
+        if self.to is not None:
+            return next((n for n in sorted(self.to, reverse=True) if n < members), None)
+        return fewer(view, self.factor, minimum=self.minimum, avoid=self.avoid)
+
+    def _go_back(self, view: View, points: Sequence[Point], members: int) -> list[Suggestion]:
+        """Judge the last scale-in by what was measured after it; decided once."""
+        assert self._before is not None
+        former, rate = self._before
+        self._before = None
+        now = slope(points[-self.probe - 1 :], "seconds")
+        if not self.revert or members >= former or now >= 0.5 * rate:
+            return []
+        self._cool *= 2
+        self._rest_until = view.round + self._cool
+        self._since_round = next_round(view.history)
+        why = (
+            f"{members} members bring {now:.3g} decades a second, {former} brought {rate:.3g}: "
+            f"back to {former}, no scale-in for {self._cool} rounds"
+        )
+        return [Request(count=former - members, why=why)]

@@ -1,0 +1,131 @@
+"""Move chunks from slow members to fast ones, gradually, until they take equally long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from elasticml.control.policy import Chunks, Move, View
+from elasticml.policies.settings import entry_of, number
+from elasticml.policies.speeds import predicted_seconds, rows_owned, seconds_per_row
+from elasticml.terms import ChunkId, MemberId
+
+
+class Rebalance:
+    """Move chunks from slow members to fast ones until the predicted difference is one chunk.
+
+    A member's round is predicted as its examples times the median of its seconds per example over
+    the last ``rounds`` rounds. Each round at most ``share`` of the examples that are out of place
+    move, from the slowest member to the fastest; a move is made only where the taker will still
+    be done before the giver would have been, so that no chunk goes back while speeds stay.
+
+    Source: the uni-task paper, section 4 (rebalancing). Deviations: ``share`` and ``tolerance``
+    are numbers, the paper says "gradually"; among takers one that holds the body comes first.
+
+    Parameters
+    ----------
+    rounds : int
+        Rounds that the median looks back, >= 1: the paper's I.
+    share : float
+        Of the examples that are out of place, in (0, 1]; at least one chunk moves.
+    tolerance : float
+        Nothing moves while the slowest member is predicted within this of the mean, >= 0.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of its range.
+    """
+
+    name = "rebalance"
+
+    def __init__(self, *, rounds: int = 4, share: float = 0.5, tolerance: float = 0.02) -> None:
+        number(self.name, "rounds", rounds, low=1, whole=True)
+        number(self.name, "share", share, high=1, above=True)
+        number(self.name, "tolerance", tolerance)
+        self.rounds = rounds
+        self.share = share
+        self.tolerance = tolerance
+        #: Re-dealing is on: where it draws all chunks it balances by the same prediction, too.
+        self.gives_way = False
+
+    def entry(self) -> dict[str, object]:
+        """Write the policy as a job record has it."""
+        return entry_of(self)
+
+    def suggest(self, view: View) -> Sequence[Move]:
+        """Return the moves of this round; none while nobody has been measured."""
+        chunks = view.chunks
+        if chunks is None or len(view.working) < 2 or (self.gives_way and view.holders > 1):
+            return []
+        if not any(m.seconds_per_row for m in view.working):
+            return []
+        cost = seconds_per_row(view.working, self.rounds)
+        rows = {m.id: rows_owned(chunks, m.id) for m in view.working}
+        before = predicted_seconds(rows, cost)
+        slowest, mean = max(before.values()), sum(before.values()) / len(before)
+        if slowest <= (1 + self.tolerance) * mean:
+            return []
+        targets = _moves(chunks, rows, cost, self.share)
+        if not targets:
+            return []
+        slow = max(before, key=lambda m: (before[m], m))
+        why = (
+            f"slowest member {slow} is predicted at {slowest:.3g} s, the mean at {mean:.3g} s: "
+            f"{len(targets)} chunks to faster members"
+        )
+        return [Move(targets=targets, why=why)]
+
+
+def _moves(
+    chunks: Chunks, rows: dict[MemberId, int], cost: Mapping[MemberId, float], share: float
+) -> dict[ChunkId, MemberId]:
+    """Choose the moves of one round."""
+    speed = sum(1 / c for c in cost.values())
+    #: Seconds that everybody would take if rows could be cut at will.
+    ideal = sum(rows.values()) / speed
+    surplus = sum(max(0.0, n - ideal / cost[m]) for m, n in rows.items())
+    left = {m: list(chunks.of(m)) for m in rows}
+    load = predicted_seconds(rows, cost)
+    budget = share * surplus
+    targets: dict[ChunkId, MemberId] = {}
+    while budget > 0:
+        giver = max(load, key=lambda m: (load[m], m))
+        # A member is never emptied: it would count as a newcomer, and be given chunks.
+        chosen = _pick(chunks, left[giver], giver, load, cost) if len(left[giver]) > 1 else None
+        if chosen is None:
+            break
+        chunk, taker = chosen
+        n_rows = chunks.rows(chunk)
+        targets[chunk] = taker
+        left[giver].remove(chunk)
+        load[giver] -= n_rows * cost[giver]
+        load[taker] += n_rows * cost[taker]
+        budget -= n_rows
+    return targets
+
+
+def _pick(
+    chunks: Chunks,
+    owned: Sequence[ChunkId],
+    giver: MemberId,
+    load: Mapping[MemberId, float],
+    cost: Mapping[MemberId, float],
+) -> tuple[ChunkId, MemberId] | None:
+    """Choose a chunk of the slowest member and who takes it; None where nothing would be won."""
+    fastest = min(load, key=lambda m: (load[m], m))
+    middle = sum(load.values()) / len(load)
+    best: tuple[tuple[bool, float, ChunkId], MemberId] | None = None
+    for chunk in owned:
+        n_rows = chunks.rows(chunk)
+        if not n_rows:
+            continue
+        holders = [m for m in chunks.holders(chunk) if m in load and m != giver]
+        takers = [m for m in holders if load[m] + n_rows * cost[m] <= middle] or [fastest]
+        taker = min(takers, key=lambda m: (load[m], m))
+        done = load[taker] + n_rows * cost[taker]
+        if taker == giver or done >= load[giver]:
+            continue
+        key = (taker not in holders, done, chunk)
+        if best is None or key < best[0]:
+            best = (key, taker)
+    return (best[0][2], best[1]) if best else None

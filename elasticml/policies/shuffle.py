@@ -1,0 +1,115 @@
+"""Shuffle the whole data set slowly, in the background, while rounds go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elasticml.control.chance import hashed
+from elasticml.control.policy import Chunks, Discard, Move, Replicate, Suggestion, View
+from elasticml.policies.settings import entry_of, number
+from elasticml.terms import ChunkId, MemberId
+
+#: Sets the draw of a chunk's first turn apart from those of its holders.
+PURPOSE = 0x511FF1E
+
+
+class GlobalShuffle:
+    """Change who holds the chunks, a small share each round, without a round waiting for it.
+
+    Every chunk has turns of ``1/share`` rounds, each chunk's beginning in another round. In a turn
+    the body is copied to a member drawn for it; once the copy is there, the oldest one goes that
+    is not the owner's. With two holders :class:`Redeal` draws the owner among them; with one the
+    owner changes to the new holder, where that leaves the two members no less even.
+
+    Source: the uni-task paper, section 4 (global background shuffling), which gives no rule.
+
+    Parameters
+    ----------
+    share : float
+        Share of the chunks copied in a round, in (0, 1].
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of its range.
+    """
+
+    name = "shuffle"
+
+    def __init__(self, *, share: float = 0.02) -> None:
+        number(self.name, "share", share, high=1, above=True)
+        self.share = share
+
+    def entry(self) -> dict[str, object]:
+        """Write the policy as a job record has it."""
+        return entry_of(self)
+
+    def suggest(self, view: View) -> Sequence[Suggestion]:
+        """Return this round's copies, changes of owner and copies that are no longer wanted."""
+        chunks = view.chunks
+        if chunks is None or len(view.working) <= view.holders:
+            # Everybody holds everything, or there is nobody to change with.
+            return []
+        members = sorted(m.id for m in view.working)
+        copies: dict[ChunkId, MemberId] = {}
+        moves: dict[ChunkId, MemberId] = {}
+        old: dict[MemberId, list[ChunkId]] = {}
+        rows = {m: sum(chunks.rows(c) for c in chunks.of(m)) for m in members}
+        for owner in members:
+            for chunk in chunks.of(owner):
+                turn, begins = self._turn(view, chunk)
+                wanted = drawn(view.seed, chunk, turn, members)
+                holders = [m for m in members if m in chunks.holders(chunk)]
+                if wanted not in holders:
+                    if begins and chunk not in view.copying:
+                        copies[chunk] = wanted
+                    continue
+                if view.holders == 1 and wanted != owner:
+                    # Where the draw would make them less even, the next turn draws again.
+                    if rows[wanted] + chunks.rows(chunk) <= rows[owner]:
+                        moves[chunk] = wanted
+                        rows[owner] -= chunks.rows(chunk)
+                        rows[wanted] += chunks.rows(chunk)
+                    continue
+                if len(holders) > view.holders:
+                    kept = {owner, wanted, drawn(view.seed, chunk, turn - 1, members)}
+                    stale = [m for m in holders if m not in kept]
+                    stale = stale or [m for m in holders if m not in (owner, wanted)]
+                    if stale:
+                        old.setdefault(stale[0], []).append(chunk)
+        return _suggestions(chunks, copies, moves, old)
+
+    def _turn(self, view: View, chunk: ChunkId) -> tuple[int, bool]:
+        """Return the number of a chunk's turn, and whether it begins in this round."""
+        start = hashed(PURPOSE, view.seed, *keys(chunk)) / 2**64
+        now = view.round * self.share + start
+        return int(now), int(now) != int(now - self.share)
+
+
+def keys(chunk: ChunkId) -> tuple[int, int, int]:
+    """Return what a chunk's draws go by."""
+    return int.from_bytes(chunk.source.encode()), chunk.block, chunk.ordinal
+
+
+def drawn(seed: int, chunk: ChunkId, turn: int, members: Sequence[MemberId]) -> MemberId:
+    """Draw a member for a chunk's turn; the draw stays when other members come or go."""
+    return max(members, key=lambda m: hashed(seed, *keys(chunk), turn, m.slot, m.incarnation))
+
+
+def _suggestions(
+    chunks: Chunks,
+    copies: dict[ChunkId, MemberId],
+    moves: dict[ChunkId, MemberId],
+    old: dict[MemberId, list[ChunkId]],
+) -> list[Suggestion]:
+    found: list[Suggestion] = []
+    if moves:
+        found.append(Move(targets=moves, why=f"{len(moves)} chunks to where they were copied"))
+    if copies:
+        nbytes = sum(chunks.nbytes(chunk) for chunk in copies)
+        why = f"background shuffle: {len(copies)} chunks, {nbytes} B, to members drawn for them"
+        found.append(Replicate(targets=copies, why=why))
+    for member, gone in sorted(old.items()):
+        why = f"{len(gone)} copies are elsewhere by now"
+        found.append(Discard(member=member, chunks=tuple(gone), why=why))
+    return found

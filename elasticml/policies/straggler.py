@@ -1,0 +1,91 @@
+"""Relieve a member at once that takes far longer than the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from elasticml.control.policy import MemberView, Move, View
+from elasticml.policies.settings import entry_of, number
+from elasticml.policies.speeds import predicted_seconds, rows_owned, seconds_per_row, spread
+from elasticml.terms import ChunkId, MemberId
+
+
+class Straggler:
+    """Take from a member far beyond the others' round time what it cannot do in the median time.
+
+    A member straggles when each of its last ``confirm`` rounds took more than ``factor`` times the
+    members' median of that round. It keeps as many examples as it computes in the median time, and
+    at least one chunk; the others take the rest at once, each as much as keeps them level.
+
+    Source: the uni-task paper, section 4 (straggler mitigation), which gives no rule. A member
+    that is stuck altogether is the deadline's business, not a policy's.
+
+    Parameters
+    ----------
+    factor : float
+        Times the median, > 1.
+    confirm : int
+        Rounds in a row, >= 1.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of its range.
+    """
+
+    name = "straggler"
+
+    def __init__(self, *, factor: float = 3.0, confirm: int = 2) -> None:
+        number(self.name, "factor", factor, low=1, above=True)
+        number(self.name, "confirm", confirm, low=1, whole=True)
+        self.factor = factor
+        self.confirm = confirm
+
+    def entry(self) -> dict[str, object]:
+        """Write the policy as a job record has it."""
+        return entry_of(self)
+
+    def suggest(self, view: View) -> Sequence[Move]:
+        """Return one move for each straggler."""
+        chunks = view.chunks
+        if chunks is None or len(view.working) < 2:
+            return []
+        slow = [m for m in view.working if self._straggles(m, view.working)]
+        others = [m for m in view.working if m not in slow]
+        if not slow or not others:
+            return []
+        usual = statistics.median([m.seconds[-1] for m in others if m.seconds] or [0.0])
+        cost = seconds_per_row(others, self.confirm)
+        load = predicted_seconds({m.id: rows_owned(chunks, m.id) for m in others}, cost)
+        found: list[Move] = []
+        for member in sorted(slow, key=lambda m: m.id):
+            # The latest round says best what it can do now.
+            keep = usual / member.seconds_per_row[-1] if member.seconds_per_row else 0.0
+            given: list[ChunkId] = []
+            rows = rows_owned(chunks, member.id)
+            for chunk in reversed(chunks.of(member.id)[1:]):
+                if rows <= keep:
+                    break
+                given.append(chunk)
+                rows -= chunks.rows(chunk)
+            if not given:
+                continue
+            targets: dict[ChunkId, MemberId] = spread(given, chunks, load, cost)
+            for chunk, taker in targets.items():
+                load[taker] += chunks.rows(chunk) * cost[taker]
+            why = (
+                f"member {member.id} took {member.seconds[-1]:.3g} s where the others took "
+                f"{usual:.3g} s, {self.confirm} rounds in a row"
+            )
+            found.append(Move(targets=targets, why=why))
+        return found
+
+    def _straggles(self, member: MemberView, members: Sequence[MemberView]) -> bool:
+        if len(member.seconds) < self.confirm:
+            return False
+        for back in range(1, self.confirm + 1):
+            others = [m.seconds[-back] for m in members if m != member and len(m.seconds) >= back]
+            if not others or member.seconds[-back] <= self.factor * statistics.median(others):
+                return False
+        return True

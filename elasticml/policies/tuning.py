@@ -1,0 +1,138 @@
+"""Tune how much members compute between two merges, from the progress that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elasticml.control.policy import Tune, View
+from elasticml.errors import ConfigError
+from elasticml.policies.settings import entry_of, number, whole_numbers
+from elasticml.policies.slopes import next_round, slope, stay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A value that has yet to prove itself."""
+
+    before: int
+    value: int
+    #: Decades of the gap per second before it.
+    rate: float
+    members: int
+
+
+class TuneLocalWork:
+    """Tune ``local_epochs``, the passes over its examples that a member makes in a round.
+
+    ``r`` is d(log10 gap)/dt over ``window`` measured rounds. The next larger of ``choices`` is
+    tried for as many rounds, and stays if ``r' > hysteresis * r``; then the next one after it is
+    tried. Else the next smaller one is, in the same way. Where neither is better there is no trial
+    for ``cool`` rounds, and for twice as many each time.
+
+    Source: ours; the uni-task paper (section 4) names online tuning as a policy, without a rule.
+
+    Parameters
+    ----------
+    choices : list of int
+        Values, rising, >= 1 each.
+    start : int
+        The job's own value of ``local_epochs``, whether it is one of the choices or not.
+    window : int
+        Measured rounds, >= 2.
+    hysteresis : float
+        >= 1.
+    cool : int
+        Rounds, >= 1.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of its range.
+    """
+
+    name = "tune_local_work"
+
+    def __init__(
+        self,
+        *,
+        choices: Sequence[int] = (1, 2, 4, 8),
+        start: int = 1,
+        window: int = 4,
+        hysteresis: float = 1.1,
+        cool: int = 16,
+    ) -> None:
+        self.choices = whole_numbers(self.name, "choices", choices)
+        if not self.choices or list(self.choices) != sorted(set(self.choices)):
+            raise ConfigError(
+                f"{self.name}.choices: got {list(self.choices)}, wanted rising whole numbers",
+                key="choices",
+            )
+        number(self.name, "start", start, low=1, whole=True)
+        number(self.name, "window", window, low=2, whole=True)
+        number(self.name, "hysteresis", hysteresis, low=1)
+        number(self.name, "cool", cool, low=1, whole=True)
+        self.start = start
+        self.window = window
+        self.hysteresis = hysteresis
+        self.cool = cool
+        self._trial: Trial | None = None
+        self._upwards = True
+        #: Directions that were no good since the last value that was.
+        self._failed = 0
+        self._since_round = 0
+        self._rest = cool
+        self._rest_until = 0
+
+    def entry(self) -> dict[str, object]:
+        """Write the policy as a job record has it."""
+        return entry_of(self)
+
+    def suggest(self, view: View) -> Sequence[Tune]:
+        """Return another value to try, the old one where it was better, or mostly nothing."""
+        members = len(view.working)
+        points = stay(view.history, members, self._since_round)
+        if view.round < self._rest_until or len(points) <= self.window:
+            return []
+        rate = slope(points[-self.window - 1 :])
+        value = int(view.tuned.get("local_epochs", self.start))
+        trial, self._trial = self._trial, None
+        if trial is not None and trial.members == members and trial.value == value:
+            if rate <= self.hysteresis * trial.rate:
+                return self._go_back(view, trial, rate)
+            self._failed = 0
+            self._rest = self.cool
+        return self._try(view, value, rate, members)
+
+    def _try(self, view: View, value: int, rate: float, members: int) -> list[Tune]:
+        for _ in range(2):
+            step = 1 if self._upwards else -1
+            wanted = [c for c in self.choices if (c - value) * step > 0]
+            if wanted:
+                new = min(wanted) if self._upwards else max(wanted)
+                self._trial = Trial(before=value, value=new, rate=rate, members=members)
+                self._since_round = next_round(view.history)
+                why = f"local_epochs {value} brings {rate:.3g} decades/s; trying {new}"
+                return [Tune(name="local_epochs", value=new, why=why)]
+            self._turn(view)
+            if view.round < self._rest_until:
+                break
+        return []
+
+    def _go_back(self, view: View, trial: Trial, rate: float) -> list[Tune]:
+        self._since_round = next_round(view.history)
+        why = (
+            f"local_epochs {trial.value} brings {rate:.3g} decades/s, {trial.before} brought "
+            f"{trial.rate:.3g}: back"
+        )
+        self._turn(view)
+        return [Tune(name="local_epochs", value=trial.before, why=why)]
+
+    def _turn(self, view: View) -> None:
+        """Look in the other direction next, and rest when both have been no good."""
+        self._upwards = not self._upwards
+        self._failed += 1
+        if self._failed == 2:
+            self._failed = 0
+            self._rest_until = view.round + self._rest
+            self._rest *= 2
