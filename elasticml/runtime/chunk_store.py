@@ -25,6 +25,8 @@ class ChunkStore:
         self.limit_bytes = limit_bytes
         #: Bytes of the bodies that are here.
         self.held_bytes = 0
+        #: What the member computes over: nobody else's word on the states of these counts.
+        self.owned: frozenset[ChunkId] = frozenset()
 
     def put(self, chunks: Iterable[Chunk]) -> None:
         """Take chunks in, all or none; those that are here already stay as they are.
@@ -80,4 +82,6 @@ class ChunkStore:
 
     def own(self, ids: Sequence[ChunkId]) -> list[Chunk]:
         """Chunks to compute over, in the order of ids; the others stay, as copies of others'."""
-        return [self.chunks[id] for id in ids]
+        owned = [self.chunks[id] for id in ids]
+        self.owned = frozenset(ids)
+        return owned

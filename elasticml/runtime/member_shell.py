@@ -197,6 +197,7 @@ class MemberShell:
         self._record = extras["record"]
         self._source = source_from_spec(extras["spec"])
         self._n_members = extras["n_members"]
+        self._store.owned = frozenset()  # what a former life owned may be another's by now
         self._transfers = transfers = Transfers(
             self.me,
             self.job,

@@ -49,7 +49,7 @@ def allocate_aligned(header: Header, prefix: Mapping[str, Any]) -> memoryview:
 class Delivery:
     """What has come of one order."""
 
-    order: int | None
+    order: int
     chunks: tuple[ChunkId, ...]
     began_s: float
     #: Whose bodies are still to come.
@@ -96,6 +96,8 @@ class Transfers:
         self._locks: dict[tuple[MemberId, str], asyncio.Lock] = {}
         self._received: list[Link] = []
         self._pace = Pace(clock, pause)
+        #: The order that each chunk's state is of; an older one that comes late changes nothing.
+        self._state_orders: dict[ChunkId, int] = {}
         self.sent_bytes = 0
 
     # --- sending -------------------------------------------------------------------------
@@ -232,8 +234,7 @@ class Transfers:
             if chunk is None:
                 not_here.append(id)
                 continue
-            if id in delivery.states:
-                chunk.state, chunk.state_version = delivery.states[id]
+            self._take_state(chunk, delivery)
             here.append(id)
         if not_here:
             self._fail(source, self._me, not_here, delivery.order, "the target has no copy of them")
@@ -248,6 +249,13 @@ class Transfers:
                     order=delivery.order,
                 )
             )
+
+    def _take_state(self, chunk: Chunk, delivery: Delivery) -> None:
+        id, order = chunk.id, delivery.order
+        is_late = order < self._state_orders.get(id, order)
+        if id in delivery.states and id not in self._store.owned and not is_late:
+            chunk.state, chunk.state_version = delivery.states[id]
+            self._state_orders[id] = order
 
     def close(self) -> None:
         """Close all links."""

@@ -141,6 +141,27 @@ async def test_a_holder_forgets_an_old_state_when_the_owner_has_none() -> None:
     assert pair.stores[TAKER].chunks[name(1)].state == {}
 
 
+async def test_an_owner_takes_nobodys_word_on_the_states_of_its_chunks() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1, **alpha(4))])
+    pair.stores[TAKER].put([chunk(1, **alpha(5))])
+    pair.stores[TAKER].own([name(1)])
+    await pair.give([1], [])
+    await pair.reported(1)
+    assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [5]
+
+
+async def test_a_state_of_an_older_order_than_the_last_changes_nothing() -> None:
+    pair = Pair()
+    pair.stores[GIVER].put([chunk(1, **alpha(4))])
+    pair.stores[TAKER].put([chunk(1)])
+    await pair.give([1], [], order=8)
+    pair.stores[GIVER].chunks[name(1)].state = alpha(3)
+    await pair.give([1], [], order=7)
+    await pair.reported(2)
+    assert pair.stores[TAKER].chunks[name(1)].state["serial"].tolist() == [4]
+
+
 async def test_a_body_that_is_here_already_is_kept_and_gets_the_new_state() -> None:
     pair = Pair()
     here = chunk(1, **alpha(3))
