@@ -1,11 +1,11 @@
 """What is kept of examples so that their loss can be bounded without them: sums over bins.
 
-Rows are sorted into bins by their deficit ``m_i = 1 - z_i`` (hinge losses), or by ``-|z_i|``
-(logistic), at the model v0 at which the statistics are taken. Everything kept is a sum over rows:
+Rows are sorted into bins by their deficit ``1 - z_i`` (hinge losses), or by ``-|z_i|`` (logistic),
+at the model v0 at which the statistics are taken. Everything kept is a sum over rows:
 statistics of chunks add up to those of members, and a reduce tree's to those of all.
 
 Letters: ``s_i`` weight, ``x_i`` row with the label folded in (classification), ``z_i`` its margin
-at v0, ``a_i`` the deficit, or the loss's slope by the margin where the loss is smooth.
+at v0, ``a_i`` the deficit for the hinge, and where the loss is smooth its slope by the margin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUDGET: Final = 1_000_000
 
 #: Array of sums per bin, with these columns.
 MOMENTS: Final = "bound_moments"
-#: ``sum s_i x_i`` and such, in the coordinates in which models are sent.
+#: Sums of rows, see ``Plan.n_vectors``, in the coordinates in which models are sent.
 VECTORS: Final = "bound_vectors"
 #: Second moments: packed lower triangles, or diagonals.
 PRODUCTS: Final = "bound_products"
@@ -43,20 +43,29 @@ WEIGHT: Final = 0
 FIRST: Final = 1
 #: ``sum s_i a_i^2``.
 SECOND: Final = 2
-#: ``sum s_i |x_i|``.
-NORM: Final = 3
 #: ``sum s_i |x_i|^2``, the trace of the second moments.
-TRACE: Final = 4
-#: Upper bound of the largest eigenvalue of ``sum s_i x_i x_i^T``.
-SPECTRAL: Final = 5
-#: ``sum s_i r_i^2`` where r_i bounds what a row's products with a vector are rounded by.
-REACH: Final = 6
+TRACE: Final = 3
+#: Upper bound of the largest eigenvalue of ``sum s_i x_i x_i^T``; the trace where it is not needed.
+SPECTRAL: Final = 4
+#: ``sum s_i r_i^2`` where ``r_i |w|`` bounds the terms of ``x_i.w`` as they are added up.
+REACH: Final = 5
 #: Number of rows.
-ROWS: Final = 7
+ROWS: Final = 6
+#: Number of chunks, in the first bin's row.
+CHUNKS: Final = 7
 N_MOMENTS: Final = 8
 
-_HINGE_SIDE: Final = (0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0)
-_HINGE_COARSE: Final = (0.003, 0.03, 0.2, 1.0)
+#: Statistics of at most so many doubles are summed chunk by chunk, which rounds less.
+_STAGED_MAX: Final = 2**18
+
+#: Positive edges, finest first.
+_HINGE_SIDES: Final = (
+    (0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0),
+    (0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.35, 0.6, 1.0),
+    (0.003, 0.01, 0.03, 0.1, 0.25, 0.5, 1.0),
+    (0.003, 0.02, 0.1, 0.3, 1.0),
+    (0.01, 0.1, 0.5),
+)
 _SQUARED_HINGE_EDGES: Final = (-2.0, -1.0, -0.5, -0.25, -0.1, -0.03, 0.0)
 _LOGISTIC_EDGES: Final = (-8.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0)
 #: Bins below which fewer of them would cost more than a coarser second moment.
@@ -71,7 +80,7 @@ class Plan:
     #: Length of a model as it is sent: columns, and one more with an intercept or shifted columns.
     n_sent: int
     form: Form
-    #: Bin b holds ``edges[b - 1] <= a_i < edges[b]``; the outer two have no outer edge.
+    #: Bin b holds the keys in ``[edges[b - 1], edges[b])``; the outer two have no outer edge.
     edges: tuple[float, ...]
 
     @property
@@ -81,7 +90,11 @@ class Plan:
 
     @property
     def n_vectors(self) -> int:
-        """Vectors kept: two per bin for the hinge, else one, as :data:`VECTORS` says."""
+        """Vectors kept.
+
+        Hinge: ``sum s_i x_i`` of every bin, then ``sum s_i a_i x_i`` of every bin; in the scalar
+        form only ``sum s_i x_i`` over the rows of positive deficit. Smooth losses: the gradient.
+        """
         return 2 * self.n_bins if self.loss == "hinge" and self.form != "scalar" else 1
 
     @property
@@ -101,6 +114,16 @@ class Plan:
     def size(self) -> int:
         """Doubles in all arrays together."""
         return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether a chunk's statistics are summed apart before they are added to the others'."""
+        return self.size <= _STAGED_MAX
+
+    def additions(self, rows: float, chunks: float, chunk_rows_max: float) -> float:
+        """Bound how many additions a term goes through until it is in the sum over all rows."""
+        within = chunk_rows_max + chunks if self.is_staged else rows + chunks
+        return within + 4.0 * self.n_sent + 20.0
 
     def zeros(self) -> dict[str, F64]:
         """Return empty sums."""
@@ -136,9 +159,10 @@ def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> Plan:
             f"{', '.join(LOSSES)}, or absent: reload",
             key="algorithm.loss",
         )
+    forms: tuple[Form, ...] = ("matrix", "diagonal", "scalar")
     plans = [
         Plan(loss=loss, n_sent=n_sent, form=form, edges=edges)
-        for form, edges in itertools.product(("matrix", "diagonal", "scalar"), _edges(loss))
+        for form, edges in itertools.product(forms, _edges(loss))
         if form != "matrix" or loss != "hinge" or len(edges) >= _MATRIX_BINS_MIN
     ]
     return next((plan for plan in plans if plan.size <= budget), plans[-1])
@@ -152,5 +176,4 @@ def _edges(loss: str) -> list[tuple[float, ...]]:
         return [_SQUARED_HINGE_EDGES, (-1.0, -0.25, 0.0), (0.0,)]
     if loss == "logistic":
         return [_LOGISTIC_EDGES, (-5.0, -2.0), ()]
-    sides = (_HINGE_SIDE, _HINGE_SIDE[1::2], _HINGE_COARSE)
-    return [(*(-e for e in reversed(side)), 0.0, *side) for side in sides]
+    return [(*(-e for e in reversed(side)), 0.0, *side) for side in _HINGE_SIDES]

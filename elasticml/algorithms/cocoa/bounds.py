@@ -1,22 +1,83 @@
-"""The driver's half of the bound: what absent examples lose at most, at any model."""
+"""The driver's half of the bound: what absent examples lose at most, at any model.
+
+With ``t_i = x_i.(v - v0)`` the deficit of row i at v is ``u_i = a_i - t_i``. Its sum and its sum of
+squares over a bin are known from the bin's sums at v0, the latter at least from above:
+
+    ``lin = S1 - G.(v - v0)``,  ``sq = S2 - 2 q.(v - v0) + (v - v0)^T M (v - v0)``.
+
+Hinge: ``max(0, u) = (u + |u|) / 2`` and ``sum s |u| <= sqrt(n sq)``, and better where the bin and
+``|t| <= max|x| |v - v0|`` confine u (:func:`_confined`). Smooth losses: value and slope at v0, and
+the largest curvature that a bin's rows can meet on the way; exact for the squared loss.
+
+All of it is one-sided: a parameter that is off, or a norm that is too large, makes the bound
+looser, never wrong. Rounding, and what is left when kept sums are subtracted from one another, is
+added on top, as the textbook bound of n additions in any order, ``gamma_n = n u / (1 - n u)``.
+
+Source: generalises the certificate for absent examples; the two-moment bound is Scarf's (1958).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.cocoa import bins
 from elasticml.algorithms.cocoa.bins import Plan
+from elasticml.algorithms.cocoa.bound_kernels import packed_quadratic
 
 F64 = NDArray[np.float64]
+
+#: Half of the distance from 1 to the next double.
+UNIT: Final = 2.0**-53
+#: A difference of kept sums rounds at most so many sums as large as the whole: twice the depth of
+#: a binary tree of 2**15 members.
+_KEPT_SUMS: Final = 32
+#: Covers the few operations with which a single number is made.
+_ROUND_UP: Final = 1.0 + 1e-13
 
 
 def trivial_bound(
     loss: str, weight: float, v: F64, row_norm_max: float, target_max: float = 0.0
 ) -> float:
-    """Bound the loss of examples of which only the weight and the longest row are known."""
-    raise NotImplementedError
+    """Bound the loss of examples of which only the weight and the longest row are known.
+
+    Parameters
+    ----------
+    weight : float
+        Of all these examples together.
+    v : ndarray (d,)
+        As trained.
+    row_norm_max : float
+        First of ``row_maxima``.
+    target_max : float
+        Largest absolute target, for the squared loss.
+    """
+    reach = row_norm_max * float(np.linalg.norm(v)) * _ROUND_UP
+    if loss == "squared":
+        each = 0.5 * (reach + target_max) ** 2
+    elif loss == "logistic":
+        each = reach + math.log1p(math.exp(-reach))
+    else:
+        each = (1.0 + reach) if loss == "hinge" else (1.0 + reach) ** 2
+    return weight * each * _ROUND_UP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One evaluation: how far v is from v0, and what the bins' sums become there, from above."""
+
+    #: ``|v - v0|`` and ``max|x| |v - v0|``.
+    length: float
+    radius: float
+    #: ``v - v0`` in the coordinates that are sent.
+    sent: F64
+    #: Upper bounds of ``sum s t^2``, (bins,).
+    squares: F64
 
 
 class FrozenLoss:
@@ -28,21 +89,219 @@ class FrozenLoss:
         v0: F64,
         absent: Mapping[str, F64],
         whole: Mapping[str, F64],
-        row_norm_max: float,
+        row_maxima: F64,
         down: Callable[[F64], F64] = lambda v: v,
     ) -> None:
         """Take the absent examples' own statistics and those of everybody at the same exchange.
 
         Parameters
         ----------
+        v0 : ndarray (d,)
+            Model at which the statistics were taken, as trained.
         absent, whole : mapping of ndarray
             Shapes as ``plan.shapes``; ``absent`` may be a signed sum of kept partials, whose
             rounding is measured against ``whole``.
+        row_maxima : ndarray (3,)
+            See :func:`elasticml.algorithms.cocoa.statistics.row_maxima`.
         down : callable
             From a model (d,) to what is sent (n_sent,); linear.
         """
-        raise NotImplementedError
+        self._plan, self._v0, self._down = plan, v0.copy(), down
+        self._row_norm, self._row_reach, chunk_rows_max = (float(value) for value in row_maxima)
+        everybody = whole[bins.MOMENTS]
+        rows, chunks = (float(everybody[:, c].sum()) for c in (bins.ROWS, bins.CHUNKS))
+        # Rounding of the sums, and of a single margin.
+        self._gamma = _gamma(_KEPT_SUMS * plan.additions(rows, chunks, chunk_rows_max))
+        self._gamma_row = _gamma(4.0 * plan.n_sent + 20.0)
+        self._moments = absent[bins.MOMENTS].copy()
+        self._vectors = absent[bins.VECTORS].copy()
+        self._products = np.zeros((0, 0))
+        if plan.form == "matrix":
+            self._products = absent[bins.PRODUCTS].copy()
+        elif plan.form == "diagonal":
+            self._products = absent[bins.PRODUCTS] + self._gamma * whole[bins.PRODUCTS]
+        self._whole = np.maximum(everybody, 0.0)
+        # Sums of what is not negative, from above.
+        for column in (bins.WEIGHT, bins.SECOND, bins.TRACE, bins.SPECTRAL, bins.REACH):
+            raised = self._moments[:, column] + self._gamma * self._whole[:, column]
+            self._moments[:, column] = np.maximum(raised, 0.0)
+
+    @property
+    def weight(self) -> float:
+        """Weight of the absent examples, from above."""
+        return float(self._moments[:, bins.WEIGHT].sum()) * _ROUND_UP
 
     def upper(self, v: F64) -> float:
-        """Return a number that ``sum_i s_i loss_i(v)`` over the absent examples does not exceed."""
-        raise NotImplementedError
+        """Return a number that ``sum_i s_i loss_i(v)`` over the absent examples does not exceed.
+
+        Parameters
+        ----------
+        v : ndarray (d,)
+            As trained.
+        """
+        step = self._step(v)
+        if self._plan.loss != "hinge":
+            bound = self._smooth(step)
+        elif self._plan.form == "scalar":
+            bound = self._hinge_scalar(step)
+        else:
+            bound = self._hinge(step)
+        if self._plan.loss != "squared":
+            trivial = trivial_bound(self._plan.loss, self.weight, v, self._row_norm)
+            bound = min(bound, trivial)
+        return max(bound, 0.0) * _ROUND_UP
+
+    def _step(self, v: F64) -> _Step:
+        delta = v - self._v0
+        sent = np.ascontiguousarray(self._down(delta), np.float64)
+        length = float(np.linalg.norm(delta)) * _ROUND_UP
+        squares = self._moments[:, bins.SPECTRAL] * length**2
+        np.minimum(squares, self._moments[:, bins.TRACE] * length**2, out=squares)
+        slack = self._gamma * self._whole[:, bins.REACH] * length**2
+        if self._plan.form == "diagonal":
+            np.minimum(squares, self._products @ (sent * sent) + slack, out=squares)
+        elif self._plan.form == "matrix":
+            exact = np.array([packed_quadratic(packed, sent) for packed in self._products])
+            np.minimum(squares, np.maximum(exact, 0.0) + slack, out=squares)
+        return _Step(
+            length=length,
+            radius=self._row_norm * length * _ROUND_UP,
+            sent=sent,
+            squares=squares * _ROUND_UP,
+        )
+
+    def _smooth(self, step: _Step) -> float:
+        """Value, slope and curvature: ``L + g.(v - v0) + sum_b c_b (v - v0)^T M_b (v - v0)``."""
+        first = float(self._moments[:, bins.FIRST].sum())
+        slope = float(self._vectors[0] @ step.sent)
+        curved = float(self._curvatures(step.radius) @ step.squares)
+        total = self._whole.sum(axis=0)
+        weight, second, reach = (total[c] for c in (bins.WEIGHT, bins.SECOND, bins.REACH))
+        length, off = step.length, self._margin_error(weight, reach)
+        slack = self._gamma * (total[bins.FIRST] + math.sqrt(second * reach) * length)
+        # Margins that are off change the losses by the slope, and the slopes by the curvature <= 2.
+        slack += off * math.sqrt(second) + off * off + 2.0 * off * math.sqrt(reach) * length
+        return float(first + slope + curved + slack)
+
+    def _curvatures(self, radius: float) -> F64:
+        """Half of the largest second derivative that each bin's rows meet within the radius."""
+        upper = self._edges()[1]
+        if self._plan.loss == "squared":
+            return np.full(self._plan.n_bins, 0.5)
+        if self._plan.loss == "logistic":
+            # Keys are -|z|: the smallest |z| that a bin can reach decides.
+            e = np.exp(-np.maximum(-upper - radius, 0.0))
+            return 0.5 * e / (1.0 + e) ** 2
+        # max(0, a + t)^2 <= t^2 (1 - |a| / radius)^2 for a < 0 and |t| <= radius.
+        distance = np.maximum(-upper, 0.0)
+        if radius <= 0.0:
+            return np.where(distance > 0.0, 0.0, 1.0)
+        return np.maximum(1.0 - distance / radius, 0.0) ** 2
+
+    def _edges(self) -> tuple[F64, F64]:
+        """Edges of the bins, moved outwards by what a margin may be off."""
+        lower, upper = self._plan.bounds()
+        off = self._gamma_row * (2.0 + self._row_reach * float(np.linalg.norm(self._v0)))
+        return lower - off, upper + off
+
+    def _margin_error(self, weight: float, reach: float) -> float:
+        """Bound ``sqrt(sum s e^2)`` where e is what rounding took from a margin."""
+        size = math.sqrt(2.0 * (weight + reach * float(self._v0 @ self._v0)))
+        return self._gamma_row * size
+
+    def _hinge(self, step: _Step) -> float:
+        n_bins = self._plan.n_bins
+        products = self._vectors @ step.sent
+        lower, upper = self._edges()
+        total = 0.0
+        for b in range(n_bins):
+            row, whole = self._moments[b], self._whole[b]
+            if whole[bins.ROWS] == 0.0 or upper[b] + step.radius <= 0.0:
+                continue
+            weight, second, reach = (whole[c] for c in (bins.WEIGHT, bins.SECOND, bins.REACH))
+            off = self._margin_error(weight, reach)
+            moved = math.sqrt(reach) * step.length
+            # By Cauchy's inequality, sizes of the sums' terms, times what each is rounded by.
+            slack = self._gamma * math.sqrt(weight) * (math.sqrt(second) + moved)
+            slack += math.sqrt(weight) * off
+            slack_squares = self._gamma * (math.sqrt(second) + moved) ** 2
+            slack_squares += off * (2.0 * math.sqrt(second) + off + 2.0 * moved)
+            lin = float(row[bins.FIRST] - products[b])
+            squares = float(row[bins.SECOND] - 2.0 * products[n_bins + b] + step.squares[b])
+            total += _hinge_bin(
+                float(row[bins.WEIGHT]),
+                lin,
+                slack,
+                max(squares, 0.0) + slack_squares,
+                float(lower[b]) - step.radius,
+                float(upper[b]) + step.radius,
+            )
+        return total
+
+    def _hinge_scalar(self, step: _Step) -> float:
+        """One vector only: rows of positive deficit go on linearly, but for those that turn back.
+
+        A row at distance e from the hinge adds at most ``max(0, |t| - e)``, which is at most
+        ``t^2 / (4 e)``, and the whole bin at most ``sqrt(n sum s t^2)``.
+        """
+        lower, upper = self._edges()
+        distance = np.maximum(np.maximum(lower, -upper), 0.0)
+        squares, weight = step.squares, self._moments[:, bins.WEIGHT]
+        turned = np.sqrt(weight * squares)
+        far = distance > 0.0
+        turned[far] = np.minimum(turned[far], squares[far] / (4.0 * distance[far]))
+        turned[distance >= step.radius] = 0.0
+        active = self._plan.bounds()[0] >= 0.0
+        first = float(self._moments[active, bins.FIRST].sum())
+        slope = float(self._vectors[0] @ step.sent)
+        total = self._whole.sum(axis=0)
+        weights, second, reach = (total[c] for c in (bins.WEIGHT, bins.SECOND, bins.REACH))
+        root, off = math.sqrt(weights), self._margin_error(weights, reach)
+        slack = self._gamma * root * (math.sqrt(second) + math.sqrt(reach) * step.length)
+        return first - slope + float(turned.sum()) + slack + root * off
+
+
+def _hinge_bin(
+    weight: float, lin: float, slack: float, squares: float, least: float, most: float
+) -> float:
+    """Bound ``sum s max(0, u)`` over rows with ``least <= u <= most``.
+
+    Parameters
+    ----------
+    weight, squares : float
+        ``sum s`` and ``sum s u^2``, from above.
+    lin, slack : float
+        ``sum s u``, give or take the slack.
+    """
+    high, low = lin + slack, lin - slack
+    if least >= 0.0:
+        return max(high, 0.0)
+    best = 0.5 * (high + math.sqrt(weight * squares))
+    if math.isfinite(least):
+        best = min(best, _confined(weight, high, squares, -least))
+    if math.isfinite(most):
+        # max(0, u) = u + max(0, -u), and -u >= -most.
+        best = min(best, high + _confined(weight, -low, squares, most))
+    return max(best, 0.0)
+
+
+def _confined(weight: float, lin: float, squares: float, depth: float) -> float:
+    """Bound ``sum s max(0, u)`` where ``u >= -depth``, from sums that are bounded from above.
+
+    With ``t = u + depth >= 0``, the parabola ``(1 - 2 depth / p) t + (depth / p^2) t^2`` touches
+    ``t - depth`` at p, and for ``p >= 2 depth`` it is nowhere negative: it is above ``max(0, u)``.
+    """
+    # What the sums themselves round is added to them.
+    size = abs(lin) + depth * weight
+    first = lin + depth * weight + 4.0 * UNIT * size
+    second = squares + 2.0 * depth * lin + depth * depth * weight
+    second += 8.0 * UNIT * (squares + 2.0 * depth * size)
+    if first <= 0.0 or second <= 0.0:
+        return 0.0
+    touch = max(2.0 * depth, second / first)
+    return max((1.0 - 2.0 * depth / touch) * first + depth / (touch * touch) * second, 0.0)
+
+
+def _gamma(n: float) -> float:
+    """Relative error of n additions in any order, against the sum of the terms' sizes."""
+    return n * UNIT / (1.0 - min(n * UNIT, 0.5))

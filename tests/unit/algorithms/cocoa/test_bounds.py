@@ -1,0 +1,252 @@
+"""The bound of what absent examples lose is never below the truth, whatever the data."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticml.algorithms.cocoa import bins
+from elasticml.algorithms.cocoa.bins import Plan, plan_statistics
+from elasticml.algorithms.cocoa.bounds import FrozenLoss, trivial_bound
+from elasticml.algorithms.cocoa.statistics import RowMap, add_statistics, row_maxima
+from elasticml.data.chunk import Layout, binary_csr_chunk, csr_chunk, dense_chunk
+from elasticml.data.ngrams import cut_letters, sequence_layout
+from elasticml.errors import ConfigError
+from elasticml.terms import ChunkId
+
+ID = ChunkId("0" * 16, 0, 0)
+KINDS = ("dense", "csr", "binary_csr", "sequence")
+FORMS = ("matrix", "diagonal", "scalar")
+
+
+class Case:
+    """Random rows of one kind in two parts, as chunks and as a dense matrix ``seen`` by a model."""
+
+    def __init__(self, seed, kind, loss, *, weighted=False, mapped="plain", n=40, scale=1.0):
+        rng = np.random.default_rng(seed)
+        d = 24 if kind == "sequence" else 7
+        layout = Layout(kind=kind, n_columns=d)
+        dense = rng.standard_normal((n, d)) * scale * (rng.random((n, d)) < 0.6)
+        letters = rng.integers(0, 2, (n, 4)).astype(np.uint8)
+        if kind == "sequence":
+            layout = sequence_layout("AC", 4, (1, 2))
+            d = layout.n_columns
+        elif kind == "binary_csr":
+            dense = (dense != 0.0).astype(float)
+        y = rng.standard_normal(n) if loss == "squared" else np.where(rng.random(n) < 0.5, 1.0, -1)
+        self.chunks = []
+        for rows in (slice(0, n // 3), slice(n // 3, n)):
+            some = sp.csr_matrix(dense[rows]) if kind != "sequence" else None
+            if kind == "dense":
+                self.chunks.append(dense_chunk(ID, y[rows], dense[rows]))
+            elif kind == "csr":
+                arrays = (some.indptr, some.indices, some.data)
+                self.chunks.append(csr_chunk(ID, y[rows], *arrays, d))
+            elif kind == "binary_csr":
+                self.chunks.append(binary_csr_chunk(ID, y[rows], some.indptr, some.indices, d))
+            else:
+                cut = cut_letters(letters[rows], y[rows], "AC", (1, 2), ID, 10**6)
+                self.chunks.extend(cut)
+        if kind == "sequence":
+            dense = np.zeros((n, d))
+            for i, word in enumerate(letters.astype(int)):
+                dense[i, np.arange(4) * 2 + word] = 1.0
+                dense[i, 8 + np.arange(3) * 4 + word[:-1] * 2 + word[1:]] = 1.0
+        factor = np.exp(rng.standard_normal(d)) if mapped != "plain" else None
+        shift = rng.standard_normal(d) if mapped == "shifted" else None
+        self.rows = RowMap(
+            layout=layout,
+            n_columns=d,
+            factor=factor,
+            shift=shift,
+            constant=0.7 if mapped == "intercept" else 0.0,
+        )
+        f = np.ones(d) if factor is None else factor
+        m = np.zeros(d) if shift is None else shift
+        self.seen = (dense - m) * f
+        if mapped == "intercept":
+            self.seen = np.hstack([self.seen, np.full((n, 1), 0.7)])
+        self.y, self.loss, self.rng = y, loss, rng
+        self.weights = rng.exponential(size=n) if weighted else None
+
+    def down(self, v):
+        f = np.ones(self.rows.n_columns) if self.rows.factor is None else self.rows.factor
+        columns = v[: self.rows.n_columns] * f
+        if not self.rows.has_offset:
+            return columns
+        offset = self.rows.constant * v[-1] if self.rows.constant else 0.0
+        if self.rows.shift is not None:
+            offset -= columns @ self.rows.shift
+        return np.append(columns, offset)
+
+    def statistics(self, plan, v0, chunk):
+        out = plan.zeros()
+        part = self.part(chunk)
+        sign = 1.0 if self.loss == "squared" else self.y[part]
+        margins = sign * (self.seen[part] @ v0)
+        s = None if self.weights is None else self.weights[part]
+        rest = (self.down(v0), self.y[part], margins, s, out)
+        add_statistics(plan, self.rows, self.chunks[chunk], *rest)
+        return out
+
+    def part(self, chunk):
+        first = self.chunks[0].n_rows
+        return slice(0, first) if chunk == 0 else slice(first, None)
+
+    def truth(self, v, part):
+        z = self.seen[part] @ v
+        s = np.ones(len(z)) if self.weights is None else self.weights[part]
+        return math.fsum(s * losses(self.loss, z, self.y[part]))
+
+    def maxima(self):
+        return np.max([row_maxima(chunk, self.rows) for chunk in self.chunks], axis=0)
+
+
+def losses(loss, z, y):
+    if loss == "squared":
+        return 0.5 * (z - y) ** 2
+    room = np.maximum(1.0 - y * z, 0.0)
+    if loss == "logistic":
+        return np.logaddexp(0.0, -y * z)
+    return room if loss == "hinge" else room**2
+
+
+def plan_of(loss, form, n_sent):
+    """The finest plan of a form."""
+    best = plan_statistics(loss, n_sent)
+    return Plan(loss=loss, n_sent=n_sent, form=form, edges=best.edges)
+
+
+def frozen(case, plan, v0, *, cancelled=True):
+    """The second chunk is absent; its statistics are what is left of everybody's."""
+    kept, lost = (case.statistics(plan, v0, chunk) for chunk in (0, 1))
+    whole = {name: kept[name] + lost[name] for name in plan.shapes}
+    absent = {name: whole[name] - kept[name] for name in whole} if cancelled else lost
+    return FrozenLoss(plan, v0, absent, whole, case.maxima(), case.down)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(KINDS),
+    loss=st.sampled_from(bins.LOSSES),
+    form=st.sampled_from(FORMS),
+    mapped=st.sampled_from(("plain", "scaled", "shifted", "intercept")),
+    weighted=st.booleans(),
+    away=st.sampled_from((0.0, 1e-12, 1e-6, 1e-3, 0.03, 0.3, 3.0, 1e3)),
+    scale=st.sampled_from((1e-3, 1.0, 30.0)),
+    size=st.sampled_from((0.0, 0.3, 10.0)),
+)
+def test_the_bound_is_never_below_the_true_loss(
+    seed, kind, loss, form, mapped, weighted, away, scale, size
+):
+    case = Case(seed, kind, loss, weighted=weighted, mapped=mapped, scale=scale)
+    d = case.seen.shape[1]
+    plan = plan_of(loss, form, case.rows.n_sent)
+    v0 = size * case.rng.standard_normal(d)
+    v = v0 + away * case.rng.standard_normal(d)
+    truth = case.truth(v, case.part(1))
+    bound = frozen(case, plan, v0).upper(v)
+    # The truth here is itself rounded: by a few units a row.
+    assert bound >= truth * (1.0 - 1e-14)
+    weight = float(np.sum(case.weights[case.part(1)])) if weighted else case.chunks[1].n_rows
+    norm = case.maxima()[0]
+    y_max = float(np.abs(case.y).max())
+    assert trivial_bound(loss, weight, v, norm, y_max) >= truth * (1.0 - 1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mapped", ["plain", "shifted", "intercept"])
+def test_ridge_is_exact_with_second_moments(kind, mapped):
+    case = Case(3, kind, "squared", weighted=True, mapped=mapped)
+    d = case.seen.shape[1]
+    v0, v = case.rng.standard_normal((2, d))
+    truth = case.truth(v, case.part(1))
+    bound = frozen(case, plan_of("squared", "matrix", case.rows.n_sent), v0).upper(v)
+    # Shifts larger than the columns' spread cost digits.
+    assert bound == pytest.approx(truth, rel=1e-8 if mapped == "shifted" else 1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("loss", bins.LOSSES)
+def test_nothing_is_lost_where_the_model_has_not_moved(loss, form):
+    case = Case(4, "csr", loss)
+    v0 = case.rng.standard_normal(7)
+    bound = frozen(case, plan_of(loss, form, 7), v0).upper(v0)
+    # Only rows within rounding of the hinge cannot be told apart.
+    assert bound == pytest.approx(case.truth(v0, case.part(1)), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_row_maxima_are_the_longest_rows(kind):
+    case = Case(5, kind, "hinge", mapped="shifted")
+    longest = np.linalg.norm(case.seen, axis=1).max()
+    norm, reach, n_rows = case.maxima()
+    assert n_rows == case.chunks[1].n_rows
+    assert longest <= norm <= longest * (1 + 1e-9)
+    assert reach >= norm
+
+
+def test_bins_of_rows_far_from_the_hinge_stay_linear():
+    # Deficits 0.5 and -0.5, and a step that moves no row by more than 0.1: nothing is unknown.
+    x = np.array([[0.5], [1.5]])
+    chunk = dense_chunk(ID, np.ones(2), x)
+    rows = RowMap(layout=chunk.layout, n_columns=1)
+    v0, v = np.array([1.0]), np.array([1.05])
+    for form in ("matrix", "diagonal", "scalar"):
+        plan = plan_of("hinge", form, 1)
+        out = plan.zeros()
+        add_statistics(plan, rows, chunk, v0, np.ones(2), x @ v0, None, out)
+        bound = FrozenLoss(plan, v0, out, out, row_maxima(chunk, rows)).upper(v)
+        assert bound == pytest.approx(1 - 0.5 * 1.05, rel=1e-10)
+
+
+@pytest.mark.parametrize("loss", bins.LOSSES)
+@pytest.mark.parametrize("n_sent", [1, 22, 64, 123, 300, 512, 2000, 16_000, 250_000])
+def test_statistics_fit_the_budget(loss, n_sent):
+    plan = plan_statistics(loss, n_sent)
+    assert plan.size <= bins.BUDGET
+    assert plan.zeros().keys() == plan.shapes.keys()
+
+
+def test_the_form_follows_the_width():
+    forms = {n: plan_statistics("hinge", n).form for n in (64, 123, 400, 1000, 16_000, 300_000)}
+    assert forms == {
+        64: "matrix",
+        123: "matrix",
+        400: "matrix",
+        1000: "diagonal",
+        16_000: "diagonal",
+        300_000: "scalar",
+    }
+    assert plan_statistics("hinge", 123).n_bins == 24
+
+
+def test_a_loss_without_a_bound_is_refused():
+    with pytest.raises(ConfigError, match="'absolute'"):
+        plan_statistics("absolute", 3)
+
+
+def test_statistics_of_chunks_add_up():
+    case = Case(6, "csr", "hinge", weighted=True, mapped="intercept")
+    plan = plan_of("hinge", "matrix", case.rows.n_sent)
+    v0 = case.rng.standard_normal(8)
+    parts = [case.statistics(plan, v0, chunk) for chunk in (0, 1)]
+    moments = parts[0][bins.MOMENTS] + parts[1][bins.MOMENTS]
+    s, m = case.weights, 1.0 - case.y * (case.seen @ v0)
+    x = case.y[:, None] * case.seen
+    assert moments[:, bins.ROWS].sum() == 40
+    assert moments[:, bins.CHUNKS].sum() == 2
+    assert moments[:, bins.WEIGHT].sum() == pytest.approx(s.sum())
+    assert moments[:, bins.FIRST].sum() == pytest.approx((s * m).sum())
+    assert moments[:, bins.SECOND].sum() == pytest.approx((s * m * m).sum())
+    vectors = parts[0][bins.VECTORS] + parts[1][bins.VECTORS]
+    raw = x.copy()
+    raw[:, -1] /= 0.7
+    np.testing.assert_allclose(vectors[:24].sum(0)[:7], (s @ raw)[:7] / case.rows.sent_factor()[:7])
+    np.testing.assert_allclose(vectors[24:].sum(0)[-1], (s * m) @ raw[:, -1])
