@@ -112,7 +112,7 @@ def frozen_loss(run, y, loss="hinge", targets=None):
     dense = run.folded.nnz == n * d
     plan = plan_statistics(loss, d)
     kept = [plan.zeros() for _ in range(MEMBERS)]
-    longest = np.zeros(3)
+    longest = np.zeros(2)
     for member, rows in enumerate(run.members):
         for part in np.array_split(rows, 3):
             some = unfolded(run.folded[part], y[part])

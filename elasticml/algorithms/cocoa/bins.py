@@ -53,7 +53,11 @@ REACH: Final = 5
 ROWS: Final = 6
 #: Number of chunks, in the first bin's row.
 CHUNKS: Final = 7
-N_MOMENTS: Final = 8
+#: Sum over chunks of their number of rows to the power :data:`SIZE_POWER`, in the first bin's row:
+#: its root is not below the largest, and little above it.
+SIZES: Final = 8
+N_MOMENTS: Final = 9
+SIZE_POWER: Final = 8
 
 #: Statistics of at most so many doubles are summed chunk by chunk, which rounds less.
 _STAGED_MAX: Final = 2**18
@@ -120,10 +124,12 @@ class Plan:
         """Whether a chunk's statistics are summed apart before they are added to the others'."""
         return self.size <= _STAGED_MAX
 
-    def additions(self, rows: float, chunks: float, chunk_rows_max: float) -> float:
-        """Bound how many additions a term goes through until it is in the sum over all rows."""
-        within = chunk_rows_max + chunks if self.is_staged else rows + chunks
-        return within + 4.0 * self.n_sent + 20.0
+    def additions(self, moments: F64) -> float:
+        """Bound how many additions a term goes through until it is in these moments' sums."""
+        rows, chunks, sizes = (float(moments[:, c].sum()) for c in (ROWS, CHUNKS, SIZES))
+        if self.is_staged:
+            rows = min(rows, sizes ** (1.0 / SIZE_POWER) + 1.0)
+        return rows + chunks + 4.0 * self.n_sent + 20.0
 
     def zeros(self) -> dict[str, F64]:
         """Return empty sums."""

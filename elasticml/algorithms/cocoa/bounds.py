@@ -101,17 +101,16 @@ class FrozenLoss:
         absent, whole : mapping of ndarray
             Shapes as ``plan.shapes``; ``absent`` may be a signed sum of kept partials, whose
             rounding is measured against ``whole``.
-        row_maxima : ndarray (3,)
+        row_maxima : ndarray (2,)
             See :func:`elasticml.algorithms.cocoa.statistics.row_maxima`.
         down : callable
             From a model (d,) to what is sent (n_sent,); linear.
         """
         self._plan, self._v0, self._down = plan, v0.copy(), down
-        self._row_norm, self._row_reach, chunk_rows_max = (float(value) for value in row_maxima)
+        self._row_norm, self._row_reach = (float(value) for value in row_maxima)
         everybody = whole[bins.MOMENTS]
-        rows, chunks = (float(everybody[:, c].sum()) for c in (bins.ROWS, bins.CHUNKS))
         # Rounding of the sums, and of a single margin.
-        self._gamma = _gamma(_KEPT_SUMS * plan.additions(rows, chunks, chunk_rows_max))
+        self._gamma = _gamma(_KEPT_SUMS * plan.additions(everybody))
         self._gamma_row = _gamma(4.0 * plan.n_sent + 20.0)
         self._moments = absent[bins.MOMENTS].copy()
         self._vectors = absent[bins.VECTORS].copy()

@@ -62,15 +62,15 @@ def row_maxima(chunk: Chunk, rows: RowMap) -> F64:
 
     Returns
     -------
-    ndarray (3,)
-        ``max |x~_i|``; the largest reach, which bounds the terms of a row's products as they are
-        added up; the number of rows. The first two are larger than the truth by at most 1e-9 of it.
+    ndarray (2,)
+        ``max |x~_i|``, and the largest reach, which bounds the terms of a row's products as they
+        are added up. Both are larger than the truth by at most 1e-9 of it.
     """
     if chunk.n_rows == 0:
-        return np.zeros(3)
+        return np.zeros(2)
     squares, reach = _squares(chunk, rows)
     most: F64 = np.sqrt(np.array([squares.max(), reach.max()])) * (1.0 + 1e-12)
-    return np.append(most, float(chunk.n_rows))
+    return most
 
 
 def add_statistics(
@@ -133,6 +133,7 @@ def _add(
     add(bins.REACH, s * reach)
     add(bins.ROWS, np.ones(chunk.n_rows))
     moments[0, bins.CHUNKS] += 1.0
+    moments[0, bins.SIZES] += float(chunk.n_rows) ** bins.SIZE_POWER
     moments[:, bins.SPECTRAL] += _spectral(plan, rows, chunk, at, s, squares)
     signs = np.ones(chunk.n_rows) if plan.loss == "squared" else targets
     _add_vectors(plan, rows, chunk, at, s * signs, slopes, out[bins.VECTORS])
