@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,8 @@ class Worker:
 
     name: str
     held: set[ChunkId] = field(default_factory=set)
-    given: set[ChunkId] = field(default_factory=set)
+    #: Of each chunk that has been computed over: the last exchange that its state here has seen.
+    states: dict[ChunkId, int] = field(default_factory=dict)
     life: Life | None = None
     is_stopped: bool = False
 
@@ -73,6 +74,8 @@ class Life:
         self.id: MemberId | None = None
         self.machine: Member | None = None
         self.owned: tuple[ChunkId, ...] = ()
+        #: The newest order by which each chunk's state came.
+        self.state_orders: dict[ChunkId, int] = {}
         self.shares: dict[ExchangeId, Share] = {}
         self.arrays: dict[int, Sums] = {}
         self.parent: Link | None = None
@@ -120,9 +123,13 @@ class Life:
                 for block in order.blocks:
                     self.later(order, lambda b=block: self.read(b, order.survey))
             case cmd.LoadChunks():
-                self.later(order, lambda: self.loaded(order.chunks, None))
+                self.later(order, lambda: self.loaded(order.chunks))
             case cmd.GiveChunks():
                 self.later(order, lambda: self.give(order))
+            case cmd.CopyChunks():
+                self.later(order, lambda: self.copy(order))
+            case cmd.DropChunks():
+                self.drop(order)
             case cmd.Own():
                 self.own(order)
             case cmd.Rewire():
@@ -151,29 +158,71 @@ class Life:
         self.worker.held.update(c.id for c in chunks)
         self.report(ev.BlockRead(member=self.me, block=block, chunks=chunks))
 
-    def loaded(self, chunks: Sequence[ChunkId], source: MemberId | None) -> None:
+    def loaded(self, chunks: Sequence[ChunkId]) -> None:
         self.worker.held.update(chunks)
-        if source is not None:
-            self.worker.given.difference_update(chunks)
-        self.report(ev.ChunksLoaded(member=self.me, chunks=tuple(chunks), source=source, nbytes=1))
+        self.report(ev.ChunksLoaded(member=self.me, chunks=tuple(chunks), nbytes=1))
+
+    def received(
+        self,
+        order: cmd.GiveChunks | cmd.CopyChunks,
+        bodies: Sequence[ChunkId],
+        states: Mapping[ChunkId, int],
+    ) -> None:
+        """Take a batch in: bodies, then states as far as they are news."""
+        self.worker.held.update(bodies)
+        assert set(order.chunks) <= self.worker.held, f"{self.me} gets states without bodies"
+        for chunk, state in states.items():
+            if chunk not in self.owned and self.state_orders.get(chunk, 0) < order.order:
+                self.worker.states[chunk] = state
+        if isinstance(order, cmd.GiveChunks):
+            for chunk in order.chunks:
+                self.state_orders[chunk] = max(order.order, self.state_orders.get(chunk, 0))
+        self.report(
+            ev.ChunksLoaded(
+                member=self.me,
+                chunks=order.chunks,
+                source=order.member,
+                nbytes=1,
+                order=order.order,
+            )
+        )
 
     def own(self, order: cmd.Own) -> None:
         assert set(order.chunks) <= self.worker.held, f"{self.me} lacks chunks that it shall own"
-        self.worker.held -= self.worker.given - set(order.chunks)
-        self.worker.given.clear()
         self.owned = order.chunks
 
+    def drop(self, order: cmd.DropChunks) -> None:
+        self.worker.held.difference_update(order.chunks)
+        for chunk in order.chunks:
+            self.worker.states.pop(chunk, None)
+        self.report(ev.ChunksDropped(member=self.me, chunks=order.chunks))
+
     def give(self, order: cmd.GiveChunks) -> None:
+        states = {c: self.worker.states[c] for c in order.chunks if c in self.worker.states}
+        self.send_chunks(order, order.bodies, states)
+
+    def copy(self, order: cmd.CopyChunks) -> None:
+        self.send_chunks(order, order.chunks, {})
+
+    def send_chunks(
+        self,
+        order: cmd.GiveChunks | cmd.CopyChunks,
+        bodies: tuple[ChunkId, ...],
+        states: Mapping[ChunkId, int],
+    ) -> None:
         target = self.world.alive(order.target)
         if target is None or target.machine is None or not set(order.chunks) <= self.worker.held:
             failed = ev.MoveFailed(
-                member=self.me, target=order.target, chunks=order.chunks, reason="gone"
+                member=self.me,
+                target=order.target,
+                chunks=order.chunks,
+                reason="gone",
+                order=order.order,
             )
             self.report(failed)
             return
-        self.worker.given.update(order.chunks)
         self.world.post(
-            (self.name, target.name, "chunks"), lambda: target.loaded(order.chunks, self.me)
+            (self.name, target.name, "chunks"), lambda: target.received(order, bodies, states)
         )
 
     # --- the collective -----------------------------------------------------------------------
@@ -210,6 +259,7 @@ class Life:
 
     def compute(self, exchange: ExchangeId) -> None:
         self.shares[exchange].own = Counter(self.owned)
+        self.world.computing(self, exchange)
         self.world.computations[self.me, exchange] += 1
         self.feed(ev.Computed(exchange=exchange))
 
@@ -229,6 +279,7 @@ class Life:
                 contributors=command.contributors,
                 order=command.order,
                 handle=handle,
+                compute_s={self.me: 1.0},
             )
 
         if command.to is None:

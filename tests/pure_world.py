@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.driver import Driver
+from elasticml.control.policy import Policy
 from elasticml.control.settings import Settings
-from elasticml.policies.absence import absence_policy
-from elasticml.terms import MemberId
+from elasticml.policies.defaults import with_defaults
+from elasticml.terms import ChunkId, MemberId
 from tests.pure_member import Life, Sums, Worker, chunks_of_block
 
 #: Who sends, who receives, and on which of their channels; "driver" is an end, too.
@@ -48,10 +49,16 @@ class PureWorld:
         Of the driver; every block has three chunks.
     rounds : int
         Rounds after which the trainer stops.
+    policies : sequence of Policy
+        Beyond those that every job has.
     """
 
-    def __init__(self, settings: Settings, rounds: int = 4) -> None:
-        self.driver = Driver(settings, [absence_policy(settings.absent)])
+    def __init__(
+        self, settings: Settings, rounds: int = 4, policies: Sequence[Policy] = ()
+    ) -> None:
+        self.driver = Driver(
+            settings, with_defaults(settings.absent, policies, holders=settings.holders)
+        )
         self.settings = settings
         self.chunks = {
             c.id: c for block in range(settings.n_blocks) for c in chunks_of_block(block)
@@ -69,6 +76,12 @@ class PureWorld:
         self.refused: list[cmd.Refuse] = []
         #: What the trainer puts in the place of each absent group.
         self.stand_ins: dict[int, Sums] = {}
+        #: The last exchange that each chunk was computed over in, by an owner, without a break.
+        self.states: dict[ChunkId, int] = {}
+        #: What policies have had tuned, asked for, and let go.
+        self.tuned: list[dict[str, Any]] = []
+        self.requested = 0
+        self.given_back: list[MemberId] = []
         self._known: dict[MemberId, Life] = {}
         self._arrivals: dict[int, Life] = {}
         self._numbers = itertools.count(1)
@@ -194,6 +207,32 @@ class PureWorld:
             else:
                 self.join(life.worker.name)
 
+    def computing(self, life: Life, exchange: int) -> None:
+        """Check that an owner has each chunk's newest state, and make it newer."""
+        ledger = self.driver.state.ledger
+        if not self.knows(life):
+            return
+        for chunk in life.owned:
+            if ledger.owner(chunk) == life.me:
+                newest, mine = self.states.get(chunk), life.worker.states.get(chunk)
+                assert newest in (None, mine), f"{life.me} has {mine} of {chunk}, not {newest}"
+                self.states[chunk] = exchange
+            life.worker.states[chunk] = exchange
+
+    def check_stores(self) -> None:
+        """Compare what members hold with the ledger; to be called when nothing is under way."""
+        ledger, dropping = self.driver.state.ledger, self.driver.mobility.dropping
+        for worker in self.workers.values():
+            life = worker.life
+            if life is None or not self.knows(life):
+                continue
+            books = ledger.held.get(life.me, set())
+            assert books <= worker.held, f"{life.me} lacks {books - worker.held}"
+            queues = [q for k, q in self.queues.items() if q and life.name in k]
+            if not queues:
+                assert worker.held == books, f"{life.me} has {worker.held - books} beyond the books"
+                assert life.me not in dropping
+
     # --- the driver's shell -------------------------------------------------------------------
 
     def knows(self, life: Life) -> bool:
@@ -213,6 +252,8 @@ class PureWorld:
             while self._events:
                 for command in self.driver.handle(self._events.popleft(), self.now):
                     self._perform(command)
+                for chunk in [c for c in self.states if self.driver.state.ledger.owner(c) is None]:
+                    del self.states[chunk]  # absent: its state went with its owner
         finally:
             self._handling = False
 
@@ -260,7 +301,12 @@ class PureWorld:
             case cmd.Deliver():
                 self._step_trainer(self._read(command))
             case cmd.Continue():
+                self.tuned.append(dict(command.tuned))
                 self._step_trainer(command.go_on)
+            case cmd.RequestMembers():
+                self.requested += command.count
+            case cmd.ReleaseContainers():
+                self.given_back += command.members
             case cmd.EndJob():
                 self.ended = command
             case cmd.AddRow() | cmd.Detach():

@@ -139,7 +139,8 @@ class LoadChunks(Order):
 class GiveChunks(Order):
     """Send chunks to another member, the state of all first, then bodies; the receiver reports.
 
-    The giver keeps its copies, state and all, until it is told to drop them.
+    The giver keeps its copies, state and all, until it is told to drop them. The receiver takes no
+    state of a chunk that it owns, and none that is of an older order than one it had of that chunk.
     """
 
     target: MemberId

@@ -7,7 +7,7 @@ from elasticml.control.commands import Command, Configure, StartTrainer
 from elasticml.control.events import FactsFixed
 from elasticml.control.loading import Loading
 from elasticml.control.mobility import Mobility
-from elasticml.control.placement import contiguous
+from elasticml.control.placement import contiguous, scattered
 from elasticml.control.rounds import Rounds
 from elasticml.control.state import JobState
 from elasticml.terms import MemberId
@@ -42,6 +42,7 @@ class Dealing:
             state.stage = "reading"
             return self._loading.start(survey=False)
         state.stage = "dealing"
+        state.settle_holders()
         commands: list[Command] = []
         for member in state.living():
             commands += self.configure(member)
@@ -49,8 +50,12 @@ class Dealing:
         members = [m.id for m in state.membership.stage("spare", "active")]
         commands += self._rounds.due_loss("load")
         if members:
-            partitions = state.settings.partitions
-            commands += self._mobility.move(contiguous(chunks, sorted(members), partitions))
+            settings, at = state.settings, sorted(members)
+            commands += self._mobility.move(
+                scattered(chunks, at, settings.seed, settings.partitions)
+                if settings.placement == "random"
+                else contiguous(chunks, at, settings.partitions)
+            )
         return commands + self._mobility.reread() + self.dealt()
 
     def dealt(self) -> list[Command]:

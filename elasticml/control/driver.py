@@ -10,17 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from elasticml.control import events as ev
+from elasticml.control.advising import Advising
 from elasticml.control.boundary import Boundary
-from elasticml.control.commands import (
-    Command,
-    Continue,
-    Dismiss,
-    EndJob,
-    Gathered,
-    Welcome,
-)
+from elasticml.control.commands import Command, Continue, Dismiss, EndJob, Gathered
+from elasticml.control.copying import Copying
 from elasticml.control.dealing import Dealing
 from elasticml.control.exchanging import Exchanging
+from elasticml.control.history import History
 from elasticml.control.invariants import check
 from elasticml.control.liveness import Liveness
 from elasticml.control.loading import Loading
@@ -30,8 +26,8 @@ from elasticml.control.reach import Reach
 from elasticml.control.rounds import Rounds
 from elasticml.control.settings import Settings
 from elasticml.control.state import JobState
+from elasticml.control.turnover import Turnover
 from elasticml.control.waiting import Waiting
-from elasticml.terms import MemberId
 
 #: Invariants are re-derived at every event up to this many members, above at round boundaries.
 FULL_CHECK_MEMBERS_MAX = 64
@@ -58,30 +54,56 @@ class Driver:
         self.members_at_end = 0
         self.state = JobState(settings=settings)
         self.loading = Loading(self.state)
-        self.mobility = Mobility(self.state, policies)
+        self.copying = Copying(self.state)
+        self.mobility = Mobility(self.state, self.copying)
         self.exchanging = Exchanging(self.state)
         self.liveness = Liveness(settings.deadline_s_min)
-        self.rounds = Rounds(self.state)
+        self.history = History(self.state)
+        self.rounds = Rounds(self.state, self.history)
+        self.reach = Reach(self.state)
         #: The trainer's request that has not been started yet.
         self.request: ev.ExchangeRequested | None = None
         self.at_round_start = True
         #: Which of the job's stop rules has ended the rounds.
         self._stop_reason: str | None = None
-        self.boundary = Boundary(self.state, self.mobility, self.rounds, self._release)
+        self.advising = Advising(
+            self.state, self.mobility, self.copying, self.rounds, self.history, policies
+        )
+        self.boundary = Boundary(
+            self.state,
+            self.mobility,
+            self.rounds,
+            self.advising,
+            lambda member, now_s: self.turnover.release(member, now_s),
+        )
         self.waiting = Waiting(self.state, self.mobility, self.rounds, self.boundary)
         self.dealing = Dealing(self.state, self.loading, self.mobility, self.rounds, self.boundary)
+        self.turnover = Turnover(
+            self.state,
+            self.loading,
+            self.mobility,
+            self.copying,
+            self.exchanging,
+            self.rounds,
+            self.history,
+            self.reach,
+            self.dealing,
+        )
         #: The exchange that is asked for has had to wait for absent examples.
         self._stalled = False
-        self.reach = Reach(self.state)
-        self._handlers: dict[type[ev.Event], Callable[[Any, float], list[Command]]] = {
+        self._handlers = self._handler_table()
+
+    def _handler_table(self) -> dict[type[ev.Event], Callable[[Any, float], list[Command]]]:
+        return {
             ev.Ticked: self._ticked,
-            ev.Arrived: self._arrived,
-            ev.Noticed: self._noticed,
-            ev.NoticeWithdrawn: self._withdrawn,
-            ev.Lost: lambda e, now: self._lost(e.member, e.reason, now),
+            ev.Arrived: self.turnover.arrived,
+            ev.Noticed: self.turnover.noticed,
+            ev.NoticeWithdrawn: lambda e, now: self.turnover.withdrawn(e),
+            ev.Lost: lambda e, now: self.turnover.lost(e.member, e.reason, now),
             ev.BlockRead: lambda e, now: self.loading.read(e),
             ev.FactsFixed: lambda e, now: self.dealing.facts_fixed(e),
-            ev.ChunksLoaded: lambda e, now: self.mobility.loaded(e) + self.dealing.dealt(),
+            ev.ChunksLoaded: self._loaded,
+            ev.ChunksDropped: self._quiet(self.mobility.dropped),
             ev.MoveFailed: self._move_failed,
             ev.Attached: lambda e, now: self.state.root.attached(e.child, e.has_model),
             ev.PartialArrived: self._partial,
@@ -94,6 +116,7 @@ class Driver:
             ev.Failed: lambda e, now: self._end("failed", e.reason),
             ev.CancelRequested: lambda e, now: self._end("cancelled", "cancelled"),
             ev.FaultPerformed: self._fault_performed,
+            ev.MembersRefused: self._refused,
         }
 
     def handle(self, event: ev.Event, now_s: float) -> list[Command]:
@@ -139,95 +162,6 @@ class Driver:
             if not queue:
                 return settled
 
-    # --- membership ----------------------------------------------------------------------
-
-    def _arrived(self, event: ev.Arrived, now_s: float) -> list[Command]:
-        state = self.state
-        commands: list[Command] = []
-        former = state.membership.at(event.address)
-        if former is not None:
-            commands += self._lost(former.id, "joined again", now_s)
-        record = state.membership.admit(
-            address=event.address,
-            host=event.host,
-            pid=event.pid,
-            threads=event.threads,
-            slot=event.slot,
-            now_s=now_s,
-        )
-        state.ledger.hold(record.id, event.holdings)
-        self.rounds.arrived()
-        commands += [
-            Welcome(cause=state.cause, member=record.id, arrival=event.arrival),
-            state.record("MemberJoined", member=record.id, host=record.host, pid=record.pid),
-        ]
-        if state.stage in ("dealing", "training"):
-            # While dealing, it may be the first one alive after everybody was lost.
-            commands += self.dealing.configure(record.id) + self.dealing.dealt()
-        elif state.stage in ("surveying", "reading"):
-            commands += self.loading.assign()
-        elif len(state.membership.members) >= state.settings.start_members:
-            state.stage = "surveying" if state.settings.needs_survey else "reading"
-            commands += self.loading.start(survey=state.settings.needs_survey)
-        return commands
-
-    def _noticed(self, event: ev.Noticed, now_s: float) -> list[Command]:
-        record = self.state.membership.members.get(event.member)
-        if record is None:
-            return []
-        told = self.state.record(
-            "MemberNoticed", member=event.member, grace_s=event.grace_s, reason=event.reason
-        )
-        record.deadline_s = now_s + event.grace_s
-        if record.stage == "spare":
-            return [told, *self._release(event.member, now_s)]
-        record.stage = "leaving"
-        return [told]
-
-    def _withdrawn(self, event: ev.NoticeWithdrawn, now_s: float) -> list[Command]:
-        record = self.state.membership.members.get(event.member)
-        if record is None or record.stage != "leaving":
-            return []
-        self.state.stay(record)
-        return [self.state.record("NoticeWithdrawn", member=event.member)]
-
-    def _release(self, member: MemberId, now_s: float) -> list[Command]:
-        """Let a member go that owns nothing."""
-        dismiss = Dismiss(cause=self.state.cause, member=member, reason="released")
-        return [dismiss, *self._lost(member, "noticed", now_s)]
-
-    def _lost(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
-        state = self.state
-        record = state.membership.remove(member)
-        if record is None:
-            return []  # a second word of the same loss
-        state.told.pop(member, None)
-        state.root.peer_lost(member)
-        self.reach.lost(member)
-        chunks = state.ledger.lose(member)
-        self.mobility.lost(member)
-        self.exchanging.lost(member)
-        lost = state.record(
-            "MemberLost", member=member, reason=reason, chunks=len(chunks), pid=record.pid
-        )
-        commands: list[Command] = [lost]
-        if state.stage in ("surveying", "reading"):
-            commands += self.loading.lost(member)
-        if state.stage in ("reading", "dealing"):
-            commands += self.mobility.reread() + self.dealing.dealt()
-        if member in state.parents:
-            state.stale_layout = True
-            commands += state.heal(member)
-        return commands
-
-    def _link_down(self, event: ev.LinkDown, now_s: float) -> list[Command]:
-        self.reach.link_down(event.member, event.peer, now_s)
-        return []
-
-    def _fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
-        dismiss = Dismiss(cause=reason, member=member, reason=reason)
-        return [dismiss, *self._lost(member, reason, now_s)]
-
     # --- the trainer ---------------------------------------------------------------------
 
     def _requested(self, event: ev.ExchangeRequested, now_s: float) -> list[Command]:
@@ -243,7 +177,7 @@ class Driver:
             self.state.record(
                 "ChunksAbsent",
                 group=group.id,
-                chunks=len(group.chunks()),
+                chunks=len(group.chunks),
                 examples=group.rows,
                 members=sorted(group.shares),
             )
@@ -255,7 +189,10 @@ class Driver:
         self.at_round_start = True
         self._stop_reason = self.rounds.stop_reason(now_s)
         go_on = self._stop_reason is None
-        return [*commands, Continue(go_on=go_on, reason=self._stop_reason or "")]
+        if go_on:
+            commands += self.advising.ask(now_s)
+        tuned = self.advising.take_tuned()
+        return [*commands, Continue(go_on=go_on, reason=self._stop_reason or "", tuned=tuned)]
 
     def _trainer_finished(self, event: ev.TrainerFinished, now_s: float) -> list[Command]:
         commands: list[Command] = []
@@ -324,6 +261,7 @@ class Driver:
         if run is None or event.exchange != run.id or event.sender not in run.participants:
             # Too late, or from a new life in the slot of a member that took part.
             return [self.state.root.refuse(event)]
+        self.history.computed(event.exchange, event.compute_s)
         return self.state.root.partial(event) + self.rounds.due_loss("reduce")
 
     def _deliver(self, now_s: float) -> list[Command]:
@@ -341,17 +279,14 @@ class Driver:
 
     def _ticked(self, event: ev.Ticked, now_s: float) -> list[Command]:
         commands, stuck = self.exchanging.ticked(now_s)
-        awaited = self.loading.awaited() | self.mobility.awaited()
+        awaited = self.loading.awaited() | self.mobility.awaited() | self.copying.awaited()
         questions, mute = self.liveness.ticked(awaited, self.state.membership.members, now_s)
         commands += questions
         for member in [*stuck, *mute]:
-            commands += self._fence(member, "deadline", now_s)
+            commands += self.turnover.fence(member, "deadline", now_s)
         for member in self.reach.unreachable(now_s):
-            commands += self._fence(member, "unreachable", now_s)
-        for record in self.state.membership.stage("leaving"):
-            if record.deadline_s is not None and now_s > record.deadline_s + 60.0:
-                # The notice has lapsed: whoever gave it has changed their mind.
-                self.state.stay(record)
+            commands += self.turnover.fence(member, "unreachable", now_s)
+        self.turnover.lapsed(now_s)
         seconds = self.state.settings.seconds_max
         waits = self.state.stage == "training" and not self.state.membership.working()
         if seconds is not None and now_s > seconds and waits:
@@ -360,7 +295,21 @@ class Driver:
 
     def _move_failed(self, event: ev.MoveFailed, now_s: float) -> list[Command]:
         self.liveness.suspect(event.target)
-        return self.mobility.failed(event, now_s) + self.dealing.dealt()
+        commands = self.mobility.failed(event, now_s) + self.copying.failed(event, now_s)
+        return commands + self.dealing.dealt()
+
+    def _link_down(self, event: ev.LinkDown, now_s: float) -> list[Command]:
+        self.reach.link_down(event.member, event.peer, now_s)
+        return []
+
+    def _loaded(self, event: ev.ChunksLoaded, now_s: float) -> list[Command]:
+        commands = self.mobility.loaded(event) + self.copying.loaded(event)
+        return commands + self.dealing.dealt()
+
+    def _refused(self, event: ev.MembersRefused, now_s: float) -> list[Command]:
+        state = self.state
+        state.requested = max(0, state.requested - event.count)
+        return [state.record("MembersRefused", count=event.count, reason=event.reason)]
 
     def _fault_performed(self, event: ev.FaultPerformed, now_s: float) -> list[Command]:
         self.rounds.performed(event)

@@ -25,8 +25,6 @@ from elasticml.terms import ExchangeId, Generation, Mask, MemberId
 
 #: Rounds whose duration counts for an operation's running median.
 DURATIONS_KEPT = 50
-#: A member that says it is computing is not called stuck before its operation has a median.
-MEDIAN_FACTOR = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +87,8 @@ class Exchanging:
             self._fetched = []
         state.last_exchange = ExchangeId(state.last_exchange + 1)
         median = self.median_s(request.operation)
-        wait = max(state.settings.deadline_s_min, MEDIAN_FACTOR * (median or 0.0))
+        factor = state.settings.stuck_factor
+        wait = max(state.settings.deadline_s_min, factor * (median or 0.0))
         self.running = Running(
             id=state.last_exchange,
             generation=state.generation,
@@ -121,8 +120,10 @@ class Exchanging:
         if run.asked_s is None:
             run.asked_s = now_s
             return [AskStatus(cause="deadline", member=m, exchange=run.id) for m in late], []
-        if now_s < run.asked_s + state.settings.status_s_max:
+        # Who sets a short deadline does not want to wait long for answers either.
+        if now_s < run.asked_s + min(state.settings.status_s_max, state.settings.deadline_s_min):
             return [], []
+        # Before its operation has a median, a member that says it is computing is not stuck.
         known = self.median_s(run.request.operation) is not None
         stuck = []
         for member in late:

@@ -51,11 +51,21 @@ def _transfers(driver: Driver) -> None:
     ledger, run = driver.state.ledger, driver.exchanging.running
     if run is not None and (driver.mobility.moves or driver.mobility.rereading):
         raise LocalProtocolError(f"exchange {run.id} runs while chunks change their owner")
-    for chunk, (source, target) in driver.mobility.moves.items():
+    for chunk, move in driver.mobility.moves.items():
+        source, target = move.source, move.target
         if ledger.owner(chunk) != source:
             raise LocalProtocolError(f"chunk {chunk} moves from {source}, which does not own it")
         if target not in driver.state.membership.members:
             raise LocalProtocolError(f"chunk {chunk} moves to {target}, which is gone")
+        if not move.has_body and not ledger.holds(target, chunk):
+            raise LocalProtocolError(f"chunk {chunk} moves to {target} without its body")
+    for chunk, copy in driver.copying.under_way.items():
+        if not {copy.source, copy.target} <= driver.state.membership.members.keys():
+            raise LocalProtocolError(f"chunk {chunk} is copied from or to somebody who is gone")
+    for member, chunks in driver.mobility.dropping.items():
+        kept = [c for c in chunks if ledger.holds(member, c)]
+        if kept:
+            raise LocalProtocolError(f"{member} drops {kept[0]} and is said to hold it")
     for group, owners in driver.mobility.returning.items():
         if group not in ledger.groups:
             raise LocalProtocolError(f"group {group} returns and is not absent")

@@ -25,15 +25,13 @@ class Group:
     #: What each vanished member owned.
     shares: Mapping[MemberId, tuple[ChunkId, ...]]
     rows: int
+    #: All chunks of the shares, ascending.
+    chunks: tuple[ChunkId, ...]
 
     @property
     def size(self) -> int:
         """|Q|: how many members' worth of chunks is absent."""
         return len(self.shares)
-
-    def chunks(self) -> list[ChunkId]:
-        """All chunks of the group, ascending."""
-        return sorted(c for share in self.shares.values() for c in share)
 
 
 class Ledger:
@@ -56,6 +54,7 @@ class Ledger:
         self.total_rows = 0
         self._owner: dict[ChunkId, MemberId] = {}
         self._rows: dict[MemberId, int] = {}
+        self._held_bytes: dict[MemberId, int] = {}
         self._next_group = 1
         self._reported: tuple[GroupId, frozenset[ChunkId]] | None = None
 
@@ -75,17 +74,21 @@ class Ledger:
     def hold(self, member: MemberId, chunks: Iterable[ChunkId]) -> None:
         """Enter copies that a member has; unknown chunks are of another job and are skipped."""
         for chunk in chunks:
-            if chunk in self.info:
+            if chunk in self.info and member not in self.holders[chunk]:
                 self.holders[chunk].add(member)
                 self.held.setdefault(member, set()).add(chunk)
+                nbytes = self._held_bytes.get(member, 0) + self.info[chunk].nbytes
+                self._held_bytes[member] = nbytes
 
     def release(self, member: MemberId, chunks: Iterable[ChunkId]) -> None:
         """Strike copies that a member has dropped; it must not own them."""
         for chunk in chunks:
             if self._owner.get(chunk) == member:
                 raise LocalProtocolError(f"{member} dropped chunk {chunk}, which it owns")
-            self.holders[chunk].discard(member)
-            self.held.get(member, set()).discard(chunk)
+            if member in self.holders[chunk]:
+                self.holders[chunk].discard(member)
+                self.held[member].discard(chunk)
+                self._held_bytes[member] -= self.info[chunk].nbytes
 
     def owner(self, chunk: ChunkId) -> MemberId | None:
         """Owner of a chunk, or None while it is absent."""
@@ -108,6 +111,14 @@ class Ledger:
     def rows_of(self, member: MemberId) -> int:
         """Examples that a member owns."""
         return self._rows.get(member, 0)
+
+    def holds(self, member: MemberId, chunk: ChunkId) -> bool:
+        """Whether a member has a copy of a chunk's body."""
+        return member in self.holders.get(chunk, ())
+
+    def held_bytes(self, member: MemberId) -> int:
+        """Bytes of the bodies that a member holds, owned or not."""
+        return self._held_bytes.get(member, 0)
 
     def rows(self, chunks: Iterable[ChunkId]) -> int:
         """Examples in these chunks."""
@@ -135,6 +146,7 @@ class Ledger:
             del self._owner[chunk]
         for chunk in self.held.pop(member, ()):
             self.holders[chunk].discard(member)
+        self._held_bytes.pop(member, None)
         self._rows.pop(member, None)
         if chunks:
             self.open[member] = set(chunks)
@@ -182,15 +194,16 @@ class Ledger:
         self.open = {m: c for m, c in self.open.items() if m not in shares}
         for member in shares:
             self.last_versions.pop(member, None)
-        group = Group(id=group_id, shares=shares, rows=self.rows(chunks))
+        absent = tuple(sorted(c for share in shares.values() for c in share))
+        group = Group(id=group_id, shares=shares, rows=self.rows(absent), chunks=absent)
         self.groups[group_id] = group
         return group
 
     def readmit(self, group_id: GroupId, owners: Mapping[ChunkId, MemberId]) -> Group:
         """End a group's absence: every chunk of it gets an owner that holds it."""
         group = self.groups[group_id]
-        chunks = group.chunks()
-        if sorted(owners) != chunks:
+        chunks = group.chunks
+        if tuple(sorted(owners)) != chunks:
             raise LocalProtocolError(f"group {group_id} must come back whole")
         for chunk in chunks:
             if owners[chunk] not in self.holders[chunk]:
@@ -221,11 +234,14 @@ class Ledger:
                 places[chunk].append(f"owner {member}")
                 if member not in self.holders[chunk] or self._owner.get(chunk) != member:
                     raise LocalProtocolError(f"owner {member} of {chunk} is not in the books")
+        for member, chunks in self.held.items():
+            if sum(self.info[c].nbytes for c in chunks) != self.held_bytes(member):
+                raise LocalProtocolError(f"bytes that {member} holds do not add up")
         for member, chunks in self.open.items():
             for chunk in chunks:
                 places[chunk].append(f"open, of {member}")
         for group in self.groups.values():
-            for chunk in group.chunks():
+            for chunk in group.chunks:
                 places[chunk].append(f"group {group.id}")
         for chunk, where in places.items():
             if len(where) != 1:

@@ -26,6 +26,10 @@ class MemberRecord:
     deadline_s: float | None = None
     #: It has been told the facts about the data and has a solver.
     configured: bool = False
+    #: It is to be emptied and let go, its container given back.
+    is_retiring: bool = False
+    #: Memory for chunk bodies; None where there is no limit.
+    limit_bytes: int | None = None
 
 
 class Membership:
@@ -45,6 +49,7 @@ class Membership:
         threads: int,
         slot: int | None,
         now_s: float,
+        limit_bytes: int | None = None,
     ) -> MemberRecord:
         """Give a newcomer an id: its former slot where that is free, else the lowest free one."""
         taken = {m.slot for m in self.members}
@@ -59,6 +64,7 @@ class Membership:
             pid=pid,
             threads=threads,
             joined_s=now_s,
+            limit_bytes=limit_bytes,
         )
         self.members[record.id] = record
         return record

@@ -1,12 +1,14 @@
-"""Chunks on the move: groups that return, newcomers that get a share, leavers that are emptied."""
+"""Chunks that change their owner: moves, groups that return, and copies that are dropped for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from elasticml.control.commands import Command, GiveChunks, LoadChunks
-from elasticml.control.events import ChunksLoaded, MoveFailed
-from elasticml.control.policy import GroupView, MemberView, Policy, Readmit, View
+from elasticml.control.commands import Command, DropChunks, GiveChunks, LoadChunks
+from elasticml.control.copying import Copying
+from elasticml.control.events import ChunksDropped, ChunksLoaded, MoveFailed
+from elasticml.control.ledger import Group
 from elasticml.control.state import JobState
 from elasticml.terms import ChunkId, GroupId, MemberId
 
@@ -16,89 +18,130 @@ BATCH = 16
 MOVE_PAUSE_S = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """A chunk on its way to a new owner."""
+
+    source: MemberId
+    target: MemberId
+    #: A report of another order says nothing about this one.
+    order: int
+    has_body: bool
+
+
 class Mobility:
     """Pending transfers; the ledger commits a new owner only when it has acknowledged."""
 
-    def __init__(self, state: JobState, policies: Iterable[Policy]) -> None:
+    def __init__(self, state: JobState, copying: Copying) -> None:
         self.state = state
-        self.policies = tuple(policies)
-        #: Moves under way: chunk -> (from, to).
-        self.moves: dict[ChunkId, tuple[MemberId, MemberId]] = {}
+        self.copying = copying
+        #: Moves under way.
+        self.moves: dict[ChunkId, Transfer] = {}
         #: Groups being brought back: what each chunk's new owner will be.
         self.returning: dict[GroupId, dict[ChunkId, MemberId]] = {}
         #: Chunks of returning groups that have not been acknowledged.
         self.loading: dict[GroupId, set[ChunkId]] = {}
+        #: Returning groups whose bodies are all where they shall be: the round waits for them.
+        self.at_hand: set[GroupId] = set()
         #: Chunks without owner before the first round, being read again: chunk -> reader.
         self.rereading: dict[ChunkId, MemberId] = {}
+        #: Copies that members have been told to drop and have not reported as dropped.
+        self.dropping: dict[MemberId, set[ChunkId]] = {}
         self.absent_since_s: dict[GroupId, float] = {}
         #: No move is begun before this time.
         self.next_move_s = 0.0
 
     # --- moves between living members -----------------------------------------------------------
 
-    def move(self, targets: dict[ChunkId, MemberId]) -> list[Command]:
-        """Order chunks from their owners to other members, in batches, peer to peer."""
+    def move(self, targets: Mapping[ChunkId, MemberId]) -> list[Command]:
+        """Order chunks from their owners to other members, in batches, peer to peer.
+
+        Left out is what cannot be now: chunks that are absent or on the move, targets that are gone
+        or still drop their copy, and bodies that do not fit the target; of it others are told to
+        drop copies, so that the next attempt fits.
+        """
+        ledger, living = self.state.ledger, self.state.membership.members
+        room = _Room(self)
         batches: dict[tuple[MemberId, MemberId], list[ChunkId]] = {}
         for chunk in sorted(targets):
-            source = self.state.ledger.owner(chunk)
-            if source is None or source == targets[chunk] or chunk in self.moves:
+            source, target = ledger.owner(chunk), targets[chunk]
+            if source is None or source == target or chunk in self.moves:
                 continue
-            self.moves[chunk] = (source, targets[chunk])
-            batches.setdefault((source, targets[chunk]), []).append(chunk)
+            if target not in living or chunk in self.dropping.get(target, ()):
+                continue
+            if ledger.holds(target, chunk) or room.takes(target, ledger.info[chunk].nbytes):
+                batches.setdefault((source, target), []).append(chunk)
         commands: list[Command] = []
         for (source, target), chunks in batches.items():
-            address = self.state.membership.members[target].address
             for k in range(0, len(chunks), BATCH):
-                commands.append(
-                    GiveChunks(
-                        cause=self.state.cause,
-                        member=source,
-                        target=target,
-                        address=address,
-                        chunks=tuple(chunks[k : k + BATCH]),
-                    )
-                )
+                commands.append(self._give(source, target, chunks[k : k + BATCH]))
+        for member, nbytes in room.lacking.items():
+            commands += self._make_room(member, nbytes)
         return commands
+
+    def _give(self, source: MemberId, target: MemberId, chunks: list[ChunkId]) -> GiveChunks:
+        ledger, order = self.state.ledger, self.state.next_order()
+        bodies = tuple(c for c in chunks if not ledger.holds(target, c))
+        for chunk in chunks:
+            self.moves[chunk] = Transfer(
+                source=source, target=target, order=order, has_body=chunk in bodies
+            )
+        return GiveChunks(
+            cause=self.state.cause,
+            member=source,
+            target=target,
+            address=self.state.membership.members[target].address,
+            chunks=tuple(chunks),
+            bodies=bodies,
+            order=order,
+        )
 
     def loaded(self, event: ChunksLoaded) -> list[Command]:
         """Commit what a member acknowledges: it holds these chunks now."""
         ledger = self.state.ledger
         if event.member not in self.state.membership.members:
             return []
-        ledger.hold(event.member, event.chunks)
-        moved = []
-        for chunk in event.chunks:
+        # What it drops it had before it was told to: the two reports come in their order.
+        came = [c for c in event.chunks if c not in self.dropping.get(event.member, ())]
+        ledger.hold(event.member, came)
+        moved: dict[MemberId, list[ChunkId]] = {}
+        for chunk in came:
             move = self.moves.get(chunk)
-            if move is not None and move[1] == event.member:
+            is_of = move is not None and event.order == move.order
+            if move is not None and is_of and move.target == event.member:
                 del self.moves[chunk]
                 ledger.move(chunk, event.member)
-                ledger.release(move[0], [chunk])
                 self.state.stale_layout = True
-                moved.append(chunk)
+                moved.setdefault(move.source, []).append(chunk)
             if self.rereading.get(chunk) == event.member:
                 del self.rereading[chunk]
                 self._reown(chunk, event.member)
             for group, owners in self.returning.items():
                 if owners.get(chunk) == event.member:
                     self.loading[group].discard(chunk)
-        if not moved:
-            return []
-        return [
-            self.state.record(
-                "ChunksMoved",
-                source=event.source,
-                target=event.member,
-                chunks=len(moved),
-                examples=ledger.rows(moved),
-                bytes=event.nbytes,
-                seconds=event.seconds,
+        commands: list[Command] = []
+        for source, chunks in moved.items():
+            commands.append(
+                self.state.record(
+                    "ChunksMoved",
+                    source=source,
+                    target=event.member,
+                    chunks=len(chunks),
+                    examples=ledger.rows(chunks),
+                    bytes=event.nbytes,
+                    seconds=event.seconds,
+                )
             )
-        ]
+            commands += self.drop(source, [c for c in chunks if self._is_surplus(c)])
+        return commands
 
     def failed(self, event: MoveFailed, now_s: float) -> list[Command]:
         """Leave chunks that could not be sent with their owner, for now."""
         for chunk in event.chunks:
-            if self.moves.get(chunk) == (event.member, event.target):
+            move = self.moves.get(chunk)
+            if move is None or (move.source, move.target) != (event.member, event.target):
+                continue
+            if event.order == move.order:
                 del self.moves[chunk]
                 self.next_move_s = now_s + MOVE_PAUSE_S
         return [
@@ -118,11 +161,81 @@ class Mobility:
         """
         self.moves.clear()
         self.rereading.clear()
+        self.at_hand.clear()
+
+    def bytes_to(self) -> dict[MemberId, int]:
+        """Bytes on their way to members that will own them, or that are being dropped there."""
+        info = self.state.ledger.info
+        coming: dict[MemberId, int] = {}
+        for chunk, move in self.moves.items():
+            if move.has_body:
+                coming[move.target] = coming.get(move.target, 0) + info[chunk].nbytes
+        for group, missing in self.loading.items():
+            for chunk in missing:
+                target = self.returning[group][chunk]
+                if not self.state.ledger.holds(target, chunk):
+                    coming[target] = coming.get(target, 0) + info[chunk].nbytes
+        for member, chunks in self.dropping.items():
+            coming[member] = coming.get(member, 0) + sum(info[c].nbytes for c in chunks)
+        return coming
+
+    # --- copies that are not owned --------------------------------------------------------------
+
+    def _is_surplus(self, chunk: ChunkId) -> bool:
+        """Whether more stay who hold a body than the job wants."""
+        members, holders = self.state.membership.members, self.state.ledger.holders[chunk]
+        staying = sum(members[m].stage != "leaving" for m in holders)
+        return staying > max(self.state.holders, 1)
+
+    def is_spare_copy(self, member: MemberId, chunk: ChunkId) -> bool:
+        """Whether a member may drop a chunk: another has it, and nothing counts on this copy."""
+        ledger = self.state.ledger
+        if not ledger.holds(member, chunk) or ledger.owner(chunk) == member:
+            return False
+        if len(ledger.holders[chunk]) < 2 or self.copying.is_source(member, chunk):
+            return False
+        move = self.moves.get(chunk)
+        if move is not None and member in (move.source, move.target):
+            return False
+        if self.rereading.get(chunk) == member:
+            return False
+        return all(owners.get(chunk) != member for owners in self.returning.values())
+
+    def drop(self, member: MemberId, chunks: Iterable[ChunkId]) -> list[Command]:
+        """Have a member drop its copies, as far as it may; nobody counts on them from now on."""
+        dropped = [c for c in chunks if self.is_spare_copy(member, c)]
+        if not dropped:
+            return []
+        self.state.ledger.release(member, dropped)
+        self.dropping.setdefault(member, set()).update(dropped)
+        return [DropChunks(cause=self.state.cause, member=member, chunks=tuple(dropped))]
+
+    def dropped(self, event: ChunksDropped) -> None:
+        """Note that copies are gone: they may be sent there again."""
+        pending = self.dropping.get(event.member)
+        if pending is not None:
+            pending.difference_update(event.chunks)
+            if not pending:
+                del self.dropping[event.member]
+
+    def _make_room(self, member: MemberId, nbytes: int) -> list[Command]:
+        info = self.state.ledger.info
+        freed, chosen = sum(info[c].nbytes for c in self.dropping.get(member, ())), []
+        for chunk in sorted(self.state.ledger.held.get(member, ())):
+            if freed >= nbytes:
+                break
+            if self.is_spare_copy(member, chunk):
+                chosen.append(chunk)
+                freed += info[chunk].nbytes
+        return self.drop(member, chosen)
 
     # --- chunks that were lost ------------------------------------------------------------------
 
     def reread(self, readers_max: int | None = None) -> list[Command]:
-        """Have chunks that lost their owner read again on others, by no more than so many."""
+        """Have chunks that lost their owner read again on others, by no more than so many.
+
+        Whoever has a body already comes first.
+        """
         ledger = self.state.ledger
         missing = [
             c for chunks in ledger.open.values() for c in sorted(chunks) if c not in self.rereading
@@ -134,10 +247,14 @@ class Mobility:
         rows = {m: ledger.rows_of(m) for m in readers}
         given: dict[MemberId, list[ChunkId]] = {}
         for chunk in missing:
-            reader = min(rows, key=lambda m: (rows[m], m))
+            among = [m for m in readers if ledger.holds(m, chunk)] or readers
+            reader = min(among, key=lambda m: (rows[m], m))
             rows[reader] += ledger.info[chunk].rows
             self.rereading[chunk] = reader
             given.setdefault(reader, []).append(chunk)
+        return self._load(given)
+
+    def _load(self, given: Mapping[MemberId, Collection[ChunkId]]) -> list[Command]:
         return [
             LoadChunks(cause=self.state.cause, member=m, chunks=tuple(chunks))
             for m, chunks in given.items()
@@ -155,76 +272,25 @@ class Mobility:
                 ledger.adopt(chunk, member)
                 self.state.stale_layout = True
 
-    def view(self, now_s: float) -> View:
-        """Show the policies what they may see."""
-        promised = {m for owners in self.returning.values() for m in owners.values()}
-        membership, ledger = self.state.membership, self.state.ledger
-
-        def seen(stage: str) -> tuple[MemberView, ...]:
-            records = membership.stage("spare" if stage == "spare" else "active")
-            return tuple(
-                MemberView(id=m.id, host=m.host, rows=ledger.rows_of(m.id))
-                for m in records
-                if stage != "spare" or (m.id not in promised and m.configured)
-            )
-
-        return View(
-            now_s=now_s,
-            round=self.state.round,
-            groups=tuple(
-                GroupView(
-                    id=g.id,
-                    former=tuple(sorted(g.shares)),
-                    rows=g.rows,
-                    absent_since_s=self.absent_since_s.get(g.id, now_s),
-                )
-                for g in ledger.groups.values()
-                if g.id not in self.returning
-            ),
-            spares=seen("spare"),
-            working=seen("working"),
-        )
-
-    def readmit(self, now_s: float) -> list[Command]:
-        """Ask the policies which groups to bring back, and have their chunks loaded."""
-        commands: list[Command] = []
-        for policy in self.policies:
-            for suggestion in policy.suggest(self.view(now_s)):
-                if not isinstance(suggestion, Readmit):
-                    continue
-                group = self.state.ledger.groups.get(suggestion.group)
-                living = self.state.membership.members
-                if group is None or group.id in self.returning:
-                    continue
-                if not all(t in living for t in suggestion.targets):
-                    continue
-                owners: dict[ChunkId, MemberId] = {}
-                for k, former in enumerate(sorted(group.shares)):
-                    target = suggestion.targets[k % len(suggestion.targets)]
-                    owners.update(dict.fromkeys(group.shares[former], target))
-                self.returning[group.id] = owners
-                self.loading[group.id] = set(owners)
-                commands.append(
-                    self.state.record(
-                        "GroupReadmitted",
-                        group=group.id,
-                        members=suggestion.targets,
-                        why=suggestion.why,
-                    )
-                )
-                for target in dict.fromkeys(suggestion.targets):
-                    chunks = tuple(c for c in sorted(owners) if owners[c] == target)
-                    commands.append(
-                        LoadChunks(cause=self.state.cause, member=target, chunks=chunks)
-                    )
-        return commands
+    def readmit(self, group: Group, owners: dict[ChunkId, MemberId]) -> list[Command]:
+        """Have the chunks of an absent group loaded by those who shall own them."""
+        ledger = self.state.ledger
+        self.returning[group.id] = owners
+        self.loading[group.id] = set(owners)
+        if all(ledger.holds(target, chunk) for chunk, target in owners.items()):
+            self.at_hand.add(group.id)
+        loads: dict[MemberId, list[ChunkId]] = {}
+        for chunk in sorted(owners):
+            loads.setdefault(owners[chunk], []).append(chunk)
+        return self._load(loads)
 
     def commit_returns(self, now_s: float) -> list[Command]:
-        """At a round boundary: groups whose chunks are all there take part again."""
+        """End the absence of every group that is complete again."""
         commands: list[Command] = []
         for group_id in [g for g, missing in self.loading.items() if not missing]:
             owners = self.returning.pop(group_id)
             del self.loading[group_id]
+            self.at_hand.discard(group_id)
             group = self.state.ledger.readmit(group_id, owners)
             since = self.absent_since_s.pop(group_id, now_s)
             self.state.stale_layout = True
@@ -240,17 +306,53 @@ class Mobility:
             )
         return commands
 
+    # --- both -----------------------------------------------------------------------------------
+
     def awaited(self) -> set[MemberId]:
         """Members that shall send, receive or read chunks."""
-        members = {m for move in self.moves.values() for m in move}
+        members = {m for move in self.moves.values() for m in (move.source, move.target)}
         members |= set(self.rereading.values())
         for group, missing in self.loading.items():
             members |= {self.returning[group][chunk] for chunk in missing}
         return members
 
+    def is_target(self, member: MemberId) -> bool:
+        """Whether chunks are on their way to a member that will own them."""
+        return any(move.target == member for move in self.moves.values())
+
     def lost(self, member: MemberId) -> None:
         """Forget transfers from and to a vanished member; its groups are readmitted anew."""
-        self.moves = {c: m for c, m in self.moves.items() if member not in m}
+        self.moves = {
+            c: move for c, move in self.moves.items() if member not in (move.source, move.target)
+        }
         self.rereading = {c: m for c, m in self.rereading.items() if m != member}
+        self.dropping.pop(member, None)
         for group in [g for g, owners in self.returning.items() if member in owners.values()]:
             del self.returning[group], self.loading[group]
+            self.at_hand.discard(group)
+
+
+class _Room:
+    """Memory that targets have left while moves are being chosen."""
+
+    def __init__(self, mobility: Mobility) -> None:
+        self._state = mobility.state
+        self._coming = mobility.bytes_to()
+        self._copying = mobility.copying
+        self._left: dict[MemberId, int] = {}
+        #: Bytes that did not fit.
+        self.lacking: dict[MemberId, int] = {}
+
+    def takes(self, member: MemberId, nbytes: int) -> bool:
+        """Set memory of a member aside, where it has any left."""
+        limit = self._state.membership.members[member].limit_bytes
+        if limit is None or self._state.stage != "training":
+            return True
+        if member not in self._left:
+            here = self._state.ledger.held_bytes(member) + self._coming.get(member, 0)
+            self._left[member] = limit - here - self._copying.bytes_to(member)
+        if self._left[member] < nbytes:
+            self.lacking[member] = self.lacking.get(member, 0) + nbytes
+            return False
+        self._left[member] -= nbytes
+        return True

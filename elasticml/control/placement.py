@@ -1,10 +1,11 @@
-"""Where chunks go: pure arithmetic on rows and members, without a ledger and without chance."""
+"""Where chunks go: pure arithmetic on rows and members, without a ledger; chance is a seed."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from elasticml.control.chance import shuffled
 from elasticml.terms import ChunkId, ChunkInfo, MemberId
 
 
@@ -16,11 +17,31 @@ def contiguous(
     A chunk goes to the partition in whose stretch its middle example lies, and with it to the
     member of that partition; without ``partitions`` there is one to a member.
     """
-    total = sum(c.rows for c in chunks)
+    return _stretches(sorted(chunks, key=lambda c: c.id), members, partitions)
+
+
+def scattered(
+    chunks: Sequence[ChunkInfo],
+    members: Sequence[MemberId],
+    seed: int,
+    partitions: int | None = None,
+) -> dict[ChunkId, MemberId]:
+    """Deal chunks in an order drawn from the seed, as many examples to each member.
+
+    With ``partitions`` each of them is a random part of the examples, and a member has whole ones.
+    """
+    order = shuffled(sorted(chunks, key=lambda c: c.id), seed)
+    return _stretches(order, members, partitions)
+
+
+def _stretches(
+    order: Sequence[ChunkInfo], members: Sequence[MemberId], partitions: int | None
+) -> dict[ChunkId, MemberId]:
+    total = sum(c.rows for c in order)
     n_parts = partitions or len(members)
     target: dict[ChunkId, MemberId] = {}
     before = 0
-    for chunk in sorted(chunks, key=lambda c: c.id):
+    for chunk in order:
         middle = before + chunk.rows / 2
         part = min(int(middle * n_parts / total), n_parts - 1) if total else 0
         target[chunk.id] = members[part * len(members) // n_parts]
@@ -29,13 +50,36 @@ def contiguous(
 
 
 def to_emptiest(
-    chunks: Sequence[ChunkInfo], rows: Mapping[MemberId, int]
+    chunks: Sequence[ChunkInfo],
+    rows: Mapping[MemberId, int],
+    holders: Mapping[ChunkId, Collection[MemberId]] | None = None,
 ) -> dict[ChunkId, MemberId]:
-    """Hand chunks out one by one, each to whoever has the fewest examples by then."""
-    heap = [(n, m) for m, n in rows.items()]
-    heapq.heapify(heap)
+    """Hand chunks out one by one, each to whoever has the fewest examples by then.
+
+    Chunks with a copy among the members come first and go to their emptiest holder: only their
+    state has to travel.
+
+    Parameters
+    ----------
+    chunks : sequence of ChunkInfo
+    rows : mapping
+        The members, and how many examples each has.
+    holders : mapping, optional
+        Who has a copy of each chunk's body.
+    """
+    load = dict(rows)
     target: dict[ChunkId, MemberId] = {}
+    rest: list[ChunkInfo] = []
     for chunk in sorted(chunks, key=lambda c: c.id):
+        among = [m for m in (holders or {}).get(chunk.id, ()) if m in load]
+        if not among:
+            rest.append(chunk)
+            continue
+        member = target[chunk.id] = min(among, key=lambda m: (load[m], m))
+        load[member] += chunk.rows
+    heap = [(n, m) for m, n in load.items()]
+    heapq.heapify(heap)
+    for chunk in rest:
         n, member = heap[0]
         target[chunk.id] = member
         # A chunk without examples counts, too, so that they do not all go to one member.
@@ -44,37 +88,71 @@ def to_emptiest(
 
 
 def to_newcomers(
-    owned: Mapping[MemberId, Sequence[ChunkInfo]], newcomers: Sequence[MemberId]
+    owned: Mapping[MemberId, Sequence[ChunkInfo]],
+    newcomers: Sequence[MemberId],
+    keys: Sequence[int] = (),
+    held: Mapping[MemberId, Collection[ChunkId]] | None = None,
 ) -> dict[ChunkId, MemberId]:
-    """Take chunks from the fullest members until the newcomers have an equal share.
+    """Take chunks at random from the fullest members until the newcomers have an equal share.
 
-    A move is made only where it narrows the difference between the two members.
+    A move is made only where it narrows the difference between the two members. What a newcomer
+    holds already, from an earlier life or as a copy, goes to it before anything else.
+
+    Source: the uni-task paper's elastic scaling; deviation: what is held goes first.
+
+    Parameters
+    ----------
+    owned : mapping
+        What each member owns that gives.
+    newcomers : sequence of MemberId
+    keys : sequence of int
+        What chance depends on: a seed, a round.
+    held : mapping, optional
+        Chunks whose body each newcomer has.
     """
     rows = {m: sum(c.rows for c in chunks) for m, chunks in owned.items()}
     rows.update(dict.fromkeys(newcomers, 0))
-    left = {m: sorted(chunks, key=lambda c: c.id) for m, chunks in owned.items()}
+    left = {
+        m: {c.id: c for c in shuffled(sorted(chunks, key=lambda c: c.id), *keys, m.slot)}
+        for m, chunks in owned.items()
+    }
+    ready = {
+        taker: {giver: [c for c in chunks if c in there] for giver, chunks in left.items()}
+        for taker in newcomers
+        for there in [(held or {}).get(taker, ())]
+    }
     moves: dict[ChunkId, MemberId] = {}
     while True:
         giver = max(left, key=lambda m: (rows[m], m), default=None)
         taker = min(newcomers, key=lambda m: (rows[m], m), default=None)
         if giver is None or taker is None or not left[giver]:
             return moves
-        chunk = left[giver][-1]
+        copies = ready[taker][giver]
+        while copies and copies[-1] not in left[giver]:
+            copies.pop()
+        chunk = left[giver][copies[-1] if copies else next(reversed(left[giver]))]
         if rows[giver] - chunk.rows < rows[taker] + chunk.rows:
             return moves
-        left[giver].pop()
+        del left[giver][chunk.id]
         moves[chunk.id] = taker
         rows[giver] -= chunk.rows
         rows[taker] += chunk.rows
 
 
 def fitting(
-    chunks: Sequence[ChunkInfo], seconds: float, bytes_per_second: float
+    chunks: Sequence[ChunkInfo],
+    seconds: float,
+    bytes_per_second: float,
+    copied: Collection[ChunkId] = (),
 ) -> list[ChunkInfo]:
-    """Choose the chunks that can be moved in the time left: the most examples per byte first."""
+    """Choose the chunks that can be moved in the time left: the most examples per byte first.
+
+    Of those in ``copied`` the body need not travel; they fit as long as there is any time.
+    """
     budget = max(0.0, seconds) * bytes_per_second
-    chosen: list[ChunkInfo] = []
-    for chunk in sorted(chunks, key=lambda c: (-c.rows / max(c.nbytes, 1), c.id)):
+    chosen: list[ChunkInfo] = [c for c in chunks if c.id in copied and seconds > 0]
+    rest = [c for c in chunks if c.id not in copied]
+    for chunk in sorted(rest, key=lambda c: (-c.rows / max(c.nbytes, 1), c.id)):
         if chunk.nbytes <= budget:
             chosen.append(chunk)
             budget -= chunk.nbytes

@@ -8,6 +8,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from elasticml.terms import ChunkId, GroupId, MemberId
 
+Scalar = float | int | str | bool
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
@@ -72,6 +74,10 @@ class Chunks(Protocol):
         """Members that have a chunk's body."""
         ...
 
+    def owner(self, chunk: ChunkId) -> MemberId | None:
+        """Owner of a chunk, or None while it is absent."""
+        ...
+
     def rows(self, chunk: ChunkId) -> int:
         """Examples in a chunk."""
         ...
@@ -99,7 +105,7 @@ class View:
     history: Sequence[Progress] = ()
     chunks: Chunks | None = None
     #: The settings that policies have tuned so far.
-    tuned: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+    tuned: Mapping[str, Scalar] = field(default_factory=dict)
     #: Members asked for that have not come yet.
     requested: int = 0
     #: Members that a planned return brings at this boundary, and that are not here yet.
@@ -110,6 +116,8 @@ class View:
     holders: int = 1
     #: Bodies that are being copied to further holders: chunk -> to whom.
     copying: Mapping[ChunkId, MemberId] = field(default_factory=dict)
+    #: Chunks that are changing their owner; none at the beginning of a boundary.
+    moving: int = 0
     #: Bytes a second that chunk moves are taken to reach.
     move_bytes_per_s: float = 200e6
     #: Of the job: with the round it is the only source of chance that a policy has.
@@ -182,7 +190,7 @@ class Tune:
     """Change a setting of the algorithm from the next round on."""
 
     name: str
-    value: float | int | str | bool
+    value: Scalar
     why: str
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from elasticml.control.commands import AddRow, Command, Inject
 from elasticml.control.events import FaultPerformed
+from elasticml.control.history import History
 from elasticml.control.settings import PlannedFault
 from elasticml.control.state import JobState
 from elasticml.terms import MemberId
@@ -16,13 +17,16 @@ from elasticml.terms import MemberId
 ROUNDS_TIMED = 20
 #: Idle rounds are not counted faster than this, however fast real ones are.
 PACE_S_MIN = 5e-3
+#: What a row knows of the model with which its round ends; shown in the next row.
+NEXT = ("next_objective", "next_gap", "next_gap_is_bound")
 
 
 class Rounds:
     """Counts rounds and applies what was planned for them."""
 
-    def __init__(self, state: JobState) -> None:
+    def __init__(self, state: JobState, history: History | None = None) -> None:
         self.state = state
+        self.history = history or History(state)
         self.planned: list[PlannedFault] = list(state.settings.faults)
         #: A fault is being carried out; the round is held until FaultPerformed.
         self.injecting = False
@@ -41,12 +45,21 @@ class Rounds:
         if not idle and not state.ledger.groups and not state.ledger.open:
             self._durations.append(now_s - self.round_started_s)
         self.round_started_s = now_s
+        shown = {name: value for name, value in row.items() if name not in NEXT}
+        if row.get("gap") is None and self.last_row.get("next_gap") is not None:
+            # Taken at the end of the round before: it is this round's model.
+            shown["gap"] = self.last_row["next_gap"]
+            shown["gap_is_bound"] = self.last_row.get("next_gap_is_bound", False)
         self.last_row = dict(row)
-        shown = {name: value for name, value in row.items() if name != "next_objective"}
         if idle:
             shown["step"] = None
             if row.get("next_objective") is not None:
                 shown["objective"] = row["next_objective"]
+            if row.get("next_gap") is not None:
+                shown["gap"] = row["next_gap"]
+                shown["gap_is_bound"] = row.get("next_gap_is_bound", False)
+        else:
+            self.history.ended(row, now_s)
         fields = self.row(shown)
         commands: list[Command] = [
             AddRow(cause=state.cause, fields=fields, idle=idle),
@@ -83,6 +96,9 @@ class Rounds:
             and objective <= settings.objective_target
         ):
             return f"objective <= {settings.objective_target:g}"
+        # A bound at the target is as good a certificate as the gap itself.
+        if row.get("next_gap") is not None:
+            gap = row["next_gap"]
         if settings.gap_target is not None and gap is not None and gap <= settings.gap_target:
             return f"gap <= {settings.gap_target:g}"
         return None
@@ -162,7 +178,9 @@ class Rounds:
         if event.kind == "return" and event.error is not None:
             self.expected = None
 
-    def arrived(self) -> None:
-        """Count a newcomer against a planned return."""
-        if self.expected:
-            self.expected -= 1
+    def arrived(self) -> bool:
+        """Count a newcomer against a planned return; False where none is under way."""
+        if not self.expected:
+            return False
+        self.expected -= 1
+        return True

@@ -32,6 +32,13 @@ class Settings:
     members_min: int = 1
     #: Static partitions of the examples, several to a member, as in the papers' layouts.
     partitions: int | None = None
+    #: Where chunks are before the first round: stretches of the file, or parts drawn from the seed.
+    placement: Literal["contiguous", "random"] = "contiguous"
+    #: What chance depends on.
+    seed: int = 0
+    #: Members that shall hold each chunk's body: with 2, a loss leaves a copy to go on with. None:
+    #: 2 where all bodies fit twice into the members' memory, else 1.
+    holders: int | None = 1
     n_blocks: int = 1
     needs_survey: bool = False
     absent: str = "taylor"
@@ -44,14 +51,18 @@ class Settings:
     objective_target: float | None = None
     gap_target: float | None = None
     faults: tuple[PlannedFault, ...] = ()
-    #: A round's deadline: max(this, 5 x the running median of its operation).
+    #: A round's deadline: max(this, ``stuck_factor`` x the running median of its operation).
     deadline_s_min: float = 10.0
+    #: A member that still computes then is given up for the round; it comes back as a new one.
+    stuck_factor: float = 5.0
     #: How long a member may take to say how far it is before it counts as stopped.
     status_s_max: float = 2.0
     #: How long a round may be held for chunks on the move, or for a planned return.
     hold_s_max: float = 120.0
     #: Assumed rate of chunk moves when deciding what fits a notice.
     move_bytes_per_s: float = 200e6
+    #: Rate of one member's copies to further holders, which go on during exchanges.
+    copy_bytes_per_s: float = 50e6
 
 
 def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey: bool) -> Settings:
@@ -63,6 +74,9 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
         start_members=(record.get("members") or {}).get("start", 1),
         members_min=(record.get("members") or {}).get("min") or 1,
         partitions=record.get("partitions"),
+        placement=record.get("placement") or "contiguous",
+        seed=int(record.get("seed") or 0),
+        holders=_holders(record.get("holders"), str(algorithm.get("name"))),
         n_blocks=n_blocks,
         needs_survey=needs_survey,
         absent=record.get("absent", "taylor"),
@@ -75,7 +89,14 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
         gap_target=stop.get("gap"),
         faults=_faults(record.get("faults") or ()),
         deadline_s_min=float(collective.get("deadline", 10.0)),
+        stuck_factor=float(collective.get("stuck_factor", 5.0)),
     )
+
+
+def _holders(wanted: Any, algorithm: str) -> int | None:
+    if isinstance(wanted, int):
+        return wanted
+    return None if algorithm == "cocoa" else 1
 
 
 def _faults(entries: Sequence[Mapping[str, Any]]) -> tuple[PlannedFault, ...]:

@@ -37,6 +37,27 @@ class JobState:
     #: The last exchange that the root has closed.
     closed_exchange: ExchangeId = ExchangeId(0)
     cause: str = ""
+    #: Copies of every body that the job wants; settled when the data are known.
+    holders: int = 1
+    #: Members that policies have asked the cluster for and that have not come.
+    requested: int = 0
+    #: Number of the last order by which chunks are sent.
+    last_order: int = 0
+
+    def next_order(self) -> int:
+        """Count another order by which chunks are sent, and return its number."""
+        self.last_order += 1
+        return self.last_order
+
+    def settle_holders(self) -> None:
+        """Fix how many holders each body shall have, now that it is known what bodies there are."""
+        if self.settings.holders is not None:
+            self.holders = self.settings.holders
+            return
+        limits = [m.limit_bytes for m in self.membership.members.values()]
+        total = sum(info.nbytes for info in self.ledger.info.values())
+        memory = sum(limit for limit in limits if limit is not None)
+        self.holders = 2 if None in limits or 2 * total <= memory else 1
 
     def record(self, event: str, **fields: object) -> Record:
         """Make a story record with the present round and cause."""
@@ -94,6 +115,7 @@ class JobState:
     def stay(self, record: MemberRecord) -> None:
         """Let a member whose notice is void work on, or get chunks anew if it gave all away."""
         record.deadline_s = None
+        record.is_retiring = False
         record.stage = "active" if self.ledger.owned.get(record.id) else "spare"
         self.stale_layout = True
 

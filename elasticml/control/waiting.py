@@ -57,8 +57,7 @@ class Waiting:
         if not ledger.open:
             if n_working or at_round_start:
                 return []
-            commands = mobility.commit_returns(now_s)
-            return commands + self._boundary.activate() + mobility.readmit(now_s)
+            return self._boundary.revive(now_s)
         if not n_working:
             return mobility.reread(readers_max=len(ledger.open))
         n_spares = len(self._state.membership.stage("spare"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
-from elasticml.control.policy import GroupView, MemberView, Readmit, View
+from elasticml.control.policy import Chunks, GroupView, MemberView, Readmit, View
+from elasticml.terms import ChunkId, MemberId
 
 
 class WholeGroup:
@@ -24,6 +26,7 @@ class WholeGroup:
     """
 
     name = "whole_group"
+    is_standing: Literal[True] = True
 
     def __init__(self, patience_s: float = 30.0, first_fitting: bool = False) -> None:
         self.patience_s = patience_s
@@ -52,15 +55,25 @@ class WholeGroup:
 
 
 class Reload:
-    """Bring every group back at once: on free members where there are any, else on survivors."""
+    """Bring every group back at once: on those who have its bodies where all of them are held.
+
+    Else on free members where there are any, and on survivors where there are none.
+    """
 
     name = "reload"
+    is_standing: Literal[True] = True
 
     def suggest(self, view: View) -> Sequence[Readmit]:
         """Return the groups to bring back now: all of them."""
         free = list(view.spares)
         found: list[Readmit] = []
+        load = {m.id: m.rows for m in (*view.working, *view.spares)}
         for group in view.groups:
+            owners = None if view.chunks is None else _on_holders(group, view.chunks, load)
+            if owners is not None:
+                found.append(Readmit(group=group.id, targets=(), why="copies", owners=owners))
+                free = [m for m in free if m.id not in set(owners.values())]
+                continue
             hosts = free or sorted(view.working, key=lambda m: (m.rows, m.id))
             if not hosts:
                 break
@@ -73,6 +86,25 @@ class Reload:
             )
             free = free[len(group.former) :]
         return found
+
+
+def _on_holders(
+    group: GroupView, chunks: Chunks, load: dict[MemberId, int]
+) -> dict[ChunkId, MemberId] | None:
+    """Give every chunk to the emptiest of those who have its body; None where one has nobody.
+
+    ``load`` is how many examples each member has that stays; what is given is added to it.
+    """
+    after = dict(load)
+    owners: dict[ChunkId, MemberId] = {}
+    for chunk in group.chunks:
+        holders = [m for m in chunks.holders(chunk) if m in after]
+        if not holders:
+            return None
+        owner = owners[chunk] = min(holders, key=lambda m: (after[m], m))
+        after[owner] += chunks.rows(chunk)
+    load.update(after)
+    return owners if owners else None
 
 
 def _former_slots_first(group: GroupView, free: Sequence[MemberView]) -> list[MemberView]:

@@ -21,7 +21,7 @@ from elasticml.control.settings import settings_from_record
 from elasticml.data.facts import BlockSummary
 from elasticml.data.source import Source
 from elasticml.errors import ElasticmlError
-from elasticml.policies.absence import absence_policy
+from elasticml.policies.registry import make_policies
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
 from elasticml.runtime.faults import FaultInjector, carry_out
@@ -83,7 +83,16 @@ class DriverShell:
         self.desk = Desk(record, source)
         self._intake = Intake(bodies or {}, summaries)
         settings = settings_from_record(record, n_blocks, source.needs_survey)
-        self.driver = Driver(settings, [absence_policy(settings.absent)], check_every_event)
+        policies = make_policies(
+            record.get("policies") or (),
+            absent=settings.absent,
+            # Where the members' memory decides, a view that wants one holder has no copies made.
+            holders=2 if settings.holders is None else settings.holders,
+            algorithm=str(record["algorithm"]["name"]),
+            gap_target=settings.gap_target,
+            members_min=settings.members_min,
+        )
+        self.driver = Driver(settings, policies, check_every_event)
         #: Set when the job is over; and whenever the story has grown (then replaced).
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()

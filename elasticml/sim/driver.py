@@ -12,7 +12,7 @@ from elasticml.control.driver import Driver
 from elasticml.control.settings import Settings
 from elasticml.data.facts import BlockSummary
 from elasticml.errors import ElasticmlError
-from elasticml.policies.absence import absence_policy
+from elasticml.policies.of_job import policies_of_job
 from elasticml.sim.messages import SentModel, SentPartial
 from elasticml.sim.network import Endpoint, Port
 from elasticml.sim.sizes import CONTROL_BYTES, down_bytes
@@ -41,7 +41,8 @@ class VirtualDriver:
     def __init__(self, world: World, settings: Settings, check_every_event: bool) -> None:
         self.world = world
         self.endpoint = Endpoint("driver")
-        self.machine = Driver(settings, [absence_policy(settings.absent)], check_every_event)
+        policies = policies_of_job(world.desk.record, settings)
+        self.machine = Driver(settings, policies, check_every_event)
         self.has_ended = False
         self.summaries: dict[int, BlockSummary] = {}
         #: Seconds that each slot's member computed in the exchanges under way.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from elasticml.control.advising import Advising
 from elasticml.control.boundary import Boundary
 from elasticml.control.commands import GiveChunks
+from elasticml.control.copying import Copying
+from elasticml.control.history import History
 from elasticml.control.mobility import Mobility
 from elasticml.control.rounds import Rounds
 from elasticml.control.settings import Settings
 from elasticml.control.state import JobState
 from elasticml.policies.absence import WholeGroup
+from elasticml.policies.elastic import ElasticScaling
 from elasticml.terms import ChunkId, ChunkInfo, MemberId
 
 
-def boundary(stages: str) -> Boundary:
+def boundary(stages: str, policies=()) -> Boundary:
     """Members by slot: a(ctive) and l(eaving) ones have two chunks, s(pare) ones none."""
     state = JobState(settings=Settings())
     for slot, letter in enumerate(stages):
@@ -27,8 +31,12 @@ def boundary(stages: str) -> Boundary:
         state.ledger.add(record.id, chunks)
         if letter == "l":
             record.stage, record.deadline_s = "leaving", 100.0
-    mobility = Mobility(state, [WholeGroup()])
-    return Boundary(state, mobility, Rounds(state), lambda member, now_s: [])
+    copying, history = Copying(state), History(state)
+    mobility, rounds = Mobility(state, copying), Rounds(state, history)
+    advising = Advising(
+        state, mobility, copying, rounds, history, policies or [WholeGroup(), ElasticScaling()]
+    )
+    return Boundary(state, mobility, rounds, advising, lambda member, now_s: [])
 
 
 def lose(made: Boundary, slot: int) -> None:
@@ -59,9 +67,8 @@ def test_chunks_are_saved_with_newcomers_when_everybody_leaves():
 
 
 def test_spares_are_left_to_what_is_absent_while_there_are_survivors():
-    made = boundary("laas")
+    made = boundary("laas", [ElasticScaling()])
     lose(made, 2)
-    made.mobility.policies = ()
     assert given(made) == [(0, 1, 2)]
 
 

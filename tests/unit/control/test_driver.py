@@ -7,6 +7,7 @@ import pytest
 from elasticml.control import events as ev
 from elasticml.control.commands import Dismiss, EndJob
 from elasticml.control.invariants import check
+from elasticml.control.mobility import Transfer
 from elasticml.control.settings import Settings
 from elasticml.errors import LocalProtocolError
 from elasticml.terms import ChunkId, ExchangeId, Mask, MemberId
@@ -165,12 +166,16 @@ def broken_children(driver) -> None:
 def broken_move(driver) -> None:
     chunk = next(iter(driver.state.ledger.info))
     driver.exchanging.running = None
-    driver.mobility.moves[chunk] = (MemberId(7, 1), MemberId(0, 1))
+    driver.mobility.moves[chunk] = Transfer(
+        source=MemberId(7, 1), target=MemberId(0, 1), order=1, has_body=True
+    )
 
 
 def broken_exchange(driver) -> None:
     chunk, member = next(iter(driver.state.ledger._owner.items()))
-    driver.mobility.moves[chunk] = (member, MemberId(0, 1))
+    driver.mobility.moves[chunk] = Transfer(
+        source=member, target=MemberId(0, 1), order=1, has_body=True
+    )
 
 
 def broken_return(driver) -> None:

@@ -130,10 +130,10 @@ def test_seal_without_a_report_does_nothing():
 def test_group_comes_back_whole_or_not_at_all():
     book = ledger()
     group = sealed(book, A, B)
-    book.hold(C, group.chunks())
+    book.hold(C, group.chunks)
     with pytest.raises(LocalProtocolError, match="whole"):
         book.readmit(group.id, {CHUNKS[0]: C})
-    book.readmit(group.id, dict.fromkeys(group.chunks(), C))
+    book.readmit(group.id, dict.fromkeys(group.chunks, C))
     assert book.rows_of(C) == 75
     book.check([C])
 
@@ -142,7 +142,7 @@ def test_group_comes_back_only_to_members_that_have_its_chunks():
     book = ledger()
     group = sealed(book, A)
     with pytest.raises(LocalProtocolError, match="not held"):
-        book.readmit(group.id, dict.fromkeys(group.chunks(), C))
+        book.readmit(group.id, dict.fromkeys(group.chunks, C))
 
 
 def test_open_chunk_is_adopted_only_by_a_holder():

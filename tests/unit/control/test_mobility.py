@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control.commands import GiveChunks, LoadChunks
+from elasticml.control.advising import Advising
+from elasticml.control.commands import Command, DropChunks, GiveChunks, LoadChunks, Record
+from elasticml.control.copying import Copying
 from elasticml.control.events import ChunksLoaded, MoveFailed
+from elasticml.control.history import History
 from elasticml.control.mobility import BATCH, MOVE_PAUSE_S, Mobility
+from elasticml.control.policy import View
+from elasticml.control.rounds import Rounds
 from elasticml.control.settings import Settings
 from elasticml.control.state import JobState
 from elasticml.policies.absence import Reload, WholeGroup
@@ -19,9 +24,9 @@ def chunk(owner: int, k: int) -> ChunkId:
     return ChunkId("s", owner, k)
 
 
-def mobility(policy=None, n_chunks: int = 2) -> Mobility:
+def mobility(n_chunks: int = 2, holders: int = 1) -> Mobility:
     """A and B have chunks; C is a spare member that is ready."""
-    state = JobState(settings=Settings())
+    state = JobState(settings=Settings(), holders=holders)
     for slot in range(3):
         record = state.membership.admit(
             address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
@@ -31,11 +36,32 @@ def mobility(policy=None, n_chunks: int = 2) -> Mobility:
             record.stage = "active"
             chunks = [ChunkInfo(id=chunk(slot, k), rows=10, nbytes=1) for k in range(n_chunks)]
             state.ledger.add(record.id, chunks)
-    return Mobility(state, [policy or WholeGroup()])
+    return Mobility(state, Copying(state))
 
 
-def loaded(member: MemberId, *chunks: ChunkId, source: MemberId | None = None) -> ChunksLoaded:
-    return ChunksLoaded(member=member, chunks=chunks, source=source, nbytes=5)
+def advising(moves: Mobility, *policies) -> Advising:
+    state, history = moves.state, History(moves.state)
+    return Advising(
+        state, moves, moves.copying, Rounds(state), history, policies or (WholeGroup(),)
+    )
+
+
+def readmit(moves: Mobility, now_s: float, *policies) -> list[Command]:
+    return [
+        c
+        for c in advising(moves, *policies).readmit(now_s)
+        if not (isinstance(c, Record) and c.event == "PolicyDecided")
+    ]
+
+
+def view(moves: Mobility, now_s: float) -> View:
+    return advising(moves)._views.view(now_s)
+
+
+def loaded(
+    member: MemberId, *chunks: ChunkId, source: MemberId | None = None, order: int | None = None
+) -> ChunksLoaded:
+    return ChunksLoaded(member=member, chunks=chunks, source=source, nbytes=5, order=order)
 
 
 def lose(moves: Mobility, member: MemberId, *, sealed: bool = True) -> None:
@@ -71,7 +97,8 @@ def test_owner_changes_when_the_receiver_acknowledges_and_not_before():
     ledger = moves.state.ledger
     moves.move({chunk(0, 0): C})
     assert ledger.owner(chunk(0, 0)) == A
-    (told,) = moves.loaded(loaded(C, chunk(0, 0), source=A))
+    told, drop = moves.loaded(loaded(C, chunk(0, 0), source=A, order=1))
+    assert drop == DropChunks(member=A, chunks=(chunk(0, 0),))
     assert (told.event, told.fields["chunks"], told.fields["examples"]) == ("ChunksMoved", 1, 10)
     assert ledger.owner(chunk(0, 0)) == C
     assert ledger.holders[chunk(0, 0)] == {C}
@@ -96,7 +123,7 @@ def test_acknowledgement_of_the_dead_counts_for_nothing():
 def test_failed_move_leaves_the_chunk_and_pauses_moves():
     moves = mobility()
     moves.move({chunk(0, 0): C})
-    failed = MoveFailed(member=A, target=C, chunks=(chunk(0, 0),), reason="closed")
+    failed = MoveFailed(member=A, target=C, chunks=(chunk(0, 0),), reason="closed", order=1)
     assert [told.event for told in moves.failed(failed, 5.0)] == ["MoveFailed"]
     assert (moves.moves, moves.next_move_s) == ({}, 5.0 + MOVE_PAUSE_S)
     assert moves.state.ledger.owner(chunk(0, 0)) == A
@@ -121,7 +148,7 @@ def test_move_is_forgotten_with_either_end(victim):
 def test_group_is_loaded_by_its_target_and_returns_when_all_of_it_is_there():
     moves = mobility()
     lose(moves, B)
-    told, order = moves.readmit(10.0)
+    told, order = readmit(moves, 10.0)
     assert told.event == "GroupReadmitted"
     assert order == LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))
     moves.loaded(loaded(C, chunk(1, 0)))
@@ -135,33 +162,33 @@ def test_group_is_loaded_by_its_target_and_returns_when_all_of_it_is_there():
 def test_group_that_returns_is_not_readmitted_a_second_time():
     moves = mobility()
     lose(moves, B)
-    moves.readmit(10.0)
-    assert moves.readmit(10.0) == []
+    readmit(moves, 10.0)
+    assert readmit(moves, 10.0) == []
 
 
 def test_promised_member_is_not_free_for_another_group():
     moves = mobility()
     lose(moves, B)
-    moves.readmit(10.0)
+    readmit(moves, 10.0)
     lose(moves, A)
-    assert moves.readmit(10.0) == []
-    assert [group.former for group in moves.view(10.0).groups] == [(A,)]
+    assert readmit(moves, 10.0) == []
+    assert [group.former for group in view(moves, 10.0).groups] == [(A,)]
 
 
 def test_return_begins_anew_when_its_target_is_lost():
-    moves = mobility(Reload())
+    moves = mobility()
     lose(moves, B)
-    moves.readmit(10.0)
+    readmit(moves, 10.0, Reload())
     lose(moves, C, sealed=False)
     assert (moves.returning, moves.loading) == ({}, {})
-    _, order = moves.readmit(11.0)
+    _, order = readmit(moves, 11.0, Reload())
     assert order.member == A
 
 
 def test_member_without_the_facts_is_not_free_yet():
     moves = mobility()
     moves.state.membership.members[C].configured = False
-    assert moves.view(0.0).spares == ()
+    assert view(moves, 0.0).spares == ()
 
 
 def test_chunks_without_owner_are_read_again_by_those_with_the_fewest_examples():
@@ -196,13 +223,13 @@ def test_chunks_are_read_again_by_another_when_the_reader_is_lost():
 
 
 def test_those_who_owe_chunks_are_known():
-    moves = mobility(Reload())
+    moves = mobility()
     assert moves.awaited() == set()
     moves.move({chunk(0, 0): C})
     assert moves.awaited() == {A, C}
     moves.abandon_moves()
     lose(moves, B)
-    moves.readmit(0.0)
+    readmit(moves, 0.0, Reload())
     assert moves.awaited() == {C}
     moves.loaded(loaded(C, chunk(1, 0), chunk(1, 1)))
     assert moves.awaited() == set()

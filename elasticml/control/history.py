@@ -1,0 +1,70 @@
+"""What policies may know of finished rounds: their progress, and how long members computed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elasticml.control.policy import Progress
+from elasticml.control.state import JobState
+from elasticml.terms import ExchangeId, MemberId
+
+#: Rounds of which a member's compute times are kept.
+ROUNDS_KEPT = 8
+
+
+class History:
+    """Finished rounds, and each member's compute seconds in the last of them."""
+
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+        self._progress: list[Progress] = []
+        #: Seconds of the round under way, by exchange: a sum that is sent again counts once.
+        self._now: dict[ExchangeId, dict[MemberId, float]] = {}
+        #: (seconds, examples owned) of each living member's last rounds.
+        self._times: dict[MemberId, deque[tuple[float, int]]] = {}
+
+    @property
+    def progress(self) -> Sequence[Progress]:
+        """Finished rounds, oldest first; not to be changed."""
+        return self._progress
+
+    def computed(self, exchange: ExchangeId, seconds: Mapping[MemberId, float]) -> None:
+        """Enter what members say with their partials of an exchange."""
+        self._now.setdefault(exchange, {}).update(seconds)
+
+    def ended(self, row: Mapping[str, Any], now_s: float) -> None:
+        """Enter a finished round, which was no idle one."""
+        sums: dict[MemberId, float] = {}
+        for seconds in self._now.values():
+            for member, value in seconds.items():
+                sums[member] = sums.get(member, 0.0) + value
+        self._now.clear()
+        for member, value in sums.items():
+            rows = self.state.ledger.rows_of(member)
+            if rows and member in self.state.membership.members:
+                self._times.setdefault(member, deque(maxlen=ROUNDS_KEPT)).append((value, rows))
+        objective = row.get("next_objective")
+        self._progress.append(
+            Progress(
+                round=self.state.round,
+                seconds=now_s,
+                members=len(self.state.membership.working()),
+                objective=row.get("objective") if objective is None else objective,
+                gap=row.get("next_gap"),
+                gap_is_bound=bool(row.get("next_gap_is_bound")),
+            )
+        )
+
+    def lost(self, member: MemberId) -> None:
+        """Forget a vanished member's times."""
+        self._times.pop(member, None)
+
+    def seconds(self, member: MemberId) -> tuple[float, ...]:
+        """Compute seconds of a member's last rounds, newest last."""
+        return tuple(value for value, _ in self._times.get(member, ()))
+
+    def seconds_per_row(self, member: MemberId) -> tuple[float, ...]:
+        """Return the same, divided by the examples that it owned at the end of each round."""
+        return tuple(value / rows for value, rows in self._times.get(member, ()))

@@ -1,0 +1,157 @@
+"""Members that come, give notice, go, and are given up."""
+
+from __future__ import annotations
+
+from elasticml.control import events as ev
+from elasticml.control.commands import Command, Dismiss, ReleaseContainers, Welcome
+from elasticml.control.copying import Copying
+from elasticml.control.dealing import Dealing
+from elasticml.control.exchanging import Exchanging
+from elasticml.control.history import History
+from elasticml.control.loading import Loading
+from elasticml.control.mobility import Mobility
+from elasticml.control.reach import Reach
+from elasticml.control.rounds import Rounds
+from elasticml.control.state import JobState
+from elasticml.terms import MemberId
+
+
+class Turnover:
+    """Lets members in and out, and tells every part of the driver."""
+
+    def __init__(
+        self,
+        state: JobState,
+        loading: Loading,
+        mobility: Mobility,
+        copying: Copying,
+        exchanging: Exchanging,
+        rounds: Rounds,
+        history: History,
+        reach: Reach,
+        dealing: Dealing,
+    ) -> None:
+        self.state = state
+        self.loading = loading
+        self.mobility = mobility
+        self.copying = copying
+        self.exchanging = exchanging
+        self.rounds = rounds
+        self.history = history
+        self.reach = reach
+        self.dealing = dealing
+
+    def arrived(self, event: ev.Arrived, now_s: float) -> list[Command]:
+        """Make whoever offers itself a member; its former life there is over."""
+        state = self.state
+        commands: list[Command] = []
+        former = state.membership.at(event.address)
+        if former is not None:
+            commands += self.lost(former.id, "joined again", now_s)
+        record = state.membership.admit(
+            address=event.address,
+            host=event.host,
+            pid=event.pid,
+            threads=event.threads,
+            slot=event.slot,
+            now_s=now_s,
+            limit_bytes=event.limit_bytes,
+        )
+        state.ledger.hold(record.id, event.holdings)
+        if not self.rounds.arrived() and event.slot is None:
+            # Whoever has been here before comes back by itself, and not because it was asked for.
+            state.requested = max(0, state.requested - 1)
+        commands += [
+            Welcome(cause=state.cause, member=record.id, arrival=event.arrival),
+            state.record("MemberJoined", member=record.id, host=record.host, pid=record.pid),
+        ]
+        if state.stage in ("dealing", "training"):
+            # While dealing, it may be the first one alive after everybody was lost.
+            commands += self.dealing.configure(record.id) + self.dealing.dealt()
+        elif state.stage in ("surveying", "reading"):
+            commands += self.loading.assign()
+        elif len(state.membership.members) >= state.settings.start_members:
+            state.stage = "surveying" if state.settings.needs_survey else "reading"
+            commands += self.loading.start(survey=state.settings.needs_survey)
+        return commands
+
+    def noticed(self, event: ev.Noticed, now_s: float) -> list[Command]:
+        """Take note of when a member will go; one without chunks may go at once."""
+        record = self.state.membership.members.get(event.member)
+        if record is None:
+            return []
+        told = self.state.record(
+            "MemberNoticed", member=event.member, grace_s=event.grace_s, reason=event.reason
+        )
+        record.deadline_s = now_s + event.grace_s
+        if record.stage == "spare":
+            return [told, *self.release(event.member, now_s)]
+        record.stage = "leaving"
+        return [told]
+
+    def withdrawn(self, event: ev.NoticeWithdrawn) -> list[Command]:
+        """Let a member stay after all, unless it is let go for another reason."""
+        record = self.state.membership.members.get(event.member)
+        if record is None or record.stage != "leaving":
+            return []
+        if record.is_retiring:
+            record.deadline_s = None
+        else:
+            self.state.stay(record)
+        return [self.state.record("NoticeWithdrawn", member=event.member)]
+
+    def lapsed(self, now_s: float) -> None:
+        """Let members stay whose notice ran out long ago: its giver has changed their mind."""
+        for record in self.state.membership.stage("leaving"):
+            if record.deadline_s is None or now_s <= record.deadline_s + 60.0:
+                continue
+            if record.is_retiring:
+                record.deadline_s = None
+            else:
+                self.state.stay(record)
+
+    def release(self, member: MemberId, now_s: float) -> list[Command]:
+        """Let a member go that owns nothing; give its container back where that is the point."""
+        record = self.state.membership.members[member]
+        dismiss = Dismiss(cause=self.state.cause, member=member, reason="released")
+        reason = "retired" if record.is_retiring else "noticed"
+        commands = [dismiss, *self.lost(member, reason, now_s)]
+        if record.is_retiring:
+            commands.append(
+                ReleaseContainers(
+                    cause=self.state.cause, members=(member,), addresses=(record.address,)
+                )
+            )
+        return commands
+
+    def lost(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
+        """Strike a member, and everything that counted on it."""
+        state = self.state
+        record = state.membership.remove(member)
+        if record is None:
+            return []  # a second word of the same loss
+        state.told.pop(member, None)
+        state.root.peer_lost(member)
+        self.reach.lost(member)
+        chunks = state.ledger.lose(member)
+        self.mobility.lost(member)
+        self.copying.lost(member)
+        self.exchanging.lost(member)
+        self.history.lost(member)
+        lost = state.record(
+            "MemberLost", member=member, reason=reason, chunks=len(chunks), pid=record.pid
+        )
+        commands: list[Command] = [lost]
+        if state.stage in ("surveying", "reading"):
+            commands += self.loading.lost(member)
+        if state.stage in ("reading", "dealing"):
+            commands += self.mobility.reread() + self.dealing.dealt()
+        if member in state.parents:
+            state.stale_layout = True
+            commands += state.heal(member)
+        return commands + self.copying.pump()
+
+    def fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
+        """Give a member up; its process may come back, with what it holds, as another one."""
+        dismiss = Dismiss(cause=reason, member=member, reason=reason)
+        return [dismiss, *self.lost(member, reason, now_s)]

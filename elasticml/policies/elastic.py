@@ -1,0 +1,84 @@
+"""Chunks follow the members that come and go: always at work, whatever other policies there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from elasticml.control.placement import fitting, to_emptiest, to_newcomers
+from elasticml.control.policy import Chunks, MemberView, Move, View
+from elasticml.terms import ChunkId, ChunkInfo, MemberId
+
+
+class ElasticScaling:
+    """Empty members that go, on notice or retired; give newcomers a share of everybody's chunks.
+
+    Source: "elastic scaling" of the uni-task paper: chunks of a task that ends go round-robin to
+    the remaining ones; for a new task they are taken at random from every old one until the shares
+    are equal. Deviations: of a leaver's chunks as many as fit half of its grace, those first that
+    another member has a copy of; in turns by the number of examples, not of chunks; members that
+    came in a leaver's place take its chunks, too; and nobody gets a share while examples are absent
+    that it could bring back.
+    """
+
+    name = "elastic_scaling"
+    is_standing: Literal[True] = True
+
+    def suggest(self, view: View) -> Sequence[Move]:
+        """Return the moves that are due now."""
+        if view.moving or view.chunks is None:
+            return []
+        return _from_leavers(view, view.chunks) or _to_newcomers(view, view.chunks)
+
+
+def _infos(chunks: Chunks, member: MemberId) -> list[ChunkInfo]:
+    return [
+        ChunkInfo(id=c, rows=chunks.rows(c), nbytes=chunks.nbytes(c)) for c in chunks.of(member)
+    ]
+
+
+def _hosts(view: View) -> dict[MemberId, int]:
+    """Members that can take leavers' chunks, and how many examples each has.
+
+    Spares are among them, who may have come in the leavers' place; unless absent chunks wait
+    for them and there are others.
+    """
+    is_wanted = view.absent_rows > 0 and bool(view.working)
+    hosts: Sequence[MemberView] = view.working if is_wanted else [*view.working, *view.spares]
+    return {m.id: m.rows for m in hosts}
+
+
+def _from_leavers(view: View, chunks: Chunks) -> list[Move]:
+    """Save the chunks of members that go, as many as fit, with those that stay."""
+    load = _hosts(view)
+    if not load:
+        return []
+    targets: dict[ChunkId, MemberId] = {}
+    for leaver in view.leaving:
+        owned = _infos(chunks, leaver.id)
+        holders = {c.id: chunks.holders(c.id) for c in owned}
+        if leaver.deadline_s is not None:
+            copied = {c for c, members in holders.items() if any(m in load for m in members)}
+            left_s = 0.5 * (leaver.deadline_s - view.now_s)
+            owned = fitting(owned, left_s, view.move_bytes_per_s, copied)
+        given = to_emptiest(owned, load, holders)
+        targets.update(given)
+        for chunk, host in given.items():
+            load[host] += chunks.rows(chunk)
+    leavers = ", ".join(str(m.id) for m in view.leaving)
+    return [Move(targets=targets, why=f"{leavers} will go")] if targets else []
+
+
+def _to_newcomers(view: View, chunks: Chunks) -> list[Move]:
+    """Give newcomers a fair share when nothing is absent that they could bring back."""
+    newcomers = [m.id for m in view.spares]
+    if view.absent_rows or view.expected or not newcomers or not view.working:
+        return []
+    targets = to_newcomers(
+        {m.id: _infos(chunks, m.id) for m in view.working},
+        newcomers,
+        (view.seed, view.round),
+        {m: chunks.held_by(m) for m in newcomers},
+    )
+    why = f"a share for {', '.join(str(m) for m in newcomers)}"
+    return [Move(targets=targets, why=why)] if targets else []

@@ -1,0 +1,94 @@
+"""Every chunk's body on as many members as the job wants, on different hosts if there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elasticml.control.chance import shuffled
+from elasticml.control.policy import Chunks, Discard, MemberView, Replicate, View
+from elasticml.terms import ChunkId, MemberId
+
+
+class Replicas:
+    """Have bodies copied until every chunk has its holders, and drop what is more than that.
+
+    A further holder is drawn at random, on another host than those that hold the chunk where that
+    is possible, and so that all members hold about as many bytes; members that have no memory left
+    get nothing. The random choice spreads a member's chunks over all others: after its loss each of
+    them takes over a few.
+    """
+
+    name = "replicas"
+
+    def suggest(self, view: View) -> Sequence[Replicate | Discard]:
+        """Return the copies that are missing, and those that are too many."""
+        chunks = view.chunks
+        staying = {m.id: m for m in (*view.working, *view.spares)}
+        if chunks is None or view.holders < 2 or len(staying) < 2:
+            return []
+        owned = [c for m in (*view.working, *view.leaving) for c in chunks.of(m.id)]
+        hosts = len({m.host for m in staying.values()})
+        missing: dict[ChunkId, MemberId] = {}
+        surplus: dict[MemberId, list[ChunkId]] = {}
+        load = {m: view_of.held_bytes for m, view_of in staying.items()}
+        for chunk in shuffled(sorted(owned), view.seed, view.round):
+            if chunk in view.copying:
+                continue
+            there = [staying[m] for m in sorted(chunks.holders(chunk)) if m in staying]
+            spread = min(view.holders, hosts)
+            if len(there) < view.holders or len({m.host for m in there}) < spread:
+                target = _target(view, chunk, chunks.nbytes(chunk), there, staying, load)
+                if target is not None:
+                    missing[chunk] = target
+                    load[target] += chunks.nbytes(chunk)
+            elif len(there) > view.holders:
+                extra = _extra(chunks, chunk, there, spread, load)
+                if extra is not None:
+                    surplus.setdefault(extra, []).append(chunk)
+        found: list[Replicate | Discard] = []
+        if missing:
+            why = f"{len(missing)} chunks have fewer than {view.holders} holders apart"
+            found.append(Replicate(targets=missing, why=why))
+        for member, copies in sorted(surplus.items()):
+            why = f"{len(copies)} copies more than {view.holders}"
+            found.append(Discard(member=member, chunks=tuple(sorted(copies)), why=why))
+        return found
+
+
+def _target(
+    view: View,
+    chunk: ChunkId,
+    nbytes: int,
+    there: Sequence[MemberView],
+    staying: dict[MemberId, MemberView],
+    load: dict[MemberId, int],
+) -> MemberId | None:
+    """Draw a further holder: another host first, then among the emptier half."""
+    taken, hosts = {m.id for m in there}, {m.host for m in there}
+    fit = [
+        m
+        for m in sorted(staying.values(), key=lambda m: m.id)
+        if m.id not in taken and (m.limit_bytes is None or load[m.id] + nbytes <= m.limit_bytes)
+    ]
+    apart = [m for m in fit if m.host not in hosts]
+    if not apart and len(there) >= view.holders:
+        return None  # there are enough, if not apart
+    among = shuffled(apart or fit, view.seed, view.round, chunk.block, chunk.ordinal)
+    # Of two drawn at random the emptier one: as random as can be, and nearly even.
+    return min(among[:2], key=lambda m: load[m.id]).id if among else None
+
+
+def _extra(
+    chunks: Chunks,
+    chunk: ChunkId,
+    there: Sequence[MemberView],
+    spread: int,
+    load: dict[MemberId, int],
+) -> MemberId | None:
+    """Choose the copy to drop: on the fullest member, so that the others are still apart."""
+    owner = chunks.owner(chunk)
+    for member in sorted(there, key=lambda m: (-load[m.id], m.id)):
+        others = {m.host for m in there if m is not member}
+        if member.id != owner and len(others) >= spread:
+            return member.id
+    return None
