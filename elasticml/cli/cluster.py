@@ -49,7 +49,13 @@ def client_of(cluster: Cluster, *, verbose: bool = False) -> Iterator[Client]:
         return
     from elasticml.clusters.local import LocalCluster
 
-    local = LocalCluster(cluster.workers, cluster.threads, memory_limit=cluster.memory)
+    local = LocalCluster(
+        cluster.workers,
+        cluster.threads,
+        memory_limit=cluster.memory,
+        workers_max=cluster.workers_max,
+        slowdown=cluster.slowdown,
+    )
     local.launch()  # it starts while Dask's client is imported
     try:
         with local:

@@ -19,6 +19,8 @@ QUIET_S = 5.0
 #: Seconds before the first of them: what goes wrong at once needs no progress.
 FIRST_S = 1.0
 _TOLD = ("MemberLost", "MemberNoticed", "GroupReturned")
+#: What policies suggest that is worth a line; chunks may change owners in every round.
+_SUGGESTIONS_TOLD = ("Retire", "Request", "Tune")
 
 
 class Progress:
@@ -69,7 +71,7 @@ class Progress:
         """Take note of further records, and show what has become of the job."""
         for record in records:
             self._status = self._status.after(record)
-            if record.get("event") in _TOLD:
+            if record.get("event") in _TOLD or record.get("suggestion") in _SUGGESTIONS_TOLD:
                 self.note(_told(record))
         if self._live is not None:
             self._live.update(self._line())
@@ -107,7 +109,7 @@ def status_line(status: JobStatus, label: str | None = None) -> str:
         sign = "~" if status.objective_kind == "estimated" else ""
         parts.append(f"objective {sign}{status.objective:.6g}")
     if status.gap is not None:
-        parts.append(f"gap {status.gap:.2g}")
+        parts.append(_gap(status))
     parts.append(f"{status.members} members")
     if status.absent_examples:
         parts.append(f"{status.absent_examples} examples absent")
@@ -120,6 +122,14 @@ def status_line(status: JobStatus, label: str | None = None) -> str:
     return " | ".join(parts)
 
 
+def _gap(status: JobStatus) -> str:
+    """Write the gap, and how far it has come towards its target on a logarithmic scale."""
+    text = f"gap {'≤' if status.gap_is_bound else ''}{status.gap:.1e}"
+    if status.gap_target is None or status.gap_share is None:
+        return text
+    return f"{text} of {status.gap_target:.0e} ({100 * status.gap_share:.0f} %)"
+
+
 def _told(record: Mapping[str, Any]) -> str:
     at = f"round {record.get('round')}"
     match record.get("event"):
@@ -127,6 +137,8 @@ def _told(record: Mapping[str, Any]) -> str:
             return f"{at}: member {record.get('member')} lost ({record.get('reason')})"
         case "MemberNoticed":
             return f"{at}: member {record.get('member')} goes in {record.get('grace_s')} s"
+        case "PolicyDecided":
+            return f"{at}: {record.get('policy')}: {record.get('why')}"
     return f"{at}: {len(record.get('members') or ())} members' chunks are back"
 
 

@@ -32,6 +32,7 @@ FIRST_COLUMNS = (
     "seconds",
     "objective",
     "gap",
+    "gap_is_bound",
     "step",
     "members",
     "absent_examples",

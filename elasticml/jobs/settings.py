@@ -98,6 +98,19 @@ class LocalWorkers(Settings):
     workers: int = Field(default=4, ge=1)
     threads: int = Field(default=1, ge=1)
     memory: str | int = "auto"
+    #: Workers at most, where a policy asks for more; by default ``workers``.
+    workers_max: int | None = Field(default=None, ge=1)
+    #: How many times as long a worker computes, by its place, counted from 0; for studies.
+    slowdown: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1)]] = Field(
+        default_factory=dict
+    )
+
+    def check(self) -> None:
+        """Check what several fields must agree on."""
+        if self.workers_max is not None and self.workers_max < self.workers:
+            raise ValueError(
+                f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
+            )
 
     @field_validator("memory")
     @classmethod

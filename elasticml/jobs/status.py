@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +26,13 @@ class JobStatus:
     first_round_s: float | None = None
     objective: float | None = None
     objective_kind: str = "exact"
+    #: The last certified gap.
     gap: float | None = None
+    #: Examples were absent when it was taken: the gap is at most that.
+    gap_is_bound: bool = False
+    #: The first certified gap, and the one at which the job stops.
+    gap_first: float | None = None
+    gap_target: float | None = None
     members: int = 0
     absent_examples: int = 0
     stand_ins: int = 0
@@ -50,6 +57,16 @@ class JobStatus:
             ends.append(pace * (self.rounds_max - self.round))
         return max(0.0, min(ends)) if ends else None
 
+    @property
+    def gap_share(self) -> float | None:
+        """How much of the way to the target gap is done, 0 to 1, by its logarithm."""
+        if not (self.gap_target and self.gap_first and self.gap):
+            return None
+        if self.gap <= self.gap_target or self.gap_first <= self.gap_target:
+            return 1.0
+        way = math.log(self.gap_first / self.gap_target)
+        return min(1.0, max(0.0, math.log(self.gap_first / self.gap) / way))
+
     def after(self, record: Mapping[str, Any]) -> JobStatus:
         """Return the status after one more record of the story."""
         now = replace(self, seconds=max(self.seconds, float(record.get("t") or 0.0)))
@@ -62,6 +79,7 @@ class JobStatus:
                     name=str(record.get("name") or ""),
                     rounds_max=stop.get("rounds"),
                     seconds_max=stop.get("seconds"),
+                    gap_target=stop.get("gap"),
                 )
             case "DataLoaded" | "DataDealt":
                 return replace(
@@ -80,7 +98,8 @@ class JobStatus:
         return now
 
     def _after_round(self, row: Mapping[str, Any]) -> JobStatus:
-        objective = row.get("objective")
+        objective, gap = row.get("objective"), row.get("gap")
+        is_known = gap is not None
         return replace(
             self,
             state="running",
@@ -88,7 +107,9 @@ class JobStatus:
             first_round_s=self.seconds if self.first_round_s is None else self.first_round_s,
             objective=self.objective if objective is None else objective,
             objective_kind=str(row.get("objective_kind") or "exact"),
-            gap=row.get("gap"),
+            gap=gap if is_known else self.gap,
+            gap_is_bound=bool(row.get("gap_is_bound")) if is_known else self.gap_is_bound,
+            gap_first=gap if self.gap_first is None else self.gap_first,
             members=int(row.get("members") or 0),
             absent_examples=int(row.get("absent_examples") or 0),
             stand_ins=int(row.get("stand_ins") or 0),

@@ -20,7 +20,7 @@ from elasticml.errors import ConfigError
 Record = Mapping[str, Any]
 
 #: Columns that hold words; every other column of a history holds numbers.
-TEXT_COLUMNS = ("objective_kind",)
+TEXT_COLUMNS = ("objective_kind", "gap_is_bound")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,12 @@ class History:
         """What each row's objective is: exact, estimated or bound; exact where not said."""
         written = self.cells.get("objective_kind", ("",) * self.n_rows)
         return tuple(kind or "exact" for kind in written)
+
+    @property
+    def gap_bounds(self) -> NDArray[np.bool_]:
+        """Whether each row's gap is only known to be at most that, (n_rows,)."""
+        written = self.cells.get("gap_is_bound", ("",) * self.n_rows)
+        return np.array([word.lower() == "true" for word in written], dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

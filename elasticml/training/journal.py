@@ -29,6 +29,12 @@ class Journal:
         self.chunks_moved = 0
         self.lost = 0
         self.returned = 0
+        #: Members that a policy has given back.
+        self.retired = 0
+        #: How often each policy has decided something.
+        self.decisions: dict[str, int] = {}
+        #: Seconds that members took part, over all members.
+        self.container_s = 0.0
         self.members_start = 0
         self.members_min: int | None = None
         #: Members of the first round of which it has not been told yet that they are active.
@@ -44,8 +50,13 @@ class Journal:
             case "ChunksMoved":
                 self.chunks_moved += int(fields["chunks"])
                 self.moved_bytes += int(fields["bytes"])
+            case "MemberLost" if fields.get("reason") == "retired":
+                self.retired += 1
             case "MemberLost":
                 self.lost += 1
+            case "PolicyDecided":
+                policy = str(fields["policy"])
+                self.decisions[policy] = self.decisions.get(policy, 0) + 1
             case "MemberActive" if self._beginners > 0:
                 self._beginners -= 1
             case "MemberActive":
@@ -65,8 +76,10 @@ class Journal:
             "moved_bytes": self.moved_bytes,
             "sent_bytes": sent_bytes,
         }
-        self.rows.append(row)
         members = int(row.get("members") or 0)
+        since_s = float(self.rows[-1]["seconds"]) if self.rows else 0.0
+        self.container_s += members * max(0.0, t - since_s)
+        self.rows.append(row)
         self.members_min = members if self.members_min is None else min(self.members_min, members)
 
     def snapshot(self, round_number: int, arrays: Arrays) -> None:
@@ -97,14 +110,18 @@ class Journal:
             "objective": objective,
             "objective_missing_because": why,
             "gap": last.get("gap"),
-            "gap_is_bound": False,
+            "gap_is_bound": last.get("gap") is not None and bool(last.get("gap_is_bound")),
             "converged": converged,
             "stopped_by": reason,
             "examples": None if facts is None else facts["n_rows"],
             "features": None if facts is None else facts["n_columns"],
             "members": {"start": self.members_start, "min": self.members_min, "end": members},
+            "container_seconds": round(self.container_s, 3),
+            "holders": self.record.get("holders"),
+            "decisions": dict(sorted(self.decisions.items())),
             "lost": self.lost,
             "returned": self.returned,
+            "retired": self.retired,
             "stand_in_rounds": sum(1 for row in self.rows if row.get("stand_ins")),
             "chunks_moved": self.chunks_moved,
             "moved_bytes": self.moved_bytes,
@@ -121,6 +138,7 @@ def final_row(
         "objective": objective,
         "objective_kind": None if objective is None else "exact",
         "gap": None if model is None else model.gap,
+        "gap_is_bound": model is not None and model.gap_is_bound,
         "step": None,
         "stand_ins": 0,
         "members": members,

@@ -46,3 +46,10 @@ def test_a_terminal_shows_who_was_lost():
 
 def test_a_log_is_spared_the_single_losses():
     assert "lost" not in shown([[STARTED], [LOST]], terminal=False)
+
+
+def test_a_terminal_shows_what_policies_do_to_members_and_not_every_chunk_that_moves():
+    decided = {"t": 1.0, "event": "PolicyDecided", "round": 1, "policy": "knee", "why": "a knee"}
+    told = [{**decided, "suggestion": kind} for kind in ("Retire", "Move")]
+    text = shown([[STARTED], [ended(0, 0.5)], told], terminal=True)
+    assert text.count("round 1: knee: a knee") == 1

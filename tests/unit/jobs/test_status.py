@@ -69,6 +69,26 @@ def test_a_round_without_objective_keeps_the_last_one():
     assert fold(STARTED, ended(0, 1.0), ended(1, 2.0, objective=None)).objective == 0.5
 
 
+def test_a_gap_is_shown_with_its_way_to_the_target_in_powers_of_ten():
+    started = {**STARTED, "spec": {"stop": {"rounds": 10, "gap": 1e-6}}}
+    status = fold(started, ended(0, 1.0, gap=1.0), ended(1, 2.0, gap=1e-3))
+    assert status_line(status).split(" | ")[2] == "gap 1.0e-03 of 1e-06 (50 %)"
+
+
+def test_a_round_without_certificate_keeps_the_last_gap_and_a_bound_is_marked():
+    status = fold(STARTED, ended(0, 1.0, gap=0.25, gap_is_bound=True), ended(1, 2.0, gap=None))
+    assert status_line(status).split(" | ")[2] == "gap ≤2.5e-01"
+
+
+@pytest.mark.parametrize(
+    ("gaps", "share"), [([], None), ([0.5], 0.0), ([0.5, 5e-7], 1.0), ([1.0, 2.0], 0.0)]
+)
+def test_the_way_to_the_target_gap_is_a_share(gaps, share):
+    started = {**STARTED, "spec": {"stop": {"rounds": 10, "gap": 1e-6}}}
+    status = fold(started, *(ended(r, r + 1.0, gap=gap) for r, gap in enumerate(gaps)))
+    assert status.gap_share == share
+
+
 @pytest.mark.parametrize("state", ["done", "failed", "cancelled"])
 def test_an_ended_job_says_how_and_why(state):
     last = {"t": 75.0, "event": "JobEnded", "state": state, "reason": "as asked"}
