@@ -1,0 +1,315 @@
+"""The uni-task paper's figures for CoCoA: uni-tasks against micro-tasks, in projected time.
+
+    python examples/papers/chicle.py [--data higgs covtype ...] [--quick]
+
+* Figure 1: rounds to a gap against the number of tasks K = 16, 24, 32, 64.
+* Figures 4 and 9: members come (2 to 16) or go (16 to 2), two every 20 seconds. Uni-tasks: the
+  simulator runs the job with arrivals and notices, chunks move to newcomers and from leavers.
+  Micro-tasks: K partitions on however many members there are, in waves.
+* Figures 5 and 10: 8 fast members and 8 that take 1.5 times as long. Uni-tasks: the rebalancing
+  policy moves chunks by the members' own reports. Micro-tasks: dealt as well as can be.
+* Figures 6 and 11: load balancing on 16 members of which 4 run at 1.2 instead of 2.6 GHz.
+* Figure 8 needs the package snapml; without it the comparison is left out.
+
+What happens in a round is computed for real, by the same kernels for all (convergence per round is
+measured). Time is projected as in the paper: a round of 16 members is one unit, which is one second
+of the schedule. The gap is a certificate. Writes ``tables.md``, ``figures.json`` and pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from support.balance_figures import balance_pictures, balance_table, busy_of
+from support.cocoa_data import SETS, load
+from support.cocoa_figures import Line, gap_figure, write_files
+from support.elastic_comparison import markdown
+from support.speedups import gap_words
+
+from elasticml.data.arrays import ArraySource
+from elasticml.report.style import write_whole
+from elasticml.sim.options import Granted, Taken
+from elasticml.sim.projection import (
+    REFERENCE_MEMBERS,
+    elapsed,
+    micro_task_units,
+    micro_task_units_mixed,
+    stepwise,
+    uni_task_units,
+    uni_task_units_mixed,
+)
+from elasticml.sim.study import Curve, Plan, study
+
+#: Logical tasks of the emulation.
+TASKS = (16, 24, 32, 64)
+GAPS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+#: 8 fast members and 8 slow ones; 4 of 16 at 1.2 instead of 2.6 GHz.
+MIXED = [1.0] * 8 + [1.5] * 8
+THROTTLED = [2.6 / 1.2] * 4 + [1.0] * 12
+UNI = "uni-tasks"
+ALGORITHM: dict[str, Any] = {"name": "cocoa", "loss": "hinge", "l2": 0.01, "mode": "paper"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How far every run goes."""
+
+    rounds: int
+    wall_s: float
+    tasks: Sequence[int] = TASKS
+    seed: int = 0
+    #: Seconds between two changes of the members.
+    every_s: float = 20.0
+
+    def plan(self, members: int) -> Plan:
+        """Plan a run of the papers' algorithm on so many members, or logical tasks."""
+        return Plan(
+            algorithm=ALGORITHM,
+            members=members,
+            chunks=512,
+            rounds_max=self.rounds,
+            wall_s_max=self.wall_s,
+            seed=self.seed,
+            scale_units=0.0,
+            gap=min(GAPS) / 10,
+        )
+
+
+def scaling_plan(budget: Budget, start: int, end: int) -> Plan:
+    """Plan uni-tasks while members come or go; the schedule's seconds become the study's units."""
+    trace: list[Taken | Granted] = []
+    for (t, now), (_, before) in zip(
+        schedule(budget, start, end)[1:], schedule(budget, start, end), strict=False
+    ):
+        at = t / REFERENCE_MEMBERS
+        if now > before:
+            trace.append(Granted(at=at, grant=now - before))
+        else:
+            # Moves take no time here; the grace only has to reach the end of a round.
+            trace.append(Taken(at=at, lose=before - now, how="notice", grace=2.0))
+    return replace(budget.plan(start), trace=tuple(trace))
+
+
+def schedule(budget: Budget, start: int, end: int) -> list[tuple[float, int]]:
+    """Return from which second on there are how many members."""
+    return stepwise(start, end, every=budget.every_s)
+
+
+def projected(curve: Curve, ends_s: Sequence[float]) -> Line:
+    """Put a run's gaps against the seconds at which its rounds end."""
+    return [(t, p.gap) for t, p in zip(ends_s, curve.points, strict=False)]
+
+
+def uni_line(curve: Curve) -> Line:
+    """Gap against seconds of a simulated run: its virtual time is the projection."""
+    return [(REFERENCE_MEMBERS * p.units, p.gap) for p in curve.points]
+
+
+def rounds_line(curve: Curve) -> Line:
+    """Gap against rounds; every round is an epoch."""
+    return [(float(p.rounds), p.gap) for p in curve.points]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """One experiment on one data set: setting -> line."""
+
+    rounds: dict[str, Line]
+    seconds: dict[str, Line]
+
+
+def micro(curves: Mapping[int, Curve], units: Mapping[int, Any], budget: Budget) -> Lines:
+    """Project the micro-tasks' runs; ``units``: K -> (schedule, members -> units)."""
+    found = Lines(rounds={}, seconds={})
+    for tasks in budget.tasks:
+        some, lengths = units[tasks]
+        ends_s = elapsed(len(curves[tasks].points), some, lengths, 1.0)
+        found.rounds[f"micro-tasks ({tasks})"] = rounds_line(curves[tasks])
+        found.seconds[f"micro-tasks ({tasks})"] = projected(curves[tasks], ends_s)
+    return found
+
+
+def scaling(
+    source: ArraySource, curves: Mapping[int, Curve], budget: Budget, start: int, end: int
+) -> Lines:
+    """Compare uni-tasks with micro-tasks while members come or go."""
+    when = schedule(budget, start, end)
+    counts = {members for _, members in when}
+    units = {k: (when, {n: micro_task_units(k, n) for n in counts}) for k in budget.tasks}
+    found = micro(curves, units, budget)
+    curve = study(scaling_plan(budget, start, end), source)
+    found.rounds[UNI], found.seconds[UNI] = rounds_line(curve), uni_line(curve)
+    return found
+
+
+def mixed(source: ArraySource, curves: Mapping[int, Curve], budget: Budget) -> tuple[Lines, float]:
+    """Compare them on 8 fast and 8 slow members; also the round time that uni-tasks reach."""
+    units = {k: ([(0.0, 16)], {16: micro_task_units_mixed(k, MIXED)}) for k in budget.tasks}
+    found = micro(curves, units, budget)
+    curve = study(balanced_plan(budget, MIXED, balances=True), source)
+    found.rounds[UNI], found.seconds[UNI] = rounds_line(curve), uni_line(curve)
+    return found, REFERENCE_MEMBERS * last_round(curve)
+
+
+def balanced_plan(budget: Budget, factors: Sequence[float], *, balances: bool) -> Plan:
+    """Plan 16 unequal members, with or without the rebalancing policy."""
+    slow = {slot: factor for slot, factor in enumerate(factors) if factor != 1.0}
+    policies = ({"name": "rebalance"},) if balances else ()
+    return replace(budget.plan(len(factors)), slow=slow, policies=policies)
+
+
+def last_round(curve: Curve) -> float:
+    """Length of a run's last round, in units of an epoch on one member."""
+    return curve.points[-1].units - curve.points[-2].units
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def first_at(line: Line, gap: float) -> float | None:
+    """Return where a line comes to a gap; None where it does not."""
+    return next((x for x, value in line if value <= gap), None)
+
+
+def lines_table(experiments: Mapping[str, Lines], axis: str) -> str:
+    """Write rounds or seconds to each gap, by data set and setting."""
+    rows = []
+    for name, lines in experiments.items():
+        for setting, line in getattr(lines, axis).items():
+            cells = [first_at(line, gap) for gap in GAPS]
+            rows.append([name, setting, *("–" if c is None else f"{c:.4g}" for c in cells)])
+    return markdown(["data", "setting", *map(gap_words, GAPS)], rows)
+
+
+def units_table(reached: Mapping[str, float], budget: Budget) -> str:
+    """Write the round times on 8 fast and 8 slow members: projected, and reached by the policy."""
+    cells = [f"{micro_task_units_mixed(k, MIXED):.3f}" for k in budget.tasks]
+    head = ["data", *(f"micro-tasks ({k})" for k in budget.tasks), f"{UNI}, ideal", f"{UNI}, run"]
+    ideal = f"{uni_task_units_mixed(MIXED):.3f}"
+    return markdown(head, [[name, *cells, ideal, f"{run:.3f}"] for name, run in reached.items()])
+
+
+def waves_table(budget: Budget) -> str:
+    """Write the round times by the number of members."""
+    counts = [members for _, members in stepwise(16, 2)]
+    rows = [
+        [f"micro-tasks ({k})", *(f"{micro_task_units(k, n):.3f}" for n in counts)]
+        for k in budget.tasks
+    ]
+    rows.append([UNI, *(f"{uni_task_units(n):.3f}" for n in counts)])
+    return markdown(["N", *map(str, counts)], rows)
+
+
+def snap_ml_words() -> str:
+    """Say whether the comparison with Snap ML can be made here."""
+    if importlib.util.find_spec("snapml") is None:
+        return "Figure 8 (Snap ML): left out, the package snapml is not installed here.\n"
+    return "Figure 8 (Snap ML): see `tests/bench/cocoa_speed.py`, which measures both.\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the command line names; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    names = ["higgs", "covtype", "ijcnn1", "a9a", "reuters"]
+    parser.add_argument("--data", nargs="+", default=names, choices=[*SETS])
+    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--wall", type=float, default=60.0, help="real seconds a run may take")
+    parser.add_argument("--every", type=float, default=20.0, help="seconds between two changes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/chicle"))
+    parser.add_argument("--quick", action="store_true", help="tiny data, K = 16 and 24, 60 rounds")
+    arguments = parser.parse_args(argv)
+    budget = Budget(
+        rounds=arguments.rounds,
+        wall_s=arguments.wall,
+        seed=arguments.seed,
+        every_s=arguments.every,
+    )
+    if arguments.quick:
+        arguments.data = ["tiny"]
+        budget = replace(budget, rounds=60, tasks=(16, 24), every_s=2.0)
+    experiments, reached, files = run_all(arguments.data, budget)
+    told = tell(experiments, reached, budget)
+    print(told)
+    out: Path = arguments.out
+    write_files(out, {"tables.md": told.encode(), **files})
+    content = {
+        title: {name: {"rounds": ls.rounds, "seconds": ls.seconds} for name, ls in found.items()}
+        for title, found in experiments.items()
+    }
+    write_whole(out / "figures.json", json.dumps({"lines": content, "units": reached}).encode())
+    return 0
+
+
+#: Experiment -> data set -> lines.
+Experiments = dict[str, dict[str, Lines]]
+
+
+def run_all(
+    names: Sequence[str], budget: Budget
+) -> tuple[Experiments, dict[str, float], dict[str, bytes]]:
+    """Run every experiment; return the lines, the balanced round times, and the pictures."""
+    experiments: Experiments = {"scale-in": {}, "scale-out": {}, "mixed": {}}
+    reached: dict[str, float] = {}
+    began_s = time.perf_counter()
+    busy = {}
+    for name in names:
+        source = load(name)
+        curves = {k: study(budget.plan(k), source) for k in budget.tasks}
+        experiments["scale-in"][name] = scaling(source, curves, budget, 16, 2)
+        experiments["scale-out"][name] = scaling(source, curves, budget, 2, 16)
+        experiments["mixed"][name], reached[name] = mixed(source, curves, budget)
+        some = replace(budget, rounds=10)
+        busy[name] = [
+            busy_of(study(balanced_plan(some, THROTTLED, balances=b), source))
+            for b in (False, True)
+        ]
+        print(f"{name}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr, flush=True)
+    files = balance_pictures(busy)
+    titles = {"scale-in": ("4a", "9a"), "scale-out": ("4b", "9b"), "mixed": ("5", "10")}
+    for what, (by_time, by_round) in titles.items():
+        seconds = {name: lines.seconds for name, lines in experiments[what].items()}
+        rounds = {name: lines.rounds for name, lines in experiments[what].items()}
+        title = f"Figure {by_time} {what}: gap by projected time (rounds measured)"
+        files |= gap_figure(seconds, "seconds, projected", title)
+        files |= gap_figure(rounds, "round", f"Figure {by_round} {what}: gap by round (measured)")
+    return experiments, reached, {**files, "balance.md": balance_table(busy).encode()}
+
+
+def tell(experiments: Experiments, reached: Mapping[str, float], budget: Budget) -> str:
+    """Write all tables."""
+    per_round = {
+        name: Lines(rounds={k: v for k, v in lines.rounds.items() if k != UNI}, seconds={})
+        for name, lines in experiments["scale-in"].items()
+    }
+    parts = [
+        "Figure 1: rounds to a gap by the number of tasks (measured):\n",
+        lines_table(per_round, "rounds"),
+        "Units of a round by the number of members (the paper's formulas):\n",
+        waves_table(budget),
+    ]
+    words = {
+        "scale-in": ("Figures 4 and 9, 16 to 2 members", "4a", "9a"),
+        "scale-out": ("Figures 4 and 9, 2 to 16 members", "4b", "9b"),
+        "mixed": ("Figures 5 and 10, 8 fast and 8 slow members", "5", "10"),
+    }
+    for what, (title, *_) in words.items():
+        parts.append(f"{title}: seconds to a gap (projected from measured rounds):\n")
+        parts.append(lines_table(experiments[what], "seconds"))
+        parts.append(f"{title}: rounds to a gap (measured):\n")
+        parts.append(lines_table(experiments[what], "rounds"))
+    parts.append("Units of a round on 8 fast and 8 slow members:\n")
+    parts += [units_table(reached, budget), snap_ml_words()]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
