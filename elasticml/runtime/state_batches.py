@@ -1,13 +1,16 @@
 """The states of many chunks in one payload: a short directory, then the arrays; no pickle.
 
 Chunks whose states look alike share one line of the directory, and each array lies where the one
-before it ends, so that a batch costs two copies of its bytes and little else.
+before it ends, so that a batch costs two copies of its bytes and little else. Numbers travel in the
+byte order of their sender, which the directory tells.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -43,26 +46,26 @@ def encode_states(chunks: Sequence[Chunk]) -> tuple[dict[str, Any], memoryview |
     """
     looks: dict[Looks, int] = {}
     kinds: list[int] = []
-    arrays: list[NDArray[Any]] = []
+    parts: list[Any] = []
     for chunk in chunks:
-        look = _looks(chunk.state)
-        kinds.append(looks.setdefault(look, len(looks)))
-        arrays += [chunk.state[name] for name, _, _ in look]
+        arrays = sorted(chunk.state.items())
+        look = tuple((name, array.dtype.str, array.shape) for name, array in arrays)
+        if look not in looks:
+            _check(look)
+            looks[look] = len(looks)
+        kinds.append(looks[look])
+        for _, array in arrays:
+            # A bytes object joins contiguous arrays without a copy in between.
+            parts.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+            if array.nbytes % ALIGNMENT:
+                parts.append(bytes(-array.nbytes % ALIGNMENT))
     directory = {
         "looks": [[[name, dtype, list(shape)] for name, dtype, shape in look] for look in looks],
         "kinds": kinds,
         "versions": [chunk.state_version for chunk in chunks],
     }
-    nbytes = sum(_padded(array.nbytes) for array in arrays)
-    if nbytes == 0:
-        return directory, None
-    buffer = np.zeros(nbytes, np.uint8)
-    at = 0
-    for array in arrays:
-        target = buffer[at : at + array.nbytes].view(array.dtype.newbyteorder("<"))
-        target[...] = array.reshape(-1)
-        at += _padded(array.nbytes)
-    return directory, buffer.data
+    payload = b"".join(parts)
+    return directory, memoryview(payload) if payload else None
 
 
 def decode_states(
@@ -75,40 +78,50 @@ def decode_states(
     RemoteProtocolError
         When the payload is not as long as the directory says.
     """
-    looks = [[(n, np.dtype(d), tuple(s)) for n, d, s in look] for look in directory["looks"]]
-    buffer = np.empty(0, np.uint8) if payload is None else np.frombuffer(payload, np.uint8)
-    states: list[tuple[State, int]] = []
-    at = 0
-    for kind, version in zip(directory["kinds"], directory["versions"], strict=True):
-        state: State = {}
-        for name, dtype, shape in looks[kind]:
-            nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            part = buffer[at : at + nbytes]
-            if part.nbytes != nbytes:
-                break
-            state[name] = part.view(dtype).reshape(shape).astype(dtype.newbyteorder("="))
-            at += _padded(nbytes)
-        states.append((state, version))
-    if at != buffer.nbytes or any(
-        len(state) != len(looks[kind])
-        for (state, _), kind in zip(states, directory["kinds"], strict=True)
-    ):
+    looks = [[_part(*line) for line in look] for look in directory["looks"]]
+    kinds, versions = directory["kinds"], directory["versions"]
+    n_bytes = 0 if payload is None else payload.nbytes
+    if n_bytes != sum(sum(part.padded for part in looks[kind]) for kind in kinds):
         raise RemoteProtocolError(
-            f"states of {len(states)} chunks came in {buffer.nbytes} bytes, which their directory "
+            f"states of {len(kinds)} chunks came in {n_bytes} bytes, which their directory "
             f"{json.dumps(directory)[:200]} does not describe"
         )
+    source = b"" if payload is None else payload
+    states: list[tuple[State, int]] = []
+    at = 0
+    for kind, version in zip(kinds, versions, strict=True):
+        state: State = {}
+        for part in looks[kind]:
+            if part.count:
+                array = np.frombuffer(source, part.dtype, part.count, at)
+                state[part.name] = array.astype(part.native).reshape(part.shape)
+            else:
+                state[part.name] = np.empty(part.shape, part.native)
+            at += part.padded
+        states.append((state, version))
     return states
 
 
-def _looks(state: Mapping[str, NDArray[Any]]) -> Looks:
-    look = []
-    for name in sorted(state):
-        array = state[name]
-        if array.dtype.kind not in "biuf":
-            raise ValueError(f"state {name!r} has dtype {array.dtype}, wanted numbers")
-        look.append((name, array.dtype.newbyteorder("<").str, array.shape))
-    return tuple(look)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where one array of a state lies, and what it is."""
+
+    name: str
+    dtype: np.dtype[Any]
+    native: np.dtype[Any]
+    shape: tuple[int, ...]
+    count: int
+    padded: int
 
 
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def _part(name: str, dtype: str, shape: Sequence[int]) -> Part:
+    sent, count = np.dtype(dtype), math.prod(shape)
+    nbytes = count * sent.itemsize
+    padded = -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return Part(name, sent, sent.newbyteorder("="), tuple(shape), count, padded)
+
+
+def _check(look: Looks) -> None:
+    for name, dtype, _ in look:
+        if np.dtype(dtype).kind not in "biuf":
+            raise ValueError(f"state {name!r} has dtype {dtype}, wanted numbers")
