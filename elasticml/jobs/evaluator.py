@@ -13,16 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Work
-from elasticml.algorithms.batch_gradient.settings import Settings, read_settings
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.targets import Targets, targets_for
+from elasticml.algorithms.scaling import Columns
+from elasticml.algorithms.targets import Targets
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary, DataFacts
 from elasticml.data.products import Forward, make_forward
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.errors import DataError
+from elasticml.jobs.objective import objective_of
 from elasticml.terms import ExchangeId
 
 F64 = NDArray[np.float64]
@@ -63,7 +64,7 @@ class _Part:
 
 
 class Evaluator:
-    """Scores models of a batch-gradient job.
+    """Scores models of a job on linear models: batch gradient, CoCoA.
 
     Parameters
     ----------
@@ -78,12 +79,12 @@ class Evaluator:
     def __init__(
         self, algorithm: Mapping[str, Any], facts: DataFacts, n_threads: int | None = None
     ) -> None:
-        self._settings: Settings = read_settings(algorithm)
+        self._objective = objective_of(algorithm, facts)
         self._facts = facts
-        self._targets: Targets = targets_for(self._settings, facts)
+        self._targets = self._objective.targets
         self._n_threads = n_threads or max(1, len(os.sched_getaffinity(0)))
-        #: The trained coordinates are ``coef / factor``; set by the first training pass.
-        self._factor: F64 | None = None
+        #: The map to trained coordinates; where columns are scaled, set by the first training pass.
+        self._columns = self._objective.columns(facts.n_columns)
 
     def score_training(
         self,
@@ -108,7 +109,7 @@ class Evaluator:
             When the data cannot be read here.
         """
         reader = _Reader(self._ready(source), self._n_threads, chunk_bytes, n_members)
-        self._factor = self._column_factor(reader)
+        self._columns = self._scaled_columns(reader)
         return self._score(reader, models, ranking=False)
 
     def score_test(
@@ -167,7 +168,7 @@ class Evaluator:
         targets = self._targets.of(labels)
         weights = self._targets.weights(labels, sample)
         s = np.ones(labels.size) if sample is None else np.asarray(sample)
-        n_models, loss = len(forwards), self._settings.loss
+        n_models, loss = len(forwards), self._objective.loss
         sums = np.zeros((4, n_models))
         margins = np.empty((n_models if ranking else 1, labels.size))
         slope = np.empty(labels.size)
@@ -196,7 +197,7 @@ class Evaluator:
 
     def _check_labels(self, labels: F64) -> None:
         known = self._facts.classes
-        if not self._settings.loss.is_classification or known is None:
+        if not self._objective.loss.is_classification or known is None:
             return
         strange = labels[~np.isin(labels, known)]
         if strange.size:
@@ -208,12 +209,10 @@ class Evaluator:
     def _merged(self, parts: Sequence[_Part], index: int, model: Arrays) -> Score:
         loss = sum(float(part.loss[index]) for part in parts)
         weight = sum(part.weight for part in parts)
-        w = model["coef"].reshape(-1)
-        w = w if self._factor is None else w / self._factor
-        objective = loss / weight + 0.5 * self._settings.l2 * float(w @ w)
+        objective = loss / weight + self._objective.penalty(model, self._columns)
         total, first, second = np.sum([part.moments for part in parts], axis=0)
         metrics: dict[str, float] = {}
-        if not self._settings.loss.is_classification:
+        if not self._objective.loss.is_classification:
             square = sum(float(part.square[index]) for part in parts)
             spread = second - first * first / total
             metrics["rmse"] = float(np.sqrt(square / total))
@@ -221,22 +220,23 @@ class Evaluator:
                 metrics["r2"] = float(1.0 - square / spread)
             return Score(objective=objective, metrics=metrics)
         metrics["accuracy"] = sum(float(part.correct[index]) for part in parts) / float(total)
-        if self._settings.loss.name == "logistic":
+        if self._objective.loss.name == "logistic":
             metrics["logloss"] = sum(float(part.log_loss[index]) for part in parts) / float(total)
         if parts[0].margins.shape[0]:
             metrics |= _ranking(parts, index, self._targets)
         return Score(objective=objective, metrics=metrics)
 
-    def _column_factor(self, reader: _Reader) -> F64 | None:
+    def _scaled_columns(self, reader: _Reader) -> Columns:
         """Find how the columns were scaled, by the trainer's own preparation over all data."""
-        preparation = fix_columns(self._settings.scale, self._settings.intercept, self._facts)
+        rule = self._objective
+        preparation = fix_columns(rule.scale, rule.intercept, self._facts, rule.constant or 1.0)
         try:
             exchange = next(preparation)
             while True:
                 exchange = preparation.send(self._outcome(exchange, reader))
         except StopIteration as stop:
-            factor: F64 | None = stop.value.factor
-            return factor
+            columns: Columns = stop.value
+            return columns
 
     def _outcome(self, exchange: Exchange, reader: _Reader) -> Outcome:
         """Carry an exchange out here: the solver over one batch of chunks after the other."""
@@ -249,7 +249,8 @@ class Evaluator:
             parameters=exchange.parameters,
             returns=exchange.returns,
         )
-        section = {"loss": self._settings.loss.name, "scale": self._settings.scale}
+        # Column statistics depend on no loss; that solver knows smooth ones only.
+        section = {"scale": self._objective.scale}
         with ThreadPoolExecutor(self._n_threads) as pool:
             for chunks in reader.batches(pool):
                 solver = BatchGradientSolver(section, self._facts)

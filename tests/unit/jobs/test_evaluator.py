@@ -164,3 +164,26 @@ def test_rankings_of_one_class_are_left_out():
     facts = facts_of(from_arrays(X, y))
     scores, _ = Evaluator({}, facts).score_test(from_arrays(X, np.ones(y.size)), [model(1)])
     assert set(scores[0].metrics) == {"accuracy", "logloss"}
+
+
+@pytest.mark.parametrize("scale", ["none", "maxabs", "standard"])
+@pytest.mark.parametrize("constant", [1.0, 4.0])
+def test_the_objective_of_cocoa_penalises_its_intercept(scale, constant):
+    X, y, s = problem(12, weights=True)
+    shift, factor = {
+        "none": (0.0, 1.0),
+        "maxabs": (0.0, np.abs(X).max(axis=0)),
+        "standard": (X.mean(axis=0), X.std(axis=0)),
+    }[scale]
+    w, b = np.arange(1.0, D + 1), 0.7  # trained coordinates: of columns (x - shift) / factor
+    coef = w / factor
+    arrays = {"coef": coef[None, :], "intercept": np.array([constant * b - (coef * shift).sum()])}
+    section = {"name": "cocoa", "loss": "hinge", "l2": 0.3, "scale": scale, "intercept": True}
+    evaluator = Evaluator(
+        {**section, "intercept_scaling": constant}, facts_of(from_arrays(X, y, s))
+    )
+    (score,) = evaluator.score_training(from_arrays(X, y, s), [arrays])
+    losses = np.maximum(0.0, 1.0 - np.where(y > 0, 1, -1) * margins_of(arrays, X))
+    expected = float(s @ losses / s.sum() + 0.15 * (w @ w + b * b))
+    assert score.objective == pytest.approx(expected, rel=1e-10)
+    assert set(score.metrics) == {"accuracy"}
