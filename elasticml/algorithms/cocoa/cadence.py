@@ -1,8 +1,10 @@
 """When a certificate is worth its pass over the data.
 
-Certificates cost rows like passes do. About a fifth of all rows go into them: each row that a pass
-visits earns a quarter of a row. Where a target is known, the last certificates say in which round
-it will be reached; one taken in that round may be paid for later.
+Work is counted in rows that a pass visits. A certificate's products with all rows take about half
+of what a pass over them takes, and a pass that visits few rows still costs a round. About a fifth
+of all work goes into certificates: what a pass costs earns a quarter of it. Where a target is
+known, the last certificates say in which round it will be reached; the one taken there may be paid
+for later.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-#: Rows of certificates that one visited row earns.
+#: Share of a pass's work that it earns for certificates.
 EARNED: Final = 0.25
+#: Work of a certificate, and the least that a pass counts for, as shares of all rows.
+CERTIFICATE: Final = 0.5
+PASS_MIN: Final = 0.25
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +40,7 @@ class Cadence:
     def passed(self, visited: float) -> None:
         """Note a pass and the rows that it visited."""
         self.passes += 1
-        self.credit += EARNED * visited
+        self.credit += EARNED * max(visited, PASS_MIN * self.rows)
 
     def certified(self, gap: float) -> None:
         """Note a certificate and the smallest gap known by now."""
@@ -43,8 +48,9 @@ class Cadence:
             self.marks = [*self.marks[-1:], (self.passes, gap)]
         else:
             self.marks[-1] = (self.passes, gap)
-        # What was saved up is not spent twice: a long rest is followed by one certificate.
-        self.credit = min(self.credit, float(self.rows)) - self.rows
+        # What has been saved up beyond two certificates is not spent.
+        cost = CERTIFICATE * self.rows
+        self.credit = min(self.credit, 2.0 * cost) - cost if self.passes else 0.0
         self.certified_at = self.passes
 
     def is_due(self) -> bool:
@@ -52,14 +58,15 @@ class Cadence:
         since = self.passes - self.certified_at
         if self.every is not None:
             return since >= self.every
-        if self.credit >= self.rows:
+        cost = CERTIFICATE * self.rows
+        if self.target <= 0.0:
+            return self.passes == 1 or self.credit >= cost
+        # What is saved for the round that reaches the target goes, in part, into the pace.
+        if self.passes == 1 or self.credit >= 2.0 * cost:
             return True
-        # After the first pass nothing is known of the pace yet; later debts are paid first.
-        return (self.passes == 1 or self.credit >= 0.0) and self._expects_target()
+        return self.credit >= 0.0 and self._expects_target()
 
     def _expects_target(self) -> bool:
-        if self.target <= 0.0:
-            return False
         if len(self.marks) < 2:
             return True
         (p0, g0), (p1, g1) = self.marks

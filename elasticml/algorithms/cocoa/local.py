@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -130,7 +131,7 @@ class LocalSolver:
         l2_total: float,
         total_weight: float,
         damping: float,
-        epochs: int,
+        epochs: float,
         seed: int,
         serial: int,
         parallel: Parallel,
@@ -150,8 +151,8 @@ class LocalSolver:
         total_weight : float
             S, the weight of all rows of all members.
         damping : float, in (0, 1]
-        epochs : int
-            How often each row has its turn.
+        epochs : float, above 0
+            How often each row has its turn; of a fraction, a random share of the buckets has one.
         seed, serial : int
             The order depends on these, the chunks and the number of threads alone.
         sigma : float, optional
@@ -167,13 +168,19 @@ class LocalSolver:
         if own <= 0.0:
             return total
         whole = max(1.0, damping * total_weight / own) if sigma is None else sigma
-        for epoch in range(epochs):
+        for epoch in range(math.ceil(epochs)):
             order = self._visits.copy()
             visits.shuffle(order, _mixed(seed, serial, epoch))
+            # The last epoch may be a fraction: at least one bucket.
+            order = order[: max(1, round(min(1.0, epochs - epoch) * order.size))]
+            visited = order.size / self._visits.size
             start = v + whole * total.dv if epoch else v
 
-            def work(part: NDArray[np.int64], start: F64 = start) -> tuple[F64, F64]:
-                share = visits.weight_of_visits(part, self._bucket, self._table)
+            def work(
+                part: NDArray[np.int64], start: F64 = start, visited: float = visited
+            ) -> tuple[F64, F64]:
+                # Other members leave out as much: what counts is the part's share of what is done.
+                share = visits.weight_of_visits(part, self._bucket, self._table) / visited
                 factor = whole * own / share if share > 0.0 else whole
                 if sigma is None:
                     factor = max(1.0, damping * total_weight / share) if share > 0.0 else whole

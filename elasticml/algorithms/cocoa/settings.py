@@ -26,7 +26,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "aggregation": (None, "line_search", "fixed"),
     "intercept": (False, True),
     "scale": ("none", "maxabs", "standard"),
-    "shrink": (None, False, True),
+    "shrink": (False, True),
 }
 
 
@@ -54,9 +54,8 @@ class Settings:
     scale: Literal["none", "maxabs", "standard"] = "none"
     #: Rows that are visited one after another; None: as the solver chooses.
     bucket: int | None = None
-    #: Leave rows out for a while that have not changed for several visits; None: unless as in the
-    #: papers.
-    shrink: bool | None = None
+    #: Leave rows out for a while that have not changed for several visits: less work, more rounds.
+    shrink: bool = False
     #: Stop when the certified gap is at most this.
     tolerance: float = 0.0
     seed: int = 0
@@ -72,11 +71,6 @@ class Settings:
     def is_classification(self) -> bool:
         """Whether targets are -1 and +1."""
         return self.loss.loss.is_classification
-
-    @property
-    def shrinks(self) -> bool:
-        """Whether rows are left out for a while."""
-        return not self.is_paper if self.shrink is None else self.shrink
 
     @property
     def is_paper(self) -> bool:

@@ -63,7 +63,7 @@ class CocoaSolver:
             dtype=facts.layout.dtype,
             bucket=self._settings.bucket,
             intercept_scaling=self._constant or None,
-            shrink=self._settings.shrinks,
+            shrink=self._settings.shrink,
         )
         self._operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
             messages.PASS: self._pass,
@@ -129,7 +129,7 @@ class CocoaSolver:
             l2_total=self._settings.l2 * weight,
             total_weight=weight,
             damping=float(work.parameters["damping"]),
-            epochs=int(work.parameters["local_epochs"]),
+            epochs=float(work.parameters["local_epochs"]),
             seed=int(work.parameters["seed"]),
             serial=int(work.parameters["serial"]),
             parallel=parallel,
