@@ -8,6 +8,9 @@ from elasticml.control.chance import shuffled
 from elasticml.control.policy import Chunks, Discard, MemberView, Replicate, View
 from elasticml.terms import ChunkId, MemberId
 
+#: A member that holds more than this times an even share of the bytes is relieved of copies.
+CROWDED = 1.25
+
 
 class Replicas:
     """Have bodies copied until every chunk has its holders, and drop what is more than that.
@@ -15,10 +18,16 @@ class Replicas:
     A further holder is drawn at random, on another host than those that hold the chunk where that
     is possible, and so that all members hold about as many bytes; members that have no memory left
     get nothing. The random choice spreads a member's chunks over all others: after its loss each of
-    them takes over a few.
+    them takes over a few, and all of them can be dealt each other's chunks. So copies that came
+    about otherwise, on a few members that have read everything, or that were there before others
+    came, are drawn anew elsewhere before they are dropped.
     """
 
     name = "replicas"
+
+    def __init__(self) -> None:
+        #: The facts at which there was nothing to do: looking at every chunk takes a while.
+        self._content_with: tuple[object, ...] | None = None
 
     def suggest(self, view: View) -> Sequence[Replicate | Discard]:
         """Return the copies that are missing, and those that are too many."""
@@ -26,11 +35,16 @@ class Replicas:
         staying = {m.id: m for m in (*view.working, *view.spares)}
         if chunks is None or view.holders < 2 or len(staying) < 2:
             return []
+        facts = (view.changes, view.holders, *sorted(staying))
+        if facts == self._content_with:
+            return []
         owned = [c for m in (*view.working, *view.leaving) for c in chunks.of(m.id)]
         hosts = len({m.host for m in staying.values()})
         missing: dict[ChunkId, MemberId] = {}
         surplus: dict[MemberId, list[ChunkId]] = {}
         load = {m: view_of.held_bytes for m, view_of in staying.items()}
+        total = sum(chunks.nbytes(c) for c in owned)
+        even = view.holders * total / len(staying)
         for chunk in shuffled(sorted(owned), view.seed, view.round):
             if chunk in view.copying:
                 continue
@@ -41,13 +55,25 @@ class Replicas:
                 if target is not None:
                     missing[chunk] = target
                     load[target] += chunks.nbytes(chunk)
+            elif len(there) == view.holders:
+                extra = _extra(chunks, chunk, there, 1, load)
+                if extra is None or load[extra] <= CROWDED * even:
+                    continue
+                left = [m for m in there if m.id != extra]
+                target = _target(view, chunk, chunks.nbytes(chunk), left, staying, load)
+                if target not in (None, extra) and load[target] < even:
+                    missing[chunk] = target
+                    load[target] += chunks.nbytes(chunk)
+                    load[extra] -= chunks.nbytes(chunk)  # dropped when the new copy is there
             elif len(there) > view.holders:
                 extra = _extra(chunks, chunk, there, spread, load)
                 if extra is not None:
                     surplus.setdefault(extra, []).append(chunk)
+        if not missing and not surplus and not view.copying:
+            self._content_with = facts
         found: list[Replicate | Discard] = []
         if missing:
-            why = f"{len(missing)} chunks have fewer than {view.holders} holders apart"
+            why = f"{len(missing)} chunks have too few holders apart, or on crowded members"
             found.append(Replicate(targets=missing, why=why))
         for member, copies in sorted(surplus.items()):
             why = f"{len(copies)} copies more than {view.holders}"
