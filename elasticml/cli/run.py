@@ -21,13 +21,25 @@ Examples:
 The directory holds job.yaml, story.jsonl, history.csv, model.npz, summary.json and report.html.
 Story and history grow while the job runs. Ctrl-C ends the job; the directory stays usable.
 
-Sections of a job file: data, algorithm, cluster, absent, stop, faults, evaluate, members,
-collective, seed, threads. Members that shall be killed on purpose:
+Sections of a job file: data, algorithm, cluster, absent, policies, stop, faults, evaluate,
+members, collective, partitions, holders, placement, warm_start, seed, threads; docs/job-files.md
+tells of each. Members that shall be killed on purpose:
 
 \b
+    algorithm: {name: batch_gradient, loss: logistic, l2: 1.0e-4}
     cluster: {kind: local, workers: 14}
     absent: taylor                # or ignore, ignore_rescaled, stall, reload
     faults: [{round: 100, lose: 7, how: kill}, {round: 200, return: 7}]
+
+A support vector machine to a certified gap; the knee policy gives workers back that no longer pay:
+
+\b
+    algorithm: {name: cocoa, loss: hinge, l2: 1.0e-2}
+    cluster: {kind: local, workers: 4, workers_max: 8}
+    absent: reload                # or freeze (go on; the gap becomes a bound), stall
+    policies: [knee, rebalance]   # or straggler, redeal, shuffle, tune_local_work,
+                                  # gap_per_container_second
+    stop: {rounds: 200, gap: 1.0e-6}
 """
 
 
@@ -89,12 +101,20 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"objective   not known: {summary.get('objective_missing_because')}")
     else:
         lines.append(f"objective   {objective:.8g}")
+    if summary.get("gap") is not None:
+        bound = "at most " if summary.get("gap_is_bound") else ""
+        lines.append(f"gap         {bound}{summary['gap']:.3g}")
     for name in ("train", "test"):
         metrics = summary.get(name) or {}
         if metrics:
             lines.append(f"{name:<12}" + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
     if summary.get("lost"):
         lines.append(f"members     {summary['lost']} lost, {summary.get('returned')} returned")
+    if summary.get("retired"):
+        lines.append(f"members     {summary['retired']} given back by a policy")
+    decisions = summary.get("decisions") or {}
+    if decisions:
+        lines.append("decisions   " + ", ".join(f"{name} {n}" for name, n in decisions.items()))
     lines += [f"note        {note}" for note in summary.get("notes") or ()]
     lines += [f"note        test data: {note}" for note in summary.get("test_notes") or ()]
     if summary.get("not_evaluated"):

@@ -90,6 +90,13 @@ class JobStatus:
                 )
             case "MemberActive":
                 return replace(now, members=self.members + 1)
+            case "FinalModel" if record.get("gap") is not None:
+                return replace(
+                    now,
+                    objective=record.get("objective", self.objective),
+                    gap=record["gap"],
+                    gap_is_bound=bool(record.get("gap_is_bound")),
+                )
             case "RoundEnded":
                 return now._after_round(record)
             case "JobEnded":

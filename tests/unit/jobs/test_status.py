@@ -80,6 +80,12 @@ def test_a_round_without_certificate_keeps_the_last_gap_and_a_bound_is_marked():
     assert status_line(status).split(" | ")[2] == "gap ≤2.5e-01"
 
 
+def test_the_final_model_has_a_gap_of_its_own():
+    final = {"t": 3.0, "event": "FinalModel", "gap": 1e-3, "objective": 0.4}
+    status = fold(STARTED, ended(0, 1.0, gap=1.0), final)
+    assert status_line(status).split(" | ")[1:3] == ["objective 0.4", "gap 1.0e-03"]
+
+
 @pytest.mark.parametrize(
     ("gaps", "share"), [([], None), ([0.5], 0.0), ([0.5, 5e-7], 1.0), ([1.0, 2.0], 0.0)]
 )
