@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elasticml.collective.frames import Frame, Header, Kind
@@ -237,10 +237,13 @@ class DriverShell:
                 assert facts is not None
                 self._order(command, facts=facts.to_json(), spec=source.spec())
             case cmd.ReadBlocks():
-                self._send_chunks(command.member, command.blocks)
+                for frame in self._intake.frames(command.blocks):
+                    self._roster.send(command.member, frame)
                 self._order(command, spec=self.desk.source.spec())
             case cmd.LoadChunks():
-                self._send_chunks(command.member, {c.block for c in command.chunks})
+                wanted = command.chunks
+                for frame in self._intake.frames({c.block for c in wanted}, only=wanted):
+                    self._roster.send(command.member, frame)
                 self._order(command)
             case cmd.Dismiss():
                 self._roster.retire(command.member, encode(command))
@@ -304,10 +307,6 @@ class DriverShell:
             spec=self.desk.source.spec(),
             n_members=self.driver.state.settings.start_members,
         )
-
-    def _send_chunks(self, member: MemberId, blocks: Collection[int]) -> None:
-        for frame in self._intake.frames(blocks):
-            self._roster.send(member, frame)
 
     def _forward_model(self, command: cmd.ForwardModel) -> None:
         training, running = self.desk.training, self.driver.exchanging.running

@@ -7,6 +7,7 @@ from typing import Any
 
 from elasticml.collective.frames import Frame, Kind
 from elasticml.data.facts import BlockSummary
+from elasticml.terms import ChunkId
 
 #: Bytes that every column of a model costs: some twenty doubles at the driver (the model, its
 #: frame, partials, the trainer's own vectors), and eight at a member.
@@ -46,11 +47,22 @@ class Intake:
         """List what is known of the blocks, by block."""
         return [self._summaries[block] for block in sorted(self._summaries)]
 
-    def frames(self, blocks: Collection[int]) -> Iterator[Frame]:
-        """Make the frames that carry an in-memory source's chunks to a member."""
+    def frames(
+        self, blocks: Collection[int], only: Collection[ChunkId] | None = None
+    ) -> Iterator[Frame]:
+        """Make the frames that carry an in-memory source's chunks to a member.
+
+        Parameters
+        ----------
+        only : collection of ChunkId, optional
+            Chunks that the member shall have; all of the blocks where it is not given.
+        """
+        wanted = None if only is None else {str(id) for id in only}
         for block in sorted(blocks):
             for name, body in self._bodies.get(block, ()):
-                yield Frame(kind=Kind.CHUNK, prefix={"chunk": name}, payload=memoryview(body))
+                if wanted is None or name in wanted:
+                    payload = memoryview(body)
+                    yield Frame(kind=Kind.CHUNK, prefix={"chunk": name}, payload=payload)
 
     def drop_bodies(self) -> None:
         """Let go of the chunks: the job is over, only its results are kept."""

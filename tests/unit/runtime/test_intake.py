@@ -52,3 +52,13 @@ def test_bodies_are_sent_until_they_are_dropped():
     assert len(list(data.frames([0]))) == 1
     data.drop_bodies()
     assert list(data.frames([0])) == []
+
+
+def test_a_member_that_takes_over_chunks_is_sent_these_alone():
+    source = from_arrays(np.ones((100, 4)), np.arange(100.0))
+    made = source.chunk_bodies(1024, 1)
+    bodies = {0: list(zip(made.ids, made.bodies, strict=True))}
+    data = Intake(bodies, made.summaries)
+    wanted = [chunk_id(made.ids[2]), chunk_id(made.ids[0])]
+    sent = [frame.prefix["chunk"] for frame in data.frames({0}, only=wanted)]
+    assert (sent, len(made.ids) > 3) == ([made.ids[0], made.ids[2]], True)
