@@ -91,6 +91,8 @@ class Driver:
         )
         #: The exchange that is asked for has had to wait for absent examples.
         self._stalled = False
+        #: Examples by slot, as the story has them.
+        self._rows_told: dict[str, int] = {}
         self._handlers = self._handler_table()
 
     def _handler_table(self) -> dict[type[ev.Event], Callable[[Any, float], list[Command]]]:
@@ -237,10 +239,19 @@ class Driver:
             return commands
         if self.at_round_start:
             self.at_round_start = False
-            commands.append(state.record("RoundStarted"))
+            commands.append(state.record("RoundStarted", **self._loads()))
         self.request, self._stalled = None, False
         commands += self.exchanging.start(request, now_s)
         return commands + self.rounds.due_loss("compute")
+
+    def _loads(self) -> dict[str, dict[str, int]]:
+        """Say how many examples each slot has, where that has changed since it was said."""
+        state = self.state
+        rows = {str(r.id.slot): state.ledger.rows_of(r.id) for r in state.membership.working()}
+        if rows == self._rows_told:
+            return {}
+        self._rows_told = rows
+        return {"rows": rows}
 
     def _stall(self, now_s: float) -> list[Command]:
         """Wait for everybody."""

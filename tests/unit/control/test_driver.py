@@ -213,3 +213,12 @@ def test_broken_invariant_is_named_with_its_cause(breaks, words):
     breaks(made.driver)
     with pytest.raises(LocalProtocolError, match=rf"{words}.*\(after the test\)"):
         check(made.driver)
+
+
+def test_a_round_tells_each_slots_examples_where_they_have_changed():
+    made = world(3, n_blocks=3)
+    made.run(lambda k: 0)
+    begun = [record.fields for record in made.story if record.event == "RoundStarted"]
+    total = sum(info.rows for info in made.driver.state.ledger.info.values())
+    assert sum(begun[0]["rows"].values()) == total
+    assert [r for r, fields in enumerate(begun) if "rows" in fields] == [0]
