@@ -114,7 +114,7 @@ class Redeal:
             # A member with one chunk would be emptied, and count as a newcomer.
             count = {m.id: len(chunks.of(m.id)) for m in view.working}
             free = [c for c in free if count[owner[c]] > 1]
-        wanted = math.ceil(share * len(free)) if share > 0 else 0
+        wanted = math.ceil(share * len(free) - 1e-9)
         return shuffled(free, view.seed, view.round, PURPOSE)[:wanted]
 
     def _share(self, view: View, chunks: Chunks) -> float:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from elasticml.control.chance import hashed
 from elasticml.control.policy import Chunks, Discard, Move, Replicate, Suggestion, View
 from elasticml.policies.settings import entry_of, number
+from elasticml.policies.speeds import predicted_seconds, rows_owned, seconds_per_row
 from elasticml.terms import ChunkId, MemberId
 
 #: Sets the draw of a chunk's first turn apart from those of its holders.
 PURPOSE = 0x511FF1E
+#: Chunks by which a change of owner may put a member beside the mean.
+SLACK = 2.0
+#: Rounds that the median of a member's speed looks back.
+ROUNDS = 4
 
 
 class GlobalShuffle:
@@ -19,7 +25,7 @@ class GlobalShuffle:
     Every chunk has turns of ``1/share`` rounds, each chunk's beginning in another round. In a turn
     the body is copied to a member drawn for it; once the copy is there, the oldest one goes that
     is not the owner's. With two holders :class:`Redeal` draws the owner among them; with one the
-    owner changes to the new holder, where that leaves the two members no less even.
+    owner changes to the new holder, as soon as all members stay within two chunks of the mean.
 
     Source: the uni-task paper, section 4 (global background shuffling), which gives no rule.
 
@@ -54,22 +60,29 @@ class GlobalShuffle:
         copies: dict[ChunkId, MemberId] = {}
         moves: dict[ChunkId, MemberId] = {}
         old: dict[MemberId, list[ChunkId]] = {}
-        rows = {m: sum(chunks.rows(c) for c in chunks.of(m)) for m in members}
+        cost = seconds_per_row(view.working, ROUNDS)
+        load = predicted_seconds({m: rows_owned(chunks, m) for m in members}, cost)
+        middle = sum(load.values()) / len(load)
         for owner in members:
             for chunk in chunks.of(owner):
                 turn, begins = self._turn(view, chunk)
+                there = chunks.holders(chunk)
+                if not begins and len(there) <= view.holders:
+                    continue
                 wanted = drawn(view.seed, chunk, turn, members)
-                holders = [m for m in members if m in chunks.holders(chunk)]
+                holders = [m for m in members if m in there]
                 if wanted not in holders:
                     if begins and chunk not in view.copying:
                         copies[chunk] = wanted
                     continue
                 if view.holders == 1 and wanted != owner:
-                    # Where the draw would make them less even, the next turn draws again.
-                    if rows[wanted] + chunks.rows(chunk) <= rows[owner]:
+                    # A copy waits until nobody gets far from the others by it.
+                    less = load[owner] - chunks.rows(chunk) * cost[owner]
+                    more = load[wanted] + chunks.rows(chunk) * cost[wanted]
+                    slack = SLACK * (more - load[wanted])
+                    if less >= middle - slack and more <= middle + slack:
                         moves[chunk] = wanted
-                        rows[owner] -= chunks.rows(chunk)
-                        rows[wanted] += chunks.rows(chunk)
+                        load[owner], load[wanted] = less, more
                     continue
                 if len(holders) > view.holders:
                     kept = {owner, wanted, drawn(view.seed, chunk, turn - 1, members)}
@@ -83,7 +96,7 @@ class GlobalShuffle:
         """Return the number of a chunk's turn, and whether it begins in this round."""
         start = hashed(PURPOSE, view.seed, *keys(chunk)) / 2**64
         now = view.round * self.share + start
-        return int(now), int(now) != int(now - self.share)
+        return math.floor(now), math.floor(now) != math.floor(now - self.share)
 
 
 def keys(chunk: ChunkId) -> tuple[int, int, int]:

@@ -78,7 +78,7 @@ class TuneLocalWork:
         self.cool = cool
         self._trial: Trial | None = None
         self._upwards = True
-        #: Directions that were no good since the last value that was.
+        #: Directions from the present value that are known to be no good.
         self._failed = 0
         self._since_round = 0
         self._rest = cool
@@ -100,7 +100,8 @@ class TuneLocalWork:
         if trial is not None and trial.members == members and trial.value == value:
             if rate <= self.hysteresis * trial.rate:
                 return self._go_back(view, trial, rate)
-            self._failed = 0
+            # The value that it came from has just been found to be worse.
+            self._failed = 1
             self._rest = self.cool
         return self._try(view, value, rate, members)
 

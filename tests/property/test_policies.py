@@ -1,0 +1,130 @@
+"""Whatever a policy sees, it refers to what there is, and says the same when asked again."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticml.control.policy import (
+    Discard,
+    MemberView,
+    Move,
+    Progress,
+    Replicate,
+    Request,
+    Retire,
+    Tune,
+    View,
+)
+from elasticml.policies.registry import POLICIES, make_policy
+from elasticml.terms import ChunkInfo
+from tests.policy_world import FakeChunks, chunk, member
+
+ABSENCE = ("whole_group", "reload")
+#: Settings that make a policy do more than by itself.
+EAGER = {
+    "knee": {"window": 1, "ratio": 1.01, "avoid": []},
+    "gap_per_container_second": {"window": 2, "probe": 2, "cool": 1, "factor": 2},
+    "straggler": {"factor": 1.1, "confirm": 1},
+    "shuffle": {"share": 0.5},
+    "tune_local_work": {"window": 2, "cool": 1},
+}
+
+
+@st.composite
+def views(draw) -> View:
+    slots = draw(st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True))
+    everybody = [member(slot) for slot in sorted(slots)]
+    n_leaving = draw(st.integers(0, len(everybody) - 1))
+    leaving, working = everybody[:n_leaving], everybody[n_leaving:]
+    times = st.floats(1e-9, 1e9)
+    n_chunks = draw(st.integers(0, 12))
+    infos = {
+        chunk(i): ChunkInfo(id=chunk(i), rows=draw(st.integers(0, 500)), nbytes=1000)
+        for i in range(n_chunks)
+    }
+    owners = {c: draw(st.sampled_from(everybody)) for c in infos}
+    held = {c: {m} | draw(st.sets(st.sampled_from(everybody))) for c, m in owners.items()}
+    chunks = FakeChunks(infos, owners, held)
+
+    def seen(m, stage) -> MemberView:
+        seconds = draw(st.lists(times, max_size=5))
+        return MemberView(
+            id=m,
+            host=f"h{m.slot % 2}",
+            rows=sum(infos[c].rows for c in chunks.of(m)),
+            stage=stage,
+            deadline_s=100.0 if stage == "leaving" else None,
+            seconds=tuple(seconds),
+            seconds_per_row=tuple(s / 100 for s in seconds),
+            limit_bytes=draw(st.none() | st.integers(0, 20_000)),
+        )
+
+    gaps = st.none() | st.floats(0, 1e6)
+    history = [
+        Progress(round=i, seconds=i + 1.0, members=len(working), gap=draw(gaps))
+        for i in range(draw(st.integers(0, 12)))
+    ]
+    return View(
+        now_s=50.0,
+        round=len(history),
+        groups=(),
+        spares=tuple(seen(member(slot), "spare") for slot in draw(st.sets(st.integers(10, 12)))),
+        working=tuple(seen(m, "active") for m in working),
+        leaving=tuple(seen(m, "leaving") for m in leaving),
+        history=tuple(history),
+        chunks=chunks if draw(st.integers(0, 9)) else None,
+        holders=draw(st.integers(1, 2)),
+        seed=draw(st.integers(0, 3)),
+        requested=draw(st.sampled_from([0, 0, 0, 2])),
+    )
+
+
+def check(view: View, said) -> None:
+    """Assert that a suggestion is about members that stay and chunks that there are."""
+    assert said.why
+    staying = {m.id for m in (*view.working, *view.spares)}
+    match said:
+        case Move() | Replicate():
+            assert said.targets
+            assert set(said.targets.values()) <= staying
+            assert set(said.targets) <= set(view.chunks.infos)
+            same = [c for c, m in said.targets.items() if view.chunks.owners[c] == m]
+            assert same == []
+        case Discard():
+            assert all(said.member in view.chunks.held[c] for c in said.chunks)
+            assert all(view.chunks.owners[c] != said.member for c in said.chunks)
+        case Retire():
+            gone = set(said.members)
+            working = {m.id for m in view.working}
+            assert gone < working
+            assert set((said.targets or {}).values()) <= working - gone
+            if view.chunks is not None:
+                owned = {c for m in gone for c in view.chunks.of(m)}
+                assert set(said.targets) == owned
+        case Request():
+            assert said.count >= 1
+        case Tune():
+            assert said.name in ("redeal_share", "local_epochs")
+
+
+@settings(max_examples=60, deadline=None)
+@given(views(), st.sampled_from([n for n in POLICIES if n not in ABSENCE]), st.booleans())
+def test_suggestions_are_about_what_there_is_and_the_same_when_asked_again(view, name, eager):
+    entry = {"name": name, **(EAGER.get(name, {}) if eager else {})}
+    said = make_policy(entry).suggest(view)
+    assert list(said) == list(make_policy(entry).suggest(view))
+    for suggestion in said:
+        check(view, suggestion)
+
+
+@settings(max_examples=40, deadline=None)
+@given(views(), st.sampled_from(["rebalance", "redeal", "straggler"]))
+def test_no_member_is_emptied_that_is_not_given_back(view, name):
+    if view.chunks is None:
+        return
+    before = {m.id: view.chunks.of(m.id) for m in view.working}
+    for suggestion in make_policy(name).suggest(view):
+        view.chunks.owners.update(suggestion.targets)
+    for m, owned in before.items():
+        assert bool(view.chunks.of(m)) >= bool(owned)

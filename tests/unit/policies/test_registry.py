@@ -1,0 +1,156 @@
+"""Policies by the names that a job gives them."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.control.policy import View
+from elasticml.errors import ConfigError
+from elasticml.policies.knee import ScaleInAtKnee
+from elasticml.policies.registry import (
+    POLICIES,
+    check_entries,
+    make_policies,
+    make_policy,
+    policies_of,
+)
+from elasticml.policies.settings import entry_of, settings_of
+
+
+class Silent:
+    """A user's own policy."""
+
+    name = "silent"
+
+    def __init__(self, *, level: int = 3) -> None:
+        self.level = level
+
+    def suggest(self, view: View) -> list:
+        return []
+
+
+class NoPolicy:
+    pass
+
+
+def names(entries=(), **more) -> list[str]:
+    return [p.name for p in make_policies(list(entries), **({"absent": "stall"} | more))]
+
+
+def test_every_job_has_elastic_scaling_and_a_rule_for_absent_chunks():
+    assert names() == ["whole_group", "elastic_scaling"]
+    assert names(absent="reload") == ["reload", "elastic_scaling"]
+
+
+def test_two_holders_bring_replicas_and_cocoa_re_dealing_with_them():
+    assert names(holders=2) == ["whole_group", "elastic_scaling", "replicas"]
+    both = ["reload", "elastic_scaling", "redeal", "replicas"]
+    assert names(holders=2, absent="reload", algorithm="cocoa") == both
+    assert names(holders=None, absent="reload", algorithm="cocoa") == both
+    assert names(holders=1, absent="reload", algorithm="cocoa") == both[:2]
+
+
+def test_what_is_on_by_itself_can_be_switched_off():
+    left = names([{"redeal": "none"}], holders=2, algorithm="cocoa")
+    assert left == ["whole_group", "elastic_scaling", "replicas"]
+    written = check_entries([{"redeal": "none"}])
+    assert written == [{"name": "redeal", "off": True}]
+    assert names(written, holders=2, algorithm="cocoa") == left
+
+
+def test_policies_are_asked_in_the_order_of_their_urgency_and_not_of_the_entries():
+    found = names(["tune_local_work", "redeal", "knee", "straggler", "rebalance", "shuffle"])
+    assert found == [
+        *("whole_group", "elastic_scaling", "knee", "straggler"),
+        *("rebalance", "redeal", "shuffle", "tune_local_work"),
+    ]
+
+
+def test_entry_takes_the_place_of_a_default():
+    assert names(["reload"]) == ["reload", "elastic_scaling"]
+    found = make_policies(
+        [{"name": "redeal", "share": 0.5}], absent="stall", holders=2, algorithm="cocoa"
+    )
+    assert [p.share for p in found if p.name == "redeal"] == [0.5]
+
+
+def test_knee_that_deals_first_has_somebody_who_deals():
+    found = make_policies([{"name": "knee", "redeal_first": True}], absent="stall")
+    assert [(p.name, p.share) for p in found if p.name == "redeal"] == [("redeal", 0)]
+
+
+def test_knee_knows_where_everything_is_dealt_anew_already():
+    entries = [{"name": "knee", "redeal_first": True}]
+    found = make_policies(entries, absent="stall", holders=2, algorithm="cocoa")
+    assert [p.redeal_share for p in found if isinstance(p, ScaleInAtKnee)] == [1.0]
+
+
+def test_rebalancing_gives_way_to_dealing_all_anew():
+    found = make_policies(["rebalance"], absent="stall", holders=2, algorithm="cocoa")
+    assert [p.gives_way for p in found if p.name == "rebalance"] == [True]
+    found = make_policies(["rebalance"], absent="stall", holders=2)
+    assert [p.gives_way for p in found if p.name == "rebalance"] == [False]
+
+
+def test_record_says_it_all():
+    record = {
+        "policies": [{"name": "gap_per_container_second"}, {"name": "tune_local_work"}],
+        "absent": "reload",
+        "holders": 2,
+        "algorithm": {"name": "cocoa", "local_epochs": 2},
+        "stop": {"gap": 1e-6},
+        "members": {"min": 3},
+    }
+    found = {p.name: p for p in policies_of(record)}
+    assert list(found) == [
+        *("reload", "elastic_scaling", "gap_per_container_second"),
+        *("redeal", "replicas", "tune_local_work"),
+    ]
+    assert found["gap_per_container_second"].target == 1e-6
+    assert found["gap_per_container_second"].minimum == 3
+    assert found["tune_local_work"].start == 2
+    assert [p.name for p in policies_of({})] == ["whole_group", "elastic_scaling"]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_policy_is_made_again_from_its_entry(name):
+    policy = make_policy(name)
+    assert entry_of(policy) == {"name": name}
+    assert settings_of(type(make_policy(entry_of(policy)))) == settings_of(type(policy))
+
+
+def test_entry_has_what_is_not_the_default():
+    policy = ScaleInAtKnee(to=(4, 1), gap="linear")
+    assert policy.entry() == {"name": "knee", "to": [4, 1], "gap": "linear"}
+    assert make_policy(policy.entry()).to == (4, 1)
+
+
+def test_policy_of_the_users_own_is_named_by_where_it_is():
+    entry = {"name": f"{__name__}:Silent", "level": 5}
+    assert check_entries([entry]) == [entry]
+    assert [(p.name, getattr(p, "level", None)) for p in make_policies([entry], absent="stall")][
+        -1
+    ] == ("silent", 5)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ("knee", "policies: got 'knee', wanted a list"),
+        (["kne"], r"policies\[0\]: there is no policy 'kne'; did you mean 'knee'\?"),
+        (["knee", {"name": "redeel"}], r"policies\[1\]: .*did you mean 'redeal'"),
+        ([{"name": "knee", "faktor": 3}], r"policies\[0\].faktor .*did you mean 'factor'"),
+        ([{"name": "knee", "factor": 1}], r"knee.factor: got 1, wanted a whole number, at least 2"),
+        ([3], r"policies\[0\]: got 3, wanted a name or a mapping"),
+        ([{}], "wanted a mapping with a name"),
+        ([{"share": 3}], "wanted a mapping with a name"),
+        (["no.such:Policy"], r"'no.such:Policy' cannot be imported"),
+        ([f"{__name__}:NoPolicy"], "no class with a method suggest"),
+        (["knee", "knee"], r"policies\[1\]: 'knee' stands there twice"),
+        ([{"name": "rebalance", "share": float("nan")}], "rebalance.share: got nan"),
+        ([{"name": "knee", "revert": 1}], "knee.revert: got 1, wanted true or false"),
+    ],
+)
+def test_wrong_entries_are_named_with_what_was_wanted(entries, message):
+    with pytest.raises(ConfigError, match=message):
+        check_entries(entries)
