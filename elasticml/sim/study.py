@@ -27,7 +27,7 @@ SCALE_UNITS = 0.05
 class Plan:
     """One run of a study."""
 
-    #: With its ``name``; as in a job.
+    #: CoCoA's settings with its ``name``, as in a job.
     algorithm: Mapping[str, Any]
     members: int
     #: Entries as in a job; a study has no policies but those.
@@ -210,7 +210,7 @@ def _record(plan: Plan, chunk_bytes: int) -> dict[str, Any]:
         "job": "study",
         "name": "study",
         "chunk_bytes": chunk_bytes,
-        "algorithm": {"gap_every": 1, **plan.algorithm},
+        "algorithm": {"gap_every": 1, "seed": plan.seed, **plan.algorithm},
         "absent": "reload",
         "stop": {"rounds": plan.rounds_max, "gap": plan.gap, "seconds": plan.units_max},
         "seed": plan.seed,

@@ -43,10 +43,14 @@ def a9a() -> tuple[Any, NDArray[Any]]:
 
 
 def covtype() -> tuple[Any, NDArray[Any]]:
-    """20,000 pieces of forest, 54 standardised features: spruce against the rest."""
+    """20,000 pieces of forest, 54 features: lodgepole pine against the rest.
+
+    The ten measured features are standardised, the indicators left as they are.
+    """
     with gzip.open(DATA / "covtype_20k" / "covtype-min.data.gz", "rt") as file:
         table = np.loadtxt(file, delimiter=",")
-    return standardised(table[:, :-1]), np.where(table[:, -1] == 2, 1.0, -1.0)
+    X = np.hstack([standardised(table[:, :10]), table[:, 10:-1]])
+    return X, np.where(table[:, -1] == 2, 1.0, -1.0)
 
 
 def higgs() -> tuple[Any, NDArray[Any]]:
