@@ -90,7 +90,7 @@ class Redeal:
         members = tuple(sorted(cost))
         for chunk in drawn:
             if view.holders > 1:
-                dealt.give(chunk, [m for m in members if m in chunks.holders(chunk)])
+                dealt.give(chunk, sorted(m for m in chunks.holders(chunk) if m in cost))
             else:
                 dealt.give(chunk, [m for m in members if m != owner[chunk]])
         if view.holders > 1:

@@ -156,7 +156,7 @@ def make_policies(
     algorithm: str = "",
     gap_target: float | None = None,
     members_min: int = 1,
-    local_epochs: int | None = None,
+    local_epochs: float | None = None,
 ) -> list[Policy]:
     """Make the policies that a job runs with, in the order in which they are asked.
 
@@ -178,7 +178,7 @@ def make_policies(
         Where the job stops, for predictions.
     members_min : int
         With fewer members than these the job waits; policies do not go below by themselves.
-    local_epochs : int, optional
+    local_epochs : float, optional
         The algorithm's setting, with which tuning begins.
 
     Returns
@@ -225,25 +225,3 @@ def make_policies(
         made.append(policy)
     order = list(POLICIES)
     return sorted(made, key=lambda p: order.index(p.name) if p.name in order else len(order))
-
-
-def policies_of(record: Mapping[str, Any]) -> list[Policy]:
-    """Make the policies of a job from its record.
-
-    Raises
-    ------
-    ConfigError
-        As :func:`check_entries`.
-    """
-    algorithm = record.get("algorithm") or {}
-    holders = record.get("holders", 1)
-    epochs = algorithm.get("local_epochs")
-    return make_policies(
-        record.get("policies") or (),
-        absent=str(record.get("absent", "taylor")),
-        holders=holders if isinstance(holders, int) else None,
-        algorithm=str(algorithm.get("name", "")),
-        gap_target=(record.get("stop") or {}).get("gap"),
-        members_min=(record.get("members") or {}).get("min") or 1,
-        local_epochs=epochs if isinstance(epochs, int) else None,
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from elasticml.control.policy import Tune, View
 from elasticml.errors import ConfigError
-from elasticml.policies.settings import entry_of, number, whole_numbers
+from elasticml.policies.settings import entry_of, number
 from elasticml.policies.slopes import next_round, slope, stay
 
 
@@ -15,8 +15,8 @@ from elasticml.policies.slopes import next_round, slope, stay
 class Trial:
     """A value that has yet to prove itself."""
 
-    before: int
-    value: int
+    before: float
+    value: float
     #: Decades of the gap per second before it.
     rate: float
     members: int
@@ -34,9 +34,9 @@ class TuneLocalWork:
 
     Parameters
     ----------
-    choices : list of int
-        Values, rising, >= 1 each.
-    start : int
+    choices : list of float
+        Values, rising, > 0 each: a half is a pass over half of a member's examples.
+    start : float
         The job's own value of ``local_epochs``, whether it is one of the choices or not.
     window : int
         Measured rounds, >= 2.
@@ -56,19 +56,26 @@ class TuneLocalWork:
     def __init__(
         self,
         *,
-        choices: Sequence[int] = (1, 2, 4, 8),
-        start: int = 1,
+        choices: Sequence[float] = (1, 2, 4, 8),
+        start: float = 1,
         window: int = 4,
         hysteresis: float = 1.1,
         cool: int = 16,
     ) -> None:
-        self.choices = whole_numbers(self.name, "choices", choices)
-        if not self.choices or list(self.choices) != sorted(set(self.choices)):
+        self.choices = tuple(choices) if isinstance(choices, (list, tuple)) else ()
+        if not self.choices:
             raise ConfigError(
-                f"{self.name}.choices: got {list(self.choices)}, wanted rising whole numbers",
+                f"{self.name}.choices: got {choices!r}, wanted a list of numbers, more than 0 each",
                 key="choices",
             )
-        number(self.name, "start", start, low=1, whole=True)
+        for value in self.choices:
+            number(self.name, "choices", value, above=True)
+        if list(self.choices) != sorted(set(self.choices)):
+            raise ConfigError(
+                f"{self.name}.choices: got {list(self.choices)}, wanted rising numbers",
+                key="choices",
+            )
+        number(self.name, "start", start, above=True)
         number(self.name, "window", window, low=2, whole=True)
         number(self.name, "hysteresis", hysteresis, low=1)
         number(self.name, "cool", cool, low=1, whole=True)
@@ -95,7 +102,7 @@ class TuneLocalWork:
         if view.round < self._rest_until or len(points) <= self.window:
             return []
         rate = slope(points[-self.window - 1 :])
-        value = int(view.tuned.get("local_epochs", self.start))
+        value = float(view.tuned.get("local_epochs", self.start))
         trial, self._trial = self._trial, None
         if trial is not None and trial.members == members and trial.value == value:
             if rate <= self.hysteresis * trial.rate:
@@ -105,7 +112,7 @@ class TuneLocalWork:
             self._rest = self.cool
         return self._try(view, value, rate, members)
 
-    def _try(self, view: View, value: int, rate: float, members: int) -> list[Tune]:
+    def _try(self, view: View, value: float, rate: float, members: int) -> list[Tune]:
         for _ in range(2):
             step = 1 if self._upwards else -1
             wanted = [c for c in self.choices if (c - value) * step > 0]
@@ -113,7 +120,7 @@ class TuneLocalWork:
                 new = min(wanted) if self._upwards else max(wanted)
                 self._trial = Trial(before=value, value=new, rate=rate, members=members)
                 self._since_round = next_round(view.history)
-                why = f"local_epochs {value} brings {rate:.3g} decades/s; trying {new}"
+                why = f"local_epochs {value:g} brings {rate:.3g} decades/s; trying {new:g}"
                 return [Tune(name="local_epochs", value=new, why=why)]
             self._turn(view)
             if view.round < self._rest_until:
@@ -123,7 +130,7 @@ class TuneLocalWork:
     def _go_back(self, view: View, trial: Trial, rate: float) -> list[Tune]:
         self._since_round = next_round(view.history)
         why = (
-            f"local_epochs {trial.value} brings {rate:.3g} decades/s, {trial.before} brought "
+            f"local_epochs {trial.value:g} brings {rate:.3g} decades/s, {trial.before:g} brought "
             f"{trial.rate:.3g}: back"
         )
         self._turn(view)

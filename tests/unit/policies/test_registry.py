@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from elasticml.control.policy import View
+from elasticml.control.settings import settings_from_record
 from elasticml.errors import ConfigError
 from elasticml.policies.knee import ScaleInAtKnee
+from elasticml.policies.of_job import policies_of_job
 from elasticml.policies.registry import (
     POLICIES,
     check_entries,
     make_policies,
     make_policy,
-    policies_of,
 )
 from elasticml.policies.settings import entry_of, settings_of
 
@@ -92,16 +93,20 @@ def test_rebalancing_gives_way_to_dealing_all_anew():
     assert [p.gives_way for p in found if p.name == "rebalance"] == [False]
 
 
+def of_job(record):
+    return policies_of_job(record, settings_from_record(record, 1, False))
+
+
 def test_record_says_it_all():
     record = {
         "policies": [{"name": "gap_per_container_second"}, {"name": "tune_local_work"}],
         "absent": "reload",
         "holders": 2,
-        "algorithm": {"name": "cocoa", "local_epochs": 2},
+        "algorithm": {"name": "cocoa", "local_epochs": 2.0},
         "stop": {"gap": 1e-6},
         "members": {"min": 3},
     }
-    found = {p.name: p for p in policies_of(record)}
+    found = {p.name: p for p in of_job(record)}
     assert list(found) == [
         *("reload", "elastic_scaling", "gap_per_container_second"),
         *("redeal", "replicas", "tune_local_work"),
@@ -109,7 +114,7 @@ def test_record_says_it_all():
     assert found["gap_per_container_second"].target == 1e-6
     assert found["gap_per_container_second"].minimum == 3
     assert found["tune_local_work"].start == 2
-    assert [p.name for p in policies_of({})] == ["whole_group", "elastic_scaling"]
+    assert [p.name for p in of_job({})] == ["whole_group", "elastic_scaling"]
 
 
 @pytest.mark.parametrize("name", POLICIES)
