@@ -222,6 +222,9 @@ def make_policies(
         policy = make_policy({NAME: name, **extra, **settings})
         if isinstance(policy, Rebalance):
             policy.gives_way = draws_all
+        if isinstance(policy, GlobalShuffle):
+            # Two that drop copies of one chunk at one boundary would leave too few.
+            policy.discards = "replicas" not in found
         made.append(policy)
     order = list(POLICIES)
     return sorted(made, key=lambda p: order.index(p.name) if p.name in order else len(order))

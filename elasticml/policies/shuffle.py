@@ -45,6 +45,10 @@ class GlobalShuffle:
     def __init__(self, *, share: float = 0.02) -> None:
         number(self.name, "share", share, high=1, above=True)
         self.share = share
+        #: Old copies are this policy's to drop; not where another one keeps the number of holders.
+        self.discards = True
+        #: Where in its turn each chunk was at round 0.
+        self._starts: dict[ChunkId, float] = {}
 
     def entry(self) -> dict[str, object]:
         """Write the policy as a job record has it."""
@@ -84,7 +88,7 @@ class GlobalShuffle:
                         moves[chunk] = wanted
                         load[owner], load[wanted] = less, more
                     continue
-                if len(holders) > view.holders:
+                if self.discards and len(holders) > view.holders:
                     kept = {owner, wanted, drawn(view.seed, chunk, turn - 1, members)}
                     stale = [m for m in holders if m not in kept]
                     stale = stale or [m for m in holders if m not in (owner, wanted)]
@@ -94,7 +98,9 @@ class GlobalShuffle:
 
     def _turn(self, view: View, chunk: ChunkId) -> tuple[int, bool]:
         """Return the number of a chunk's turn, and whether it begins in this round."""
-        start = hashed(PURPOSE, view.seed, *keys(chunk)) / 2**64
+        start = self._starts.get(chunk)
+        if start is None:
+            start = self._starts[chunk] = hashed(PURPOSE, view.seed, *keys(chunk)) / 2**64
         now = view.round * self.share + start
         return math.floor(now), math.floor(now) != math.floor(now - self.share)
 

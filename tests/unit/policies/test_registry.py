@@ -93,6 +93,13 @@ def test_rebalancing_gives_way_to_dealing_all_anew():
     assert [p.gives_way for p in found if p.name == "rebalance"] == [False]
 
 
+def test_shuffle_leaves_old_copies_to_the_policy_that_counts_holders():
+    found = make_policies(["shuffle"], absent="stall", holders=2)
+    assert [p.discards for p in found if p.name == "shuffle"] == [False]
+    found = make_policies(["shuffle"], absent="stall", holders=1)
+    assert [p.discards for p in found if p.name == "shuffle"] == [True]
+
+
 def of_job(record):
     return policies_of_job(record, settings_from_record(record, 1, False))
 
