@@ -198,6 +198,7 @@ class _Ascent:
         self.frozens.keep(outcome.exchange, sent_v, arrays)
         image = self.frozens.add_image(np.asarray(arrays["image"]))
         self.v = self.columns.up(image) / (self.settings.l2 * self.weight)
+        self.resyncs += self.is_stale
         self.is_stale = False
         self.current = self._certificate(sent_v, arrays, self.weight - weight)
         self.best = self.current if self.best is None else self.current.better(self.best)
@@ -288,7 +289,6 @@ class _Ascent:
     def round(self) -> Generator[Exchange, Outcome, RoundEnd]:
         """One pass, and before and after it the certificates that are due."""
         if self.is_stale:
-            self.resyncs += 1
             yield from self.certify()
         began, known = self.current, self._shown()
         model = self._arrays()

@@ -1,0 +1,174 @@
+"""Looks on while CoCoA trains in the serial world, and computes everything anew from all rows.
+
+After every exchange it reads the dual variables out of the chunks' states, adds those that are
+frozen with absent chunks, and compares the trainer's model and certificates with sums over all
+rows. Rows are known by their chunk; columns are not scaled, an intercept is a column of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.base import RoundEnd
+from elasticml.data.chunk import Chunk
+from elasticml.terms import ChunkId
+from tests.serial_world import Asked, World
+
+F64 = np.ndarray
+
+
+def losses(loss: str, z: F64, y: F64) -> F64:
+    """Loss of each row."""
+    if loss == "squared":
+        return 0.5 * (z - y) ** 2
+    if loss == "logistic":
+        return np.logaddexp(0.0, -y * z)
+    room = np.maximum(1.0 - y * z, 0.0)
+    return room if loss == "hinge" else room * room
+
+
+def gains(loss: str, alpha: F64, y: F64) -> F64:
+    """``-loss*(-alpha)`` of each row."""
+    if loss == "squared":
+        return alpha * y - 0.5 * alpha**2
+    if loss == "hinge":
+        return alpha
+    if loss == "squared_hinge":
+        return alpha - 0.25 * alpha**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = [np.where(a > 0.0, a * np.log(a), 0.0) for a in (alpha, 1.0 - alpha)]
+    return -parts[0] - parts[1]
+
+
+@dataclass(slots=True, kw_only=True)
+class Referee:
+    """All rows in one place, by chunk."""
+
+    loss: str
+    l2: float
+    #: Of each chunk, in the order of ``rows``.
+    rows: dict[ChunkId, F64]
+    labels: dict[ChunkId, F64]
+    weights: dict[ChunkId, F64]
+    #: Dual variables of chunks that are absent; of none: zero.
+    frozen: dict[ChunkId, F64] = field(default_factory=dict)
+    kept: dict[int, dict[ChunkId, F64]] = field(default_factory=dict)
+    #: Relative errors of the model, one for each exchange in which all examples took part.
+    errors: list[float] = field(default_factory=list)
+    #: Dual objective after each certificate, and primal objective at its model.
+    duals: list[float] = field(default_factory=list)
+    primals: list[float] = field(default_factory=list)
+
+    @staticmethod
+    def of(
+        parts: Sequence[Sequence[Chunk]], loss: str, l2: float, intercept: float = 0.0
+    ) -> Referee:
+        """Read the rows out of dense or sparse chunks whose labels are -1 and 1, or real."""
+        referee = Referee(loss=loss, l2=l2, rows={}, labels={}, weights={})
+        for chunk in (chunk for part in parts for chunk in part):
+            x = chunk.values
+            if chunk.layout.kind != "dense":
+                x = np.zeros((chunk.n_rows, chunk.layout.n_columns))
+                of = np.repeat(np.arange(chunk.n_rows), np.diff(chunk.indptr))
+                x[of, chunk.indices] = chunk.values if chunk.values.size else 1.0
+            if intercept:
+                x = np.hstack([x, np.full((chunk.n_rows, 1), intercept)])
+            referee.rows[chunk.id] = x.astype(np.float64)
+            referee.labels[chunk.id] = np.array(chunk.labels)
+            ones = np.ones(chunk.n_rows)
+            referee.weights[chunk.id] = ones if chunk.weights is None else np.array(chunk.weights)
+        return referee
+
+    # --- sums over all rows ---------------------------------------------------------------------
+
+    @property
+    def weight(self) -> float:
+        return float(sum(s.sum() for s in self.weights.values()))
+
+    def primal(self, v: F64) -> float:
+        total = sum(
+            float(self.weights[c] @ losses(self.loss, x @ v, self.labels[c]))
+            for c, x in self.rows.items()
+        )
+        return total / self.weight + 0.5 * self.l2 * float(v @ v)
+
+    def image(self, alpha: dict[ChunkId, F64]) -> F64:
+        """Model that belongs to dual variables."""
+        folds = self.loss != "squared"
+        each = (
+            x.T @ (self.weights[c] * alpha[c] * (self.labels[c] if folds else 1.0))
+            for c, x in self.rows.items()
+        )
+        return np.asarray(sum(each)) / (self.l2 * self.weight)
+
+    def dual(self, alpha: dict[ChunkId, F64]) -> float:
+        v = self.image(alpha)
+        total = sum(
+            float(self.weights[c] @ gains(self.loss, a, self.labels[c])) for c, a in alpha.items()
+        )
+        return total / self.weight - 0.5 * self.l2 * float(v @ v)
+
+    # --- on the spot --------------------------------------------------------------------------
+
+    def alpha(self, world: World, members: Sequence[int]) -> dict[ChunkId, F64]:
+        """Dual variables of all rows: in the chunks that took part, frozen, or zero."""
+        found = {c: self.frozen.get(c, np.zeros(len(y))) for c, y in self.labels.items()}
+        for member in members:
+            for chunk in world.chunks[member]:
+                if "alpha" in chunk.state:
+                    found[chunk.id] = chunk.state["alpha"].copy()
+        return found
+
+    def watch(self, world: World, asked: Asked) -> None:
+        """Compare an exchange with what it should have been."""
+        outcome, operation = asked.outcome, asked.exchange.operation
+        if operation not in ("pass", "certify"):
+            return
+        took_part = asked.contributors
+        assert sorted(c.id for m in world.chunks for c in world.chunks[m]) == sorted(self.rows)
+        if outcome.opened is not None:
+            gone = [c.id for m in world.open for c in world.chunks[m]]
+            known = {} if outcome.anchor is None else self.kept[int(outcome.anchor.exchange)]
+            self.frozen.update({c: known.get(c, np.zeros(len(self.labels[c]))) for c in gone})
+        here = {chunk.id for member in took_part for chunk in world.chunks[member]}
+        self.frozen = {c: a for c, a in self.frozen.items() if c not in here}
+        if operation == "certify":
+            self.duals.append(self.dual(self.alpha(world, took_part)))
+            self.primals.append(self.primal(asked.exchange.model["sent"]))
+            if outcome.opened is None:
+                states = {c.id: c.state["alpha"] for m in took_part for c in world.chunks[m]}
+                self.kept[int(outcome.exchange)] = {c: a.copy() for c, a in states.items()}
+        elif float(outcome.arrays["unset"]) == 0.0 and outcome.opened is None:
+            v = asked.exchange.model["v"]
+            error = np.linalg.norm(self.image(self.alpha(world, took_part)) - v)
+            self.errors.append(float(error / max(1e-300, np.linalg.norm(v))))
+
+    def check_rows(self, rows: Sequence[RoundEnd], slack: float = 1e-9) -> None:
+        """Have every row's objective and gap be upper bounds of the true ones at its model."""
+        for row in rows:
+            w = np.append(row.model["coef"][0], row.model["intercept"])
+            w = w[: next(iter(self.rows.values())).shape[1]]
+            true = self.primal(w)
+            assert row.objective is not None
+            assert row.gap is not None
+            assert row.objective >= true - slack * true
+            if row.objective_kind == "exact":
+                assert abs(row.objective - true) <= slack * true
+            assert row.gap >= 0.0
+
+
+def world_of(referee: Referee, parts: Sequence[Sequence[Chunk]], **settings: Any) -> World:
+    """Make a world that the referee watches; ``settings`` are the world's and the algorithm's."""
+    names = ("absent", "schedule", "reloads", "between", "tuned", "parallel", "has_anchors")
+    given = {name: settings.pop(name) for name in names if name in settings}
+    return World(
+        settings={"loss": referee.loss, "l2": referee.l2, **settings},
+        parts=parts,
+        algorithm="cocoa",
+        watch=referee.watch,
+        **{"absent": "auto", **given},
+    )

@@ -1,0 +1,359 @@
+"""CoCoA from start to end in one thread: optima, invariants, certificates, losses and returns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+from sklearn.svm import LinearSVC
+
+from elasticml.errors import ConfigError, JobFailedError
+from tests.cocoa_referee import Referee, world_of
+from tests.serial_world import Return, Run, Vanish, World, deal
+
+RNG = np.random.default_rng(4)
+N, D, K, L2 = 240, 6, 6, 0.02
+X = RNG.normal(size=(N, D)) * [1.0, 2.0, 0.5, 1.0, 1.0, 0.3]
+SIGNAL = X @ RNG.normal(size=D) + RNG.normal(size=N)
+Y = np.where(SIGNAL > 0.3, 1.0, -1.0)
+S = RNG.uniform(0.5, 2.0, N)
+LOSSES = ("hinge", "squared_hinge", "logistic", "squared")
+PHASES = ("pass", "certify")
+
+
+def train(
+    loss: str = "hinge",
+    *,
+    rounds: int = 400,
+    parts: Any = None,
+    l2: float = L2,
+    **settings: Any,
+) -> tuple[Run, Referee, World]:
+    if parts is None:
+        labels = SIGNAL if loss == "squared" else Y
+        parts = deal(X, labels, K, weights=settings.pop("weights", None), chunk_rows=8)
+    constant = settings.get("intercept_scaling", 1.0) if settings.get("intercept") else 0.0
+    referee = Referee.of(parts, loss, l2, constant)
+    world = world_of(referee, parts, **settings)
+    return world.run(rounds), referee, world
+
+
+def redeal(seed: int, share: float = 1.0) -> Callable[[World], None]:
+    """Give a share of the chunks to random members at the beginning of every round."""
+
+    def between(world: World) -> None:
+        rng = np.random.default_rng((seed, world.round))
+        present = world.present()
+        owners = {
+            chunk.id: int(rng.choice(present))
+            for member in present
+            for chunk in world.chunks[member]
+            if rng.random() < share
+        }
+        world.deal(owners)
+
+    return between
+
+
+def w_of(run: Run) -> np.ndarray:
+    return np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])
+
+
+# --- optima ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic"])
+@pytest.mark.parametrize("intercept", [0.0, 2.0])
+def test_the_optimum_is_that_of_liblinear_and_scikit_learn(loss: str, intercept: float) -> None:
+    run, _, _ = train(
+        loss,
+        intercept=intercept > 0,
+        intercept_scaling=intercept or 1.0,
+        weights=S,
+        tolerance=1e-7,
+        rounds=3000,
+        between=redeal(1),
+    )
+    total = float(S.sum())
+    if loss == "logistic":
+        rows = np.hstack([X, np.full((N, 1), intercept)])
+        other = LogisticRegression(
+            C=1 / (L2 * total), fit_intercept=False, tol=1e-12, solver="newton-cholesky"
+        )
+        w = other.fit(rows, Y, S).coef_[0]
+    else:
+        other = LinearSVC(
+            C=1 / (L2 * total),
+            loss=loss,
+            fit_intercept=intercept > 0,
+            intercept_scaling=intercept or 1.0,
+            tol=1e-10,
+            max_iter=2_000_000,
+            dual=True,
+        ).fit(X, Y, S)
+        w = np.append(other.coef_[0], other.intercept_ / intercept if intercept else 0.0)
+    whole = Referee.of(deal(X, Y, 1, weights=S), loss, L2, intercept or 1e-300)
+    assert run.model.objective == pytest.approx(whole.primal(w), rel=1e-6)
+    assert run.model.converged
+
+
+def test_ridge_is_the_closed_form() -> None:
+    run, _, _ = train("squared", tolerance=1e-12, weights=S, rounds=3000, between=redeal(2))
+    wanted = np.linalg.solve((X.T * S) @ X + L2 * S.sum() * np.eye(D), X.T @ (S * SIGNAL))
+    np.testing.assert_allclose(w_of(run)[:D], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["standard", "maxabs"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_scaled_columns_are_those_of_scikit_learn(scale: str, sparse: bool) -> None:
+    data = np.where(RNG.random(X.shape) < 0.5, X, 0.0)
+    rows = sp.csr_matrix(data) if sparse else data
+    parts = deal(rows, Y, 3, chunk_rows=30)
+    settings = {"loss": "logistic", "l2": L2, "scale": scale, "intercept": True, "tolerance": 1e-9}
+    run = World(settings=settings, parts=parts, algorithm="cocoa", absent="auto").run(2000)
+    scaled = (StandardScaler() if scale == "standard" else MaxAbsScaler()).fit_transform(data)
+    whole = Referee.of(deal(scaled, Y, 1), "logistic", L2, 1.0)
+    other = LogisticRegression(
+        C=1 / (L2 * N), fit_intercept=False, tol=1e-12, solver="newton-cholesky"
+    )
+    w = other.fit(np.hstack([scaled, np.ones((N, 1))]), Y).coef_[0]
+    assert run.model.objective == pytest.approx(whole.primal(w), rel=1e-8)
+    np.testing.assert_allclose(
+        data @ w_of(run)[:D] + w_of(run)[D], scaled @ w[:D] + w[D], atol=1e-3
+    )
+
+
+def test_balanced_classes_weigh_the_same() -> None:
+    run, _, _ = train("logistic", class_weight="balanced", tolerance=1e-9)
+    share = {label: N / (2 * np.sum(label == Y)) for label in (-1.0, 1.0)}
+    whole = Referee.of(deal(X, Y, 1, weights=np.vectorize(share.get)(Y)), "logistic", L2, 0.0)
+    assert run.model.objective == pytest.approx(whole.primal(w_of(run)[:D]), rel=1e-9)
+    np.testing.assert_allclose(whole.weight, N)
+
+
+# --- invariants -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_model_belongs_to_the_duals_after_a_hundred_rounds_of_moves_and_flaps(
+    loss: str,
+) -> None:
+    flaps = redeal(5, 0.3)
+
+    def between(world: World) -> None:
+        flaps(world)
+        if world.round % 3 == 0:  # from six members to two, or back
+            few = list(range(2 if world.round % 6 else K))
+            every = [chunk.id for m in world.present() for chunk in world.chunks[m]]
+            world.deal({chunk: few[i % len(few)] for i, chunk in enumerate(every)})
+
+    run, referee, _ = train(loss, rounds=100, between=between, gap_every=50)
+    assert len(referee.errors) == len(run.rows)
+    assert max(referee.errors) <= 1e-12
+    assert all(row.extra["unset"] == 0.0 for row in run.rows)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"aggregation": "fixed"}, {"mode": "paper"}, {"aggregation": "fixed", "gamma": 0.4}],
+    ids=["line search", "n/n_k", "paper", "average"],
+)
+def test_the_dual_objective_never_falls_and_the_gap_closes(loss: str, settings: dict) -> None:
+    run, referee, _ = train(loss, rounds=60, between=redeal(3), gap_every=1, **settings)
+    duals = np.array(referee.duals)
+    assert np.all(np.diff(duals) >= -1e-12 * np.abs(duals[1:]))
+    gaps = np.array(referee.primals) - duals
+    assert gaps.min() >= -1e-12
+    assert gaps[-1] <= 1e-2 * gaps[0]
+    referee.check_rows(run.rows)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_reported_certificates_are_the_full_computation(loss: str) -> None:
+    run, referee, _ = train(loss, rounds=12, gap_every=1)
+    primals = [row.extra["primal"] for row in run.rows]
+    np.testing.assert_allclose(primals, referee.primals[:12], rtol=1e-12)
+    duals = [row.extra["dual"] for row in run.rows]
+    np.testing.assert_allclose(duals, referee.duals[:12], rtol=1e-11, atol=1e-13)
+    best = [min(primals[: i + 1]) - max(duals[: i + 1]) for i in range(12)]
+    np.testing.assert_allclose([row.gap for row in run.rows], best, rtol=1e-9)
+    assert [row.next_gap for row in run.rows[:-1]] == [row.gap for row in run.rows[1:]]
+
+
+def test_members_with_several_threads_are_partitions_of_their_own() -> None:
+    class Threads:
+        n_threads = 3
+
+        def map(self, function: Callable[[Any], Any], items: Any) -> list[Any]:
+            return [function(item) for item in items]
+
+    run, referee, _ = train("hinge", parallel=Threads(), tolerance=1e-4, between=redeal(1))
+    assert run.model.gap <= 1e-4
+    assert max(referee.errors) <= 1e-12
+
+
+# --- losses and returns ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("members", [(1,), (0, 2, 4)], ids=["one", "half"])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_kill_at_any_phase_ends_at_the_target(
+    loss: str, members: tuple[int, ...], phase: str, counted: bool
+) -> None:
+    kill = Vanish(round=7, members=members, during=phase, counted=counted)
+    run, referee, world = train(
+        loss,
+        l2=0.2,
+        tolerance=1e-6,
+        gap_every=1,
+        rounds=2000,
+        schedule=(kill,),
+        reloads=True,
+        between=redeal(6),
+    )
+    assert run.model.gap <= 1e-6
+    assert not run.model.gap_is_bound
+    assert run.model.objective == pytest.approx(referee.primal(w_of(run)[:D]), rel=1e-12)
+    assert max(referee.errors) <= 1e-10
+    assert run.rows[-1].extra["resyncs"] <= 1
+    assert not world.groups
+    referee.check_rows(run.rows)
+
+
+def test_stall_waits_for_those_that_vanished() -> None:
+    schedule = (Vanish(round=4, members=(1, 2), during="pass"), Return(round=9))
+    run, referee, _ = train(absent="stall", schedule=schedule, rounds=60, gap_every=1)
+    assert [run.phases(r) for r in range(3, 10)] == [
+        ["pass", "certify"],
+        ["pass"],
+        [],
+        [],
+        [],
+        [],
+        ["certify", "pass", "certify"],
+    ]
+    assert max(referee.errors) <= 1e-12
+    referee.check_rows(run.rows)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("has_anchors", [True, False])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_frozen_gap_is_a_bound_in_every_round(loss: str, has_anchors: bool, phase: str) -> None:
+    schedule = (
+        Vanish(round=8, members=(1,), during=phase),
+        Vanish(round=11, members=(3, 4), during="pass", counted=True),
+        Return(round=25),
+    )
+    run, referee, _ = train(
+        loss,
+        absent="freeze",
+        schedule=schedule,
+        has_anchors=has_anchors,
+        gap_every=1,
+        rounds=60,
+    )
+    taken = [row for row in run.rows if row.extra["primal"] is not None]
+    assert len(taken) == len(run.rows)
+    certified = [a for a in run.asked if a.exchange.operation == "certify"]
+    assert len(certified) == 61
+    for row, primal, dual in zip(run.rows, referee.primals, referee.duals, strict=False):
+        assert row.extra["primal"] >= primal * (1 - 1e-9)
+        assert row.extra["dual"] == pytest.approx(dual, rel=1e-9, abs=1e-12)
+        assert row.extra["primal"] - row.extra["dual"] >= primal - dual - 1e-12
+    referee.check_rows(run.rows)
+    assert max(referee.errors) <= 1e-10
+    assert run.model.objective == pytest.approx(referee.primal(w_of(run)[:D]), rel=1e-9)
+    assert not run.model.gap_is_bound
+    away = [row.stand_ins for row in run.rows]
+    assert (max(away), away[-1]) == (2, 0)
+
+
+def test_what_is_absent_for_good_ends_under_a_bound_that_includes_it() -> None:
+    gone = Vanish(round=0, members=(5,), during="pass")
+    run, referee, _ = train("logistic", absent="freeze", schedule=(gone,), rounds=40)
+    assert run.model.gap_is_bound
+    assert run.model.objective is None
+    best = train("logistic", tolerance=1e-10)[0].model.objective
+    assert run.model.gap >= referee.primal(w_of(run)[:D]) - best
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_paper_mode_adds_with_sigma_of_as_many_as_there_are_members() -> None:
+    """ "The algorithm parameter sigma is set to the number of tasks."."""
+    run, _, _ = train(mode="paper", rounds=4)
+    assert [run.phases(r) for r in range(4)] == [
+        ["certify", "pass", "certify"],
+        *[["pass", "certify"]] * 3,
+    ]
+    fixed, _, _ = train(aggregation="fixed", sigma=float(K), rounds=4, gap_every=1)
+    for name in ("primal", "dual"):
+        assert [row.extra[name] for row in run.rows] == [row.extra[name] for row in fixed.rows]
+    assert {row.step for row in run.rows} == {1.0}
+    gaps = [row.extra["primal"] - row.extra["dual"] for row in run.rows]
+    assert [row.gap for row in run.rows] == pytest.approx(gaps)
+
+
+def test_a_warm_start_begins_where_the_model_was() -> None:
+    first, _, _ = train("logistic", intercept=True, tolerance=1e-8)
+    model = {name: array.tolist() for name, array in first.model.arrays.items()}
+    again, _, _ = train("logistic", intercept=True, tolerance=1e-6, warm_start=model)
+    assert len(again.rows) <= 1
+    assert again.model.objective <= first.model.objective * (1 + 1e-9)
+
+
+def test_policies_tune_local_epochs_and_damping_from_the_next_round_on() -> None:
+    tuned = {1: {"local_epochs": 3, "damping": 0.25, "step_size": 1.0}, 2: {"damping": 9.0}}
+    run, _, _ = train(rounds=5, tuned=tuned)
+    asked = [a.exchange.parameters for a in run.asked if a.exchange.operation == "pass"]
+    assert [parameters["local_epochs"] for parameters in asked] == [1.0, 1.0, 3.0, 3.0, 3.0]
+    assert run.rows[2].extra["damping"] == 0.25
+    assert [row.extra["visited"] for row in run.rows] == [N, N, 3 * N, 3 * N, 3 * N]
+
+
+def test_float32_data_are_certified_in_float64() -> None:
+    wide = [chunk for part in deal(X, Y, K, chunk_rows=8) for chunk in part]
+    narrow = [single(chunk) for chunk in wide]
+    parts = [narrow[k::2] for k in range(2)]
+    run, referee, _ = train(parts=parts, l2=0.1, tolerance=1e-8, rounds=3000, between=redeal(1))
+    assert run.model.gap <= 1e-8
+    assert max(referee.errors) <= 1e-4
+    referee.check_rows(run.rows)
+
+
+def single(chunk: Any) -> Any:
+    from elasticml.data.chunk import dense_chunk
+
+    return dense_chunk(chunk.id, chunk.labels, chunk.values.astype(np.float32), dtype="float32")
+
+
+def test_a_sigma_that_is_too_small_is_an_error_that_names_the_remedy() -> None:
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        pytest.raises(JobFailedError, match=r"algorithm\.sigma is too small"),
+    ):
+        train("squared", aggregation="fixed", sigma=1e-9, rounds=400, l2=1e-6)
+
+
+@pytest.mark.parametrize("absent", ["taylor", "ignore", "ignore_rescaled"])
+def test_rules_that_a_dual_method_has_no_use_for_are_errors_that_name_others(absent: str) -> None:
+    with pytest.raises(ConfigError, match=r"wanted reload .* freeze .* stall"):
+        train(absent=absent)
+
+
+def test_every_exchange_has_a_serial_of_its_own() -> None:
+    run, _, _ = train(rounds=5, gap_every=2)
+    serials = [asked.exchange.parameters["serial"] for asked in run.asked]
+    assert serials == list(range(1, len(serials) + 1))
+    assert all(b - a == 1 for a, b in itertools.pairwise(serials))
