@@ -51,11 +51,18 @@ class PureWorld:
         Rounds after which the trainer stops.
     policies : sequence of Policy
         Beyond those that every job has.
+    limit_bytes : int, optional
+        Memory of each worker; a body has 100.
     """
 
     def __init__(
-        self, settings: Settings, rounds: int = 4, policies: Sequence[Policy] = ()
+        self,
+        settings: Settings,
+        rounds: int = 4,
+        policies: Sequence[Policy] = (),
+        limit_bytes: int | None = None,
     ) -> None:
+        self.limit_bytes = limit_bytes
         self.driver = Driver(
             settings, with_defaults(settings.absent, policies, holders=settings.holders)
         )
@@ -162,6 +169,7 @@ class PureWorld:
             pid=number,
             slot=former.id.slot if former is not None and former.id is not None else None,
             holdings=tuple(sorted(worker.held)),
+            limit_bytes=self.limit_bytes,
         )
         life.up(lambda: self.feed(arrived))
         return name

@@ -26,6 +26,7 @@ from elasticml.control.policy import (
     StandingPolicy,
     Suggestion,
     Tune,
+    View,
 )
 from elasticml.control.rounds import Rounds
 from elasticml.control.state import JobState
@@ -70,8 +71,9 @@ class Advising:
         self._asked_for = self.state.round
         self._pending.clear()
         commands: list[Command] = []
+        view = self._views.view(now_s)
         for policy in self.others:
-            for suggestion in self._suggested(policy, now_s):
+            for suggestion in self._suggested(policy, view):
                 if isinstance(suggestion, Tune):
                     commands += self._tune(policy, suggestion)
                 else:
@@ -100,15 +102,20 @@ class Advising:
         self, now_s: float, kinds: tuple[type, ...] = (Readmit, Move, Replicate, Discard, Retire)
     ) -> list[Command]:
         commands: list[Command] = []
+        view: View | None = None
         for policy in self.standing:
-            for suggestion in self._suggested(policy, now_s):
+            # What one policy has had done the next one sees.
+            view = view or self._views.view(now_s)
+            for suggestion in self._suggested(policy, view):
                 if isinstance(suggestion, kinds):
-                    commands += self._apply(policy, suggestion, now_s)
+                    done = self._apply(policy, suggestion, now_s)
+                    commands += done
+                    view = None if done else view
         return commands
 
-    def _suggested(self, policy: Policy, now_s: float) -> Sequence[Suggestion]:
+    def _suggested(self, policy: Policy, view: View) -> Sequence[Suggestion]:
         try:
-            return list(policy.suggest(self._views.view(now_s)))
+            return list(policy.suggest(view))
         except ElasticmlError:
             raise
         except Exception as error:

@@ -51,6 +51,8 @@ class Ledger:
         self.versions: dict[MemberId, int] = {}
         #: Version that a vanished member's set had, while its chunks are in the open set.
         self.last_versions: dict[MemberId, int] = {}
+        #: Counts changes of owners and holders: at the same number all chunks are where they were.
+        self.changes = 0
         self.total_rows = 0
         self._owner: dict[ChunkId, MemberId] = {}
         self._rows: dict[MemberId, int] = {}
@@ -75,6 +77,7 @@ class Ledger:
         """Enter copies that a member has; unknown chunks are of another job and are skipped."""
         for chunk in chunks:
             if chunk in self.info and member not in self.holders[chunk]:
+                self.changes += 1
                 self.holders[chunk].add(member)
                 self.held.setdefault(member, set()).add(chunk)
                 nbytes = self._held_bytes.get(member, 0) + self.info[chunk].nbytes
@@ -86,6 +89,7 @@ class Ledger:
             if self._owner.get(chunk) == member:
                 raise LocalProtocolError(f"{member} dropped chunk {chunk}, which it owns")
             if member in self.holders[chunk]:
+                self.changes += 1
                 self.holders[chunk].discard(member)
                 self.held[member].discard(chunk)
                 self._held_bytes[member] -= self.info[chunk].nbytes
@@ -125,6 +129,7 @@ class Ledger:
         return sum(self.info[c].rows for c in chunks)
 
     def _own(self, chunk: ChunkId, member: MemberId) -> None:
+        self.changes += 1
         self._owner[chunk] = member
         self.owned.setdefault(member, set()).add(chunk)
         self._rows[member] = self._rows.get(member, 0) + self.info[chunk].rows
@@ -140,6 +145,7 @@ class Ledger:
 
     def lose(self, member: MemberId) -> tuple[ChunkId, ...]:
         """Take a vanished member out; what it owned is absent from now on, in the open set."""
+        self.changes += 1
         chunks = self.owned.pop(member, set())
         version = self.versions.pop(member, 0)
         for chunk in chunks:

@@ -104,6 +104,8 @@ class View:
     #: Finished rounds, oldest first.
     history: Sequence[Progress] = ()
     chunks: Chunks | None = None
+    #: Changes of owners and holders so far: at the same number all chunks are where they were.
+    changes: int = 0
     #: The settings that policies have tuned so far.
     tuned: Mapping[str, Scalar] = field(default_factory=dict)
     #: Members asked for that have not come yet.

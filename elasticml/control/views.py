@@ -101,6 +101,7 @@ class Views:
             leaving=seen("leaving"),
             history=self._history.progress,
             chunks=self._chunks,
+            changes=ledger.changes,
             tuned=dict(self._tuned),
             requested=state.requested,
             expected=self._rounds.expected or 0,

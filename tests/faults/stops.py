@@ -12,7 +12,8 @@ from elasticml.terms import MemberId
 from tests.memory_world import World, toy_record, toy_source
 
 N_MEMBERS = 5
-ROUNDS = 12
+#: Enough for chunks that are read again while rounds go on to be back before the last one.
+ROUNDS = 16
 #: These make 25 chunks, five for each member.
 N_ROWS, CHUNK_BYTES = 100, 640
 #: The exchange in which phases of an exchange are stopped: members have a history by then.

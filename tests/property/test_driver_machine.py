@@ -16,9 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from elasticml.control import events as ev
 from elasticml.control.settings import Settings
 from elasticml.terms import ExchangeId, Mask
+from tests.property.nonsense import Nonsense
 from tests.pure_member import Life
 from tests.pure_world import PureWorld
 
+KINDS = ("move", "replicate", "discard", "retire", "request", "tune", "readmit")
 CHOICES = st.integers(0, 2**20)
 
 
@@ -86,8 +88,28 @@ class JobMachine(RuleBasedStateMachine):
         cached_anchors=st.booleans(),
         needs_survey=st.booleans(),
         early=st.integers(0, 60),
+        holders=st.integers(1, 2),
+        placement=st.sampled_from(["contiguous", "random"]),
+        limit_bytes=st.sampled_from([None, None, 1000]),
+        kinds=st.lists(st.sampled_from(KINDS), max_size=4),
+        seed=st.integers(0, 1000),
     )
-    def start(self, n, n_blocks, absent, topology, fan_out, cached_anchors, needs_survey, early):
+    def start(
+        self,
+        n,
+        n_blocks,
+        absent,
+        topology,
+        fan_out,
+        cached_anchors,
+        needs_survey,
+        early,
+        holders,
+        placement,
+        limit_bytes,
+        kinds,
+        seed,
+    ):
         self.world = PureWorld(
             Settings(
                 start_members=n,
@@ -97,7 +119,12 @@ class JobMachine(RuleBasedStateMachine):
                 fan_out=fan_out,
                 cached_anchors=cached_anchors,
                 needs_survey=needs_survey,
-            )
+                holders=holders,
+                placement=placement,
+                seed=seed,
+            ),
+            policies=[Nonsense(seed, kinds)] if kinds else [],
+            limit_bytes=limit_bytes,
         )
         for _ in range(n):
             self.world.join()
@@ -177,6 +204,11 @@ class JobMachine(RuleBasedStateMachine):
     def nobody_computes_an_exchange_twice(self):
         if hasattr(self, "world"):
             assert set(self.world.computations.values()) <= {1}
+
+    @invariant()
+    def members_hold_what_the_ledger_says(self):
+        if hasattr(self, "world") and self.world.ended is None:
+            self.world.check_stores()
 
     def teardown(self):
         if hasattr(self, "world"):
