@@ -32,6 +32,7 @@ FORMATS: Final[dict[str, str]] = {
     "parquet": "elasticml.data.tabular:parquet_from_spec",
     "sequences": "elasticml.data.sequences:source_from_spec",
     "svmlight": "elasticml.data.svmlight:source_from_spec",
+    "synthetic": "elasticml.data.shapes:source_from_spec",
     "synthetic_splice": "elasticml.data.synthetic:source_from_spec",
 }
 

@@ -1,0 +1,271 @@
+"""Sparse rows whose columns follow a power law, with labels from a planted separator and noise.
+
+What is published of three large data sets is kept: columns, stored values per row, how often a
+column occurs, how values are scaled, the share of positive labels. Nothing of the data themselves
+is in it. Ranks (the most frequent column is 0) are drawn from ``P(rank) ~ (rank + q)^-a``; where a
+rank lies among the columns is a fixed permutation, so that frequent columns are not neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.data.cut import Rows
+from elasticml.data.kernels import kernel
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: Keeps the draws that fix the label's threshold apart from all others.
+_CALIBRATION: Final = 0xCA11
+_CALIBRATION_ROWS: Final = 8192
+#: Columns up to which a function of them is kept in a table.
+_TABLE_MAX: Final = 2**21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What rows of a data set look like."""
+
+    name: str
+    #: Columns of the original.
+    columns: int
+    #: Draws of a row: mean, spread of the logarithm (0: always the mean), least and most.
+    draws: tuple[float, float, int, int]
+    #: Mean number of stored values; less than draws, of which some hit the same column.
+    stored: float
+    #: Exponent a and offset q of the power law.
+    exponent: float
+    offset: float
+    #: Fields, each with columns of its own, of which every row has one; 0: no fields.
+    fields: int
+    #: Values by how often a column was drawn and how rare it is, as texts have them; else all the
+    #: same. Rows have length 1 in either case.
+    is_text: bool
+    positive_share: float
+    #: Noise of the label, in standard deviations of the planted margin.
+    noise: float
+    #: Rank from which on planted weights shrink, as its root; 0: nowhere. What only rare columns
+    #: say cannot be learnt from few rows.
+    told_by: float = 0.0
+
+
+SHAPES: Final[dict[str, Shape]] = {
+    shape.name: shape
+    for shape in (
+        Shape(
+            name="rcv1",
+            columns=47_236,
+            draws=(80.0, 0.55, 8, 2000),
+            stored=74.0,
+            exponent=1.1,
+            offset=20.0,
+            fields=0,
+            is_text=True,
+            positive_share=0.524,
+            noise=0.15,
+            told_by=100.0,
+        ),
+        Shape(
+            name="criteo",
+            columns=999_999,
+            draws=(39.0, 0.0, 39, 39),
+            stored=39.0,
+            exponent=1.2,
+            offset=1.5,
+            fields=39,
+            is_text=False,
+            positive_share=0.256,
+            noise=1.0,
+        ),
+        Shape(
+            name="kdda",
+            columns=20_216_830,
+            draws=(37.4, 0.2, 10, 90),
+            stored=36.3,
+            exponent=1.05,
+            offset=5.0,
+            fields=0,
+            is_text=False,
+            positive_share=0.853,
+            noise=0.7,
+        ),
+    )
+}
+
+
+def draw_rows(rng: np.random.Generator, shape: Shape, n_columns: int, n: int) -> Rows:
+    """Draw rows with labels -1 and +1; the planted separator depends on shape and columns alone."""
+    indptr, columns, values = _draw(rng, shape, n_columns, n)
+    threshold, spread = _calibration(shape, n_columns)
+    noise = shape.noise * spread * rng.standard_normal(n)
+    noisy = _margins(shape, n_columns, indptr, columns, values) + noise
+    return Rows(
+        labels=np.where(noisy > threshold, 1.0, -1.0),
+        n_columns=n_columns,
+        indptr=indptr,
+        indices=columns.astype(np.int32),
+        values=values,
+    )
+
+
+def _draw(rng: np.random.Generator, shape: Shape, n_columns: int, n: int) -> tuple[I64, I64, F64]:
+    """Row pointers (n + 1,), columns, ascending in a row, and values (stored,): no labels yet."""
+    counts = _counts(rng, shape, n)
+    if shape.fields:
+        ranks = _field_ranks(rng, shape, n_columns, n)
+    else:
+        ranks = _power_law(rng.random(counts.sum()), shape, np.float64(n_columns))
+    columns = ranks * _permutation(n_columns)[0] % n_columns
+    indptr, columns, times = _sorted_rows(counts, columns)
+    values = np.ones(columns.size)
+    if shape.is_text:
+        values = (1.0 + np.log(times)) * _of_columns(_rarity, shape, n_columns, columns)
+    row = np.repeat(np.arange(n), np.diff(indptr))
+    lengths = np.sqrt(np.bincount(row, values * values, n))
+    return indptr, columns, values / lengths[row]
+
+
+@kernel
+def _sorted_rows(counts: I64, drawn: I64) -> tuple[I64, I64, I64]:
+    """Sort each row's columns; return row pointers, the distinct ones, and how often each was."""
+    n = counts.size
+    indptr, columns, times = np.zeros(n + 1, np.int64), drawn.copy(), np.ones(drawn.size, np.int64)
+    begin, stored = 0, 0
+    for i in range(n):
+        end = begin + counts[i]
+        row = np.sort(drawn[begin:end])
+        for k in range(row.size):
+            if k > 0 and row[k] == row[k - 1]:
+                times[stored - 1] += 1
+            else:
+                columns[stored] = row[k]
+                stored += 1
+        indptr[i + 1] = stored
+        begin = end
+    return indptr, columns[:stored], times[:stored]
+
+
+def _of_columns(
+    function: Callable[[I64, Shape, int], F64], shape: Shape, n_columns: int, columns: I64
+) -> F64:
+    """Evaluate a function of the columns, through a table where there are few of them."""
+    if n_columns > _TABLE_MAX:
+        return function(columns, shape, n_columns)
+    return _table(function, shape, n_columns)[columns]
+
+
+@lru_cache(maxsize=8)
+def _table(function: Callable[[I64, Shape, int], F64], shape: Shape, n_columns: int) -> F64:
+    return function(np.arange(n_columns), shape, n_columns)
+
+
+@lru_cache(maxsize=16)
+def _permutation(n_columns: int) -> tuple[int, int]:
+    """Factors that bring ranks to columns and back: ``column = rank * step mod n_columns``."""
+    step = max(1, int(n_columns * 0.6180339887))
+    while math.gcd(step, n_columns) != 1:
+        step += 1
+    return step, pow(step, -1, n_columns)
+
+
+def _counts(rng: np.random.Generator, shape: Shape, n: int) -> I64:
+    mean, spread, least, most = shape.draws
+    logs = math.log(mean) - 0.5 * spread**2 + spread * rng.standard_normal(n)
+    counts: I64 = np.clip(np.rint(np.exp(logs)), least, most).astype(np.int64)
+    return counts
+
+
+def _power_law(u: F64, shape: Shape, n_ranks: F64 | np.float64) -> I64:
+    """Ranks below ``n_ranks`` from uniform numbers, by the inverse of the distribution."""
+    power = 1.0 - shape.exponent
+    first, last = shape.offset**power, (n_ranks + shape.offset) ** power
+    drawn = (first + u * (last - first)) ** (1.0 / power) - shape.offset
+    ranks: I64 = np.clip(drawn, 0.0, n_ranks - 1.0).astype(np.int64)
+    return ranks
+
+
+def _rarity(columns: I64, shape: Shape, n_columns: int) -> F64:
+    """Logarithm of one over the share of rows that a column is expected in, and a little more."""
+    ranks = columns * _permutation(n_columns)[1] % n_columns
+    power = 1.0 - shape.exponent
+    total = ((n_columns + shape.offset) ** power - shape.offset**power) / power
+    expected = shape.draws[0] * (ranks + shape.offset) ** -shape.exponent / total
+    rarity: F64 = np.log1p(1.0 / -np.expm1(-expected))
+    return rarity
+
+
+def _field_ranks(rng: np.random.Generator, shape: Shape, n_columns: int, n: int) -> I64:
+    """One rank of each field for every row, (n * fields,)."""
+    sizes = field_sizes(shape.fields, n_columns)
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    u = rng.random((n, shape.fields))
+    ranks: I64 = (_power_law(u, shape, sizes.astype(np.float64)) + first).ravel()
+    return ranks
+
+
+@lru_cache(maxsize=16)
+def _field_sizes(fields: int, n_columns: int) -> tuple[int, ...]:
+    low, high = 1.0, 2.0
+    while _geometric(high, fields) < n_columns:
+        high *= 2.0
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if _geometric(middle, fields) < n_columns else (low, middle)
+    sizes = [int(2.0 * low**k) for k in range(fields)]
+    sizes[-1] += n_columns - sum(sizes)
+    return tuple(sizes)
+
+
+def _geometric(ratio: float, fields: int) -> int:
+    return sum(int(2.0 * ratio**k) for k in range(fields))
+
+
+def field_sizes(fields: int, n_columns: int) -> I64:
+    """Columns of each field: from two upwards in equal ratios, all columns together."""
+    return np.array(_field_sizes(fields, n_columns), np.int64)
+
+
+def _margins(shape: Shape, n_columns: int, indptr: I64, columns: I64, values: F64) -> F64:
+    rows = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+    terms = values * _of_columns(_separator, shape, n_columns, columns)
+    return np.bincount(rows, terms, indptr.size - 1).astype(np.float64)
+
+
+def _separator(columns: I64, shape: Shape, n_columns: int) -> F64:
+    """Return the planted weights of columns: normal ones, made from the columns' numbers."""
+    u1, u2 = (_hashed(columns, salt) for salt in (1, 2))
+    weights: F64 = np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2)
+    if shape.told_by:
+        ranks = columns * _permutation(n_columns)[1] % n_columns
+        weights /= np.sqrt(1.0 + ranks / shape.told_by)
+    return weights
+
+
+def _hashed(numbers: I64, salt: int) -> F64:
+    """Uniform numbers in (0, 1], one for each whole number: SplitMix64's finisher."""
+    with np.errstate(over="ignore"):
+        z = (numbers.astype(np.uint64) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    uniform: F64 = ((z >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+    return uniform
+
+
+@lru_cache(maxsize=16)
+def _calibration(shape: Shape, n_columns: int) -> tuple[float, float]:
+    """Threshold of the noisy margin that gives the share of positives, and the margin's spread."""
+    rng = np.random.default_rng(np.random.SeedSequence(_CALIBRATION, spawn_key=(n_columns,)))
+    drawn = _draw(rng, shape, n_columns, _CALIBRATION_ROWS)
+    margins = _margins(shape, n_columns, *drawn)
+    spread = float(margins.std())
+    noisy = margins + shape.noise * spread * rng.standard_normal(margins.size)
+    return float(np.quantile(noisy, 1.0 - shape.positive_share)), spread

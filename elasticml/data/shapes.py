@@ -1,0 +1,179 @@
+"""Synthetic sparse data of any number of rows, with the shape of RCV1, Criteo or KDDA.
+
+Rows are drawn in blocks, each from a seed of its own, so that any member makes any block without a
+file, and the first rows do not depend on how many there are. The planted separator is fixed:
+another seed gives fresh rows of the same problem, such as a test set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from elasticml.data.chunk import Chunk, Dtype
+from elasticml.data.facts import BlockSummary, DataFacts
+from elasticml.data.files import fingerprint
+from elasticml.data.power_law import SHAPES, Shape, draw_rows
+from elasticml.data.rows import cut_rows, slice_rows
+from elasticml.data.source import (
+    BlockInfo,
+    check_dtype,
+    check_keys,
+    nearest,
+    resolve_chunk_bytes,
+)
+from elasticml.errors import ConfigError
+
+#: Rows drawn from one seed.
+BLOCK_ROWS: Final = 8192
+#: Fewest columns that a shape can be shrunk to.
+COLUMNS_MIN: Final = 100
+#: Keeps these draws apart from all others made with the same seed.
+_PURPOSE: Final = 0x5A9E
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapedSource:
+    """Synthetic sparse rows; made by :func:`synthetic`."""
+
+    shape: str
+    rows: int
+    #: Columns among which the rows' are drawn.
+    columns: int
+    seed: int = 0
+    dtype: Dtype = "float64"
+    #: Columns of the training data; values in wider ones are dropped.
+    n_columns: int | None = None
+
+    @property
+    def needs_survey(self) -> bool:
+        """Never: there are no vocabularies."""
+        return False
+
+    @property
+    def is_costly(self) -> bool:
+        """Never: drawing a block takes about as long as parsing one."""
+        return False
+
+    def spec(self) -> dict[str, Any]:
+        """Name the source in a JSON-able dict."""
+        width = {} if self.n_columns is None else {"n_columns": self.n_columns}
+        return {
+            "format": "synthetic",
+            "shape": self.shape,
+            "rows": self.rows,
+            "columns": self.columns,
+            "seed": self.seed,
+            "dtype": self.dtype,
+            **width,
+        }
+
+    def fingerprint(self) -> str:
+        """Digest the spec."""
+        return fingerprint(self.spec())
+
+    def blocks(self) -> list[BlockInfo]:
+        """List blocks of 8192 rows; their bytes are estimated."""
+        itemsize = 4 if self.dtype == "float32" else 8
+        width = 12 + SHAPES[self.shape].stored * (4 + itemsize)
+        sizes = [min(BLOCK_ROWS, self.rows - a) for a in range(0, self.rows, BLOCK_ROWS)]
+        return [BlockInfo(index=i, nbytes=int(n * width), rows=n) for i, n in enumerate(sizes)]
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Draw one block; see :class:`elasticml.data.source.Source`."""
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(_PURPOSE, block))
+        # A short last block is the beginning of a whole one: rows do not depend on their number.
+        shape: Shape = SHAPES[self.shape]
+        drawn = draw_rows(np.random.default_rng(seeds), shape, self.columns, BLOCK_ROWS)
+        some = slice_rows(drawn, 0, min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
+        return cut_rows(some, self.n_columns, self.fingerprint(), block, size, self.dtype)
+
+    def survey(self, block: int) -> BlockSummary:
+        """Summarise a block as reading it does."""
+        return self.read(block, None, 1)[1]
+
+    def with_facts(self, facts: DataFacts) -> ShapedSource:
+        """Draw with the training data's columns."""
+        return self.with_columns(facts.n_columns)
+
+    def with_columns(self, n_columns: int) -> ShapedSource:
+        """Draw with so many columns; values in wider ones are dropped."""
+        return replace(self, n_columns=n_columns)
+
+
+def synthetic(
+    shape: str,
+    rows: int,
+    *,
+    seed: int = 0,
+    columns: int | None = None,
+    dtype: Dtype = "float64",
+    n_columns: int | None = None,
+) -> ShapedSource:
+    """Name synthetic sparse rows that members draw for themselves; nothing is drawn.
+
+    Parameters
+    ----------
+    shape : "rcv1", "criteo" or "kdda"
+        What the rows look like. ``rcv1``: 47,236 columns, 74 values a row, weighted as texts are;
+        ``criteo``: 999,999 columns in 39 fields, one value of each; ``kdda``: 20,216,830 columns,
+        36 equal values a row. All rows have length 1.
+    rows : int
+        At least 1. The originals have 677,399, 45,840,617 and 8,407,752.
+    seed : int
+        From 0. Another seed gives fresh rows of the same problem.
+    columns : int, optional
+        Another number of columns than the original's, at least 100: another problem.
+    dtype : "float64" or "float32"
+        Of the stored values.
+    n_columns : int, optional
+        Number of columns of the training data.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of range.
+    """
+    if shape not in SHAPES:
+        raise ConfigError(
+            f"data.shape is {shape!r}, wanted one of {', '.join(SHAPES)}"
+            f"{nearest(str(shape), SHAPES)}",
+            key="data.shape",
+        )
+    width = SHAPES[shape].columns if columns is None else columns
+    for name, number, least in (
+        ("rows", rows, 1),
+        ("seed", seed, 0),
+        ("columns", width, COLUMNS_MIN),
+    ):
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise ConfigError(
+                f"data.{name} is {number!r}, wanted a whole number >= {least}", key=f"data.{name}"
+            )
+    if width >= 2**31:
+        raise ConfigError(
+            f"data.columns is {width}, wanted at most {2**31 - 1}", key="data.columns"
+        )
+    check_dtype(dtype)
+    return ShapedSource(
+        shape=shape, rows=rows, columns=width, seed=seed, dtype=dtype, n_columns=n_columns
+    )
+
+
+def source_from_spec(spec: Mapping[str, Any]) -> ShapedSource:
+    """Make the source that a spec with ``format: synthetic`` names.
+
+    Raises
+    ------
+    ConfigError
+        When a key is unknown or missing, or a setting is out of range.
+    """
+    check_keys(spec, {"seed", "columns", "dtype", "n_columns"}, {"shape", "rows"})
+    given = {key: value for key, value in spec.items() if key not in ("format", "shape", "rows")}
+    return synthetic(spec["shape"], spec["rows"], **given)
