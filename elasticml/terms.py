@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 #: The package's version; processes of one job must agree on it.
 VERSION: Final = "0.1.0"
@@ -18,8 +18,9 @@ GroupId = NewType("GroupId", int)
 Mask = NewType("Mask", int)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MemberId:
+# Ids are tuples, no dataclasses: with a thousand chunks, comparing and hashing them is most of what
+# the driver does between two rounds, and a tuple does it without Python code.
+class MemberId(NamedTuple):
     """One life of a member: a slot that may be refilled and an incarnation that is never reused."""
 
     slot: int
@@ -40,8 +41,7 @@ def member_id(text: str) -> MemberId:
     return MemberId(int(slot), int(incarnation))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ChunkId:
+class ChunkId(NamedTuple):
     """Identity of a chunk: the source it was read from, the block in it, its place in the block."""
 
     source: str

@@ -45,7 +45,9 @@ def decode(body: Mapping[str, Any]) -> Any:
     cls = _RECORDS.get(body.get("type", ""))
     if cls is None:
         raise RemoteProtocolError(f"message of unknown type {body.get('type')!r}")
-    hints = _HINTS.setdefault(cls, typing.get_type_hints(cls))
+    hints = _HINTS.get(cls)
+    if hints is None:
+        hints = _HINTS[cls] = typing.get_type_hints(cls)
     try:
         return cls(**{k: _typed(v, hints[k]) for k, v in body.items() if k != "type"})
     except (KeyError, TypeError, ValueError) as error:
