@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from elasticml.report.decisions import decided_by_round, decisions_section
+from elasticml.report.gap_plot import gap_picture
 from elasticml.report.lane_plot import lanes_picture
+from elasticml.report.load_plot import loads_picture
 from elasticml.report.markup import document, esc, figure, number, table_html
 from elasticml.report.plots import members_picture, metric_picture, objective_picture
-from elasticml.report.run import RunData, finite, read_run
+from elasticml.report.run import TEXT_COLUMNS, RunData, finite, read_run
 from elasticml.report.series import absence_windows, membership_marks
 from elasticml.report.style import Picture, png_bytes, styled, write_whole
 from elasticml.report.words import seconds_text, timeline
@@ -33,9 +36,11 @@ _KIND_SIGNS = {"estimated": "~", "bound": "≤"}
 
 _PICTURES: tuple[tuple[Callable[[RunData], Picture | None], str], ...] = (
     (objective_picture, "No objective was recorded."),
+    (gap_picture, ""),
     (metric_picture, "No test set was evaluated."),
     (members_picture, "The story names no member."),
     (lanes_picture, "The story tells of no member's work."),
+    (loads_picture, ""),
 )
 
 
@@ -48,8 +53,8 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
         What ``elasticml run`` wrote; the run may be unfinished, interrupted or without rounds.
     out : path, optional
         The page; ``report.html`` in the run directory by default. The pictures
-        ``objective.png``, ``auprc.png``, ``members.png`` and ``lanes.png`` go beside it, each
-        only where the run has something to draw.
+        ``objective.png``, ``gap.png``, ``auprc.png``, ``members.png``, ``lanes.png`` and
+        ``loads.png`` go beside it, each only where the run has something to draw.
 
     Raises
     ------
@@ -62,7 +67,8 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
     for draw, missing in _PICTURES:
         picture: Picture | None = styled(draw, run)
         if picture is None:
-            sections.append(f'<p class="note">{esc(missing)}</p>')
+            if missing:
+                sections.append(f'<p class="note">{esc(missing)}</p>')
             continue
         write_whole(page.with_name(f"{picture.name}.png"), png_bytes(picture.figure))
         sections.append(figure(picture))
@@ -71,6 +77,7 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
             _header(run),
             _key_figures(run),
             *sections,
+            decisions_section(run.records),
             _timeline(run),
             _rounds(run, page),
             _settings(run),
@@ -120,6 +127,8 @@ def _key_figures(run: RunData) -> str:
         ("time", seconds_text(finite(summary.get("seconds", _last(run, "seconds")))), ""),
         ("members", *_members(run)),
         ("lost", number(summary.get("lost", _counted(marks, "lost"))), "members"),
+        ("given back", number(_retired(summary, marks)), "members, by a policy"),
+        ("container-seconds", number(summary.get("container_seconds"), 4), "members × time"),
         ("returned", number(summary.get("returned", _counted(marks, "back"))), "members"),
         (
             "stand-in rounds",
@@ -197,6 +206,10 @@ def _counted(marks: tuple[Any, ...], kind: str) -> int:
     return sum(mark.count for mark in marks if mark.kind == kind)
 
 
+def _retired(summary: Mapping[str, Any], marks: tuple[Any, ...]) -> int | None:
+    return summary.get("retired") or _counted(marks, "retired") or None
+
+
 def _last(run: RunData, column: str) -> float | None:
     """Return a column's last number; None where it has none."""
     values = run.history.column(column)
@@ -257,9 +270,14 @@ def _rounds(run: RunData, page: Path) -> str:
     history = run.history
     if history.n_rows == 0:
         return '<section><h2>Rounds</h2><p class="note">No round was finished.</p></section>'
-    names = [n for n in history.names if any(history.cells[n]) and n != "objective_kind"]
+    names = [n for n in history.names if any(history.cells[n]) and n not in TEXT_COLUMNS]
     shown = rows_to_show(run)
     rows = [[_cell(run, name, i) for name in names] for i in shown]
+    decided = decided_by_round(run.records)
+    if decided:
+        numbers = history.column("round")
+        names = [*names, "decided"]
+        rows = [[*row, decided.get(numbers[i], "")] for i, row in zip(shown, rows, strict=True)]
     absent = history.column("absent_examples")
     classes = ["away" if absent[i] > 0 else "" for i in shown]
     note = f"{len(shown)} of {history.n_rows} rows" if len(shown) < history.n_rows else "every row"
@@ -301,6 +319,8 @@ def _cell(run: RunData, name: str, row: int) -> str:
         return text
     if name.endswith("_bytes"):
         return format_size(value)
+    if name == "gap":
+        return ("≤" if run.history.gap_bounds[row] else "") + number(value, 3)
     if name == "objective":
         return _KIND_SIGNS.get(run.history.kinds[row], "") + number(value)
     return f"{value:.3f}" if name == "seconds" else number(value)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from elasticml.report.run import History, RunData
@@ -35,6 +36,13 @@ from elasticml.report.style import (
 
 Floats = NDArray[np.float64]
 
+#: Colour, sign and word of each kind of mark.
+_MARKS = {
+    "lost": (COLOURS["red"], "▼", "lost"),
+    "back": (COLOURS["green"], "▲", "back"),
+    "retired": (COLOURS["purple"], "▽", "given back"),
+}
+
 
 def objective_picture(run: RunData) -> Picture | None:
     """Objective against round and against time, the gap below where it is known."""
@@ -44,35 +52,12 @@ def objective_picture(run: RunData) -> Picture | None:
     rounds, times = history.column("round"), clock(run)
     seconds = np.array([times.at(r) for r in rounds])
     timed = bool(np.isfinite(seconds).any())
-    panels = ["objective", "gap"] if _positive(history.column("gap")) else ["objective"]
-    tall = 3.4 * len(panels)
-    figure = new_figure(9.6, tall)
-    grid = figure.add_gridspec(
-        len(panels), 2 if timed else 1, wspace=0.13, hspace=0.45,
-        left=0.065, right=0.925, top=1 - 0.40 / tall, bottom=0.46 / tall,
-    )  # fmt: skip
-    left: Axes | None = None
-    for i, panel in enumerate(panels):
-        for j in range(2 if timed else 1):
-            ax = figure.add_subplot(grid[i, j], sharey=left if j else None)
-            left = ax if j == 0 else left
-            x = seconds if j else rounds
-            if panel == "objective":
-                _draw_objective(ax, run, x, labelled=j == (1 if timed else 0))
-                ax.set_title("Objective by round" if j == 0 else "Objective by time")
-            else:
-                gap = history.column("gap")
-                known = gap > 0
-                ax.plot(x[known], gap[known], color=COLOURS["purple"])
-                log_ticks(ax)
-                ax.set_title("Gap by round" if j == 0 else "Gap by time")
-            ax.set_xlabel("seconds since the job started" if j else "round")
-            if j == 0:
-                whole_ticks(ax)
-            else:
-                ax.tick_params(labelleft=False)
-            ax.margins(x=0.01)
-            shade(ax, run, times if j else None)
+    figure = new_figure(9.6, 3.4)
+
+    def draw(ax: Axes, x: Floats, labelled: bool) -> None:
+        _draw_objective(ax, run, x, labelled=labelled)
+
+    by_round_and_time(figure, run, "Objective", draw, rounds, seconds if timed else None)
     kinds = " (dashed where it is an estimate)" if "estimated" in history.kinds else ""
     return Picture(
         "objective", figure, "Objective", _objective_alt(run),
@@ -80,6 +65,39 @@ def objective_picture(run: RunData) -> Picture | None:
         " after the run." if history.has("objective_full")
         else f"Mean loss plus penalty{kinds}. Shaded: examples absent.",
     )  # fmt: skip
+
+
+def by_round_and_time(
+    figure: Figure,
+    run: RunData,
+    title: str,
+    draw: Callable[[Axes, Floats, bool], None],
+    rounds: Floats,
+    seconds: Floats | None,
+) -> None:
+    """Draw the same twice, side by side: against the round and, where it is known, the time.
+
+    ``draw`` is given the axes, the places of the rows, and whether these axes bear the labels.
+    """
+    grid = figure.add_gridspec(
+        1, 1 if seconds is None else 2, wspace=0.13, left=0.065, right=0.925, top=0.88, bottom=0.135
+    )
+    ax = figure.add_subplot(grid[0, 0])
+    draw(ax, rounds, seconds is None)
+    ax.set_title(f"{title} by round")
+    ax.set_xlabel("round")
+    whole_ticks(ax)
+    ax.margins(x=0.01)
+    shade(ax, run, None)
+    if seconds is None:
+        return
+    beside = figure.add_subplot(grid[0, 1], sharey=ax)
+    draw(beside, seconds, True)
+    beside.set_title(f"{title} by time")
+    beside.set_xlabel("seconds since the job started")
+    beside.tick_params(labelleft=False)
+    beside.margins(x=0.01)
+    shade(beside, run, clock(run))
 
 
 def metric_picture(run: RunData) -> Picture | None:
@@ -180,14 +198,13 @@ def mark_members(ax: Axes, marks: Sequence[Mark], place: Callable[[Mark], float]
     taken = -math.inf
     for mark in sorted(marks, key=place):
         x = place(mark)
-        lost = mark.kind == "lost"
-        colour = COLOURS["red"] if lost else COLOURS["green"]
+        colour, sign, word = _MARKS[mark.kind]
         ax.axvline(x, color=colour, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
         if high > low and (x - taken) / (high - low) < 0.075:
             continue
         taken = x
         ax.annotate(
-            f"{'▼' if lost else '▲'} {mark.count} {'lost' if lost else 'back'}", (x, 1.0),
+            f"{sign} {mark.count} {word}", (x, 1.0),
             xycoords=("data", "axes fraction"), xytext=(2, -1), textcoords="offset points",
             color=colour, fontsize=8, va="top", ha="left", zorder=5,
         )  # fmt: skip
@@ -307,11 +324,6 @@ def _count_labels(ax: Axes, seconds: Floats, counts: Floats) -> None:
 def _low(counts: Floats) -> float:
     """Smallest count after the largest was first reached."""
     return float(counts[int(np.argmax(counts)) :].min())
-
-
-def _positive(values: Floats) -> bool:
-    """Tell whether any value is a positive number."""
-    return bool((values[np.isfinite(values)] > 0).any())
 
 
 def _total_examples(run: RunData) -> float:

@@ -37,7 +37,7 @@ class Window:
 class Mark:
     """Members that went or came in one round."""
 
-    kind: Literal["lost", "back"]
+    kind: Literal["lost", "back", "retired"]
     round: float
     at_s: float
     count: int
@@ -105,7 +105,9 @@ def membership_marks(records: Sequence[Record]) -> tuple[Mark, ...]:
         if identity in counted or (event == "MemberJoined" and not started):
             continue
         counted.add(identity)
-        kind: Literal["lost", "back"] = "lost" if event == "MemberLost" else "back"
+        kind: Literal["lost", "back", "retired"] = "lost" if event == "MemberLost" else "back"
+        if kind == "lost" and record.get("reason") == "retired":
+            kind = "retired"  # a policy gave it back
         place = 0.0 if math.isnan(number) else number
         old = marks.get((kind, place))
         marks[kind, place] = Mark(

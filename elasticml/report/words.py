@@ -18,6 +18,7 @@ _REASONS = {
     "noticed": "left after notice",
     "deadline": "silent past the deadline",
     "closed": "connection closed",
+    "retired": "emptied",
 }
 
 
@@ -43,8 +44,8 @@ def timeline(records: Sequence[Record]) -> tuple[Entry, ...]:
     for record, number in zip(records, rounds_of(records), strict=True):
         event = record["event"]
         first_members = first_members and event != "RoundStarted"
-        if event not in _TELLERS:
-            continue
+        if event not in _TELLERS or record.get("suggestion") in ("Move", "Replicate", "Discard"):
+            continue  # chunks may move in every round: the table of decisions has them
         # NaN is unequal to itself and would open a group for each record.
         place = -1.0 if math.isnan(number) or first_members else number
         key = (event, str(record.get("reason", "")), place)
@@ -135,6 +136,8 @@ def _member_active(records: Sequence[Record]) -> tuple[str, str]:
 def _member_lost(records: Sequence[Record]) -> tuple[str, str]:
     reason = str(records[0].get("reason") or "no reason given")
     words = _REASONS.get(reason, reason)
+    if reason == "retired":
+        return "move", f"{count(len(records), 'member')} given back, {words}: {_names(records)}."
     return "lost", f"{count(len(records), 'member')} lost ({words}): {_names(records)}."
 
 
@@ -204,6 +207,16 @@ def _notice_withdrawn(records: Sequence[Record]) -> tuple[str, str]:
     return "back", f"The notice was withdrawn: {_names(records)} stay."
 
 
+def _policy_decided(records: Sequence[Record]) -> tuple[str, str]:
+    said = dict.fromkeys(f"{r.get('policy')}: {r.get('why')}" for r in records)
+    return "move", f"Decided by {'; '.join(said)}."
+
+
+def _chunks_copied(records: Sequence[Record]) -> tuple[str, str]:
+    size = format_size(_sum(records, "bytes"))
+    return "move", f"{count(_sum(records, 'chunks'), 'chunk')} ({size}) copied to further members."
+
+
 def _job_ended(records: Sequence[Record]) -> tuple[str, str]:
     last = records[-1]
     text = "The job ended"
@@ -230,4 +243,6 @@ _TELLERS: dict[str, Callable[[Sequence[Record]], tuple[str, str]]] = {
     "GroupReadmitted": _group_readmitted,
     "MoveFailed": _move_failed,
     "NoticeWithdrawn": _notice_withdrawn,
+    "PolicyDecided": _policy_decided,
+    "ChunksCopied": _chunks_copied,
 }

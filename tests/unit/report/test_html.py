@@ -70,12 +70,12 @@ def test_report_stands_alone_with_its_pictures_beside_it(tmp_path):
     page = write_report(path)
     found = check(page)
     words = " ".join(found.words)
-    assert len(found.labelled) == 4
+    assert len(found.labelled) == 5
     for said in ("14 → 7 → 14", "70,000 examples", "stand-in rounds", "7 members lost", "finished"):
         assert said in words
     assert "history.csv" in found.links
     pngs = sorted(p.name for p in path.glob("*.png"))
-    assert pngs == ["auprc.png", "lanes.png", "members.png", "objective.png"]
+    assert pngs == ["auprc.png", "lanes.png", "loads.png", "members.png", "objective.png"]
     assert all((path / p).read_bytes().startswith(b"\x89PNG") for p in pngs)
     assert not list(path.glob(".*"))
 

@@ -1,0 +1,128 @@
+"""The picture of the loads: lanes of members over rounds, shaded by what they had and took."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from elasticml.report.loads import Loads, make_loads, relative
+from elasticml.report.plots import shade
+from elasticml.report.run import RunData
+from elasticml.report.style import COLOURS, MUTED, Picture, new_figure, whole_ticks
+
+Floats = NDArray[np.float64]
+
+#: A load that differs from the round's mean by this share has the full colour.
+_FULL = 0.5
+#: The mean load: a grey that lets a light or a dark page through.
+_MEAN = ("#7d8894", 0.28)
+_LEFT, _WIDTH = 0.065, 0.86
+
+
+def loads_picture(run: RunData) -> Picture | None:
+    """Draw loads and times of all members by round; None for fewer than two members or rounds."""
+    loads = make_loads(run.records)
+    if loads is None or len(loads.slots) < 2 or len(loads.rounds) < 2:
+        return None
+    panels = [("Time computing, relative to the round's mean", relative(loads.seconds))]
+    if loads.has_rows:
+        panels.insert(0, ("Examples, relative to the round's mean", relative(loads.rows)))
+    lanes_in = min(max(0.17 * len(loads.slots), 0.7), 3.2)
+    tall = len(panels) * (lanes_in + 0.62) + 1.9
+    figure = new_figure(9.6, tall)
+    top = tall - 0.42
+    for title, values in panels:
+        top -= lanes_in
+        ax = figure.add_axes((_LEFT, top / tall, _WIDTH, lanes_in / tall))
+        _draw_lanes(ax, loads, values, title)
+        top -= 0.62
+    _draw_moves(figure.axes[0], loads)
+    _draw_scale(figure, figure.axes[0])
+    last = figure.add_axes((_LEFT, 0.45 / tall, _WIDTH, 1.05 / tall))
+    _draw_imbalance(last, run, loads)
+    known = loads.imbalance[np.isfinite(loads.imbalance)]
+    alt = (
+        f"Loads of {len(loads.slots)} slots over {len(loads.rounds)} rounds. The slowest member"
+        f" took {known[0]:.2f} times the mean in the first round, {known[-1]:.2f} times in the"
+        f" last, {np.median(known):.2f} times in the median."
+    )
+    return Picture(
+        "loads", figure, "How evenly members were loaded", alt,
+        "One lane a slot: grey is the round's mean, orange more, blue less. Dots above: rounds"
+        " ahead of which chunks changed owners. Below: the slowest member's time divided by the"
+        " mean; 1 is balanced.",
+    )  # fmt: skip
+
+
+def colours_of(values: Floats) -> NDArray[np.float64]:
+    """Colour relative loads (n, m) as (n, m, 4): blue below 1, grey at 1, orange above."""
+    away = np.clip((np.nan_to_num(values, nan=1.0) - 1.0) / _FULL, -1.0, 1.0)[..., None]
+    mean, more, less = (
+        np.array([*to_rgb(colour), opacity])
+        for colour, opacity in (_MEAN, (COLOURS["orange"], 1.0), (COLOURS["blue"], 1.0))
+    )
+    image = mean + np.where(away > 0, away * (more - mean), -away * (less - mean))
+    image[..., 3] = np.where(np.isnan(values), 0.0, image[..., 3])
+    return np.asarray(np.clip(image, 0.0, 1.0))
+
+
+def _draw_lanes(ax: Axes, loads: Loads, values: Floats, title: str) -> None:
+    rounds = loads.rounds
+    # Rounds that told nothing, such as idle ones, stay empty.
+    every = np.arange(rounds[0], rounds[-1] + 1)
+    whole = np.full((len(loads.slots), len(every)), math.nan)
+    whole[:, (rounds - rounds[0]).astype(int)] = values
+    image = np.repeat(colours_of(whole), 6, axis=0)
+    image[5::6, :, 3] = 0.0
+    ax.imshow(
+        image, aspect="auto", interpolation="nearest", origin="lower",
+        extent=(every[0] - 0.5, every[-1] + 0.5, -0.42, len(loads.slots) - 0.42),
+    )  # fmt: skip
+    n = len(loads.slots)
+    ax.set_ylim(n - 0.4, -0.6)
+    ax.grid(visible=False)
+    step = max(1, math.ceil(n / 16))
+    names = [str(slot) for slot in loads.slots[::step]]
+    ax.set_yticks(range(0, n, step), [f"slot {names[0]}", *names[1:]])
+    whole_ticks(ax)
+    ax.set_title(title, pad=10)
+
+
+def _draw_moves(ax: Axes, loads: Loads) -> None:
+    at = loads.rounds[loads.moved > 0]
+    ax.plot(
+        at, np.full(len(at), 1.0), transform=ax.get_xaxis_transform(), linestyle="none",
+        marker="o", markersize=2.6, color=COLOURS["orange"], clip_on=False,
+    )  # fmt: skip
+
+
+def _draw_scale(figure: Figure, beside: Axes) -> None:
+    """Draw what the shades mean at the right of a panel."""
+    box = beside.get_position()
+    ax = figure.add_axes((box.x1 + 0.012, box.y0, 0.012, box.height))
+    steps = np.linspace(1 - _FULL, 1 + _FULL, 41)
+    ax.imshow(
+        colours_of(steps[:, None]), aspect="auto", origin="lower",
+        extent=(0, 1, 1 - _FULL, 1 + _FULL),
+    )  # fmt: skip
+    ax.set_xticks([])
+    ax.set_yticks([1 - _FULL, 1.0, 1 + _FULL], [f"≤{1 - _FULL:g}×", "1×", f"≥{1 + _FULL:g}×"])
+    ax.yaxis.tick_right()
+    ax.grid(visible=False)
+
+
+def _draw_imbalance(ax: Axes, run: RunData, loads: Loads) -> None:
+    ax.axhline(1.0, color=MUTED, linewidth=0.8)
+    ax.plot(loads.rounds, loads.imbalance, color=COLOURS["blue"])
+    ax.set_xlim(loads.rounds[0] - 0.5, loads.rounds[-1] + 0.5)
+    high = float(np.nanmax(loads.imbalance))
+    ax.set_ylim(0.97, max(1.2, 1.05 * high))
+    ax.set_title("Slowest member ÷ mean")
+    ax.set_xlabel("round")
+    whole_ticks(ax)
+    shade(ax, run, None)

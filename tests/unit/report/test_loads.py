@@ -1,0 +1,157 @@
+"""Loads by slot and round, the certified gap, and what policies decided."""
+
+import math
+
+import numpy as np
+import pytest
+
+from elasticml.report.decisions import decided_by_round, decisions
+from elasticml.report.gap_plot import gap_picture
+from elasticml.report.html import write_report
+from elasticml.report.load_plot import colours_of, loads_picture
+from elasticml.report.loads import make_loads, relative
+from elasticml.report.run import read_run
+from elasticml.report.series import membership_marks
+from elasticml.report.style import styled
+from elasticml.report.words import timeline
+from tests.unit.report.fabricate import fabricate_run
+from tests.unit.report.fabricate_cocoa import BOUND, KNEE, ROUNDS, fabricate_cocoa, records
+
+
+@pytest.fixture
+def run(tmp_path):
+    return read_run(fabricate_cocoa(tmp_path / "run"))
+
+
+def test_loads_are_examples_and_seconds_of_each_slot_in_each_round():
+    loads = make_loads(records())
+    assert (loads.slots, len(loads.rounds)) == ((0, 1, 2, 3), ROUNDS)
+    assert loads.rows[:, 0].tolist() == [250, 250, 250, 250]
+    assert loads.rows[:, 5].tolist() == [290, 290, 290, 130]  # told in round 3, and still so
+    assert loads.rows[0, KNEE] == 1000
+    assert np.isnan(loads.rows[1:, KNEE:]).all()
+    assert loads.seconds[3, 0] == pytest.approx(1e-4 * 250 * 1.9)
+    assert np.flatnonzero(loads.moved).tolist() == [1, 2, 3]
+
+
+def test_imbalance_falls_while_chunks_go_from_the_slow_to_the_fast():
+    imbalance = make_loads(records()).imbalance
+    mean = (3 * 250 + 250 * 1.9) / 4
+    assert imbalance[0] == pytest.approx(250 * 1.9 / mean)
+    assert imbalance[5] < 1.1 < imbalance[0]
+    assert imbalance[KNEE] == 1.0  # one member is balanced
+
+
+def test_exchanges_of_one_round_are_one_load():
+    told = [
+        {"t": 1.0, "event": "RoundStarted", "round": 0},
+        {"t": 2.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"0": 0.5, "1": 1.0}},
+        {"t": 3.0, "event": "ExchangeEnded", "round": 0, "compute_s": {"1": 0.25, "x": 9}},
+    ]
+    loads = make_loads(told)
+    assert loads.seconds.tolist() == [[0.5], [1.25]]
+    assert not loads.has_rows
+
+
+def test_a_story_without_work_has_no_loads():
+    assert make_loads([{"t": 0.0, "event": "RoundStarted", "round": 0, "rows": {"0": 3}}]) is None
+
+
+def test_relative_loads_leave_out_who_is_not_there():
+    values = np.array([[1.0, math.nan], [3.0, 5.0]])
+    np.testing.assert_array_equal(relative(values), [[0.5, math.nan], [1.5, 1.0]])
+
+
+def test_shades_tell_more_from_less_and_leave_gaps_empty():
+    more, less, mean, gone = colours_of(np.array([[2.0, 0.2, 1.0, math.nan]]))[0]
+    assert more[0] > more[2]  # orange
+    assert less[2] > less[0]  # blue
+    assert (mean[3], gone[3]) == (pytest.approx(0.28), 0.0)
+
+
+def test_the_picture_of_loads_has_a_panel_for_examples_and_one_for_time(run):
+    picture = styled(loads_picture, run)
+    titles = [ax.get_title(loc="left") for ax in picture.figure.axes]
+    assert titles[:2] == [
+        "Examples, relative to the round's mean",
+        "Time computing, relative to the round's mean",
+    ]
+    assert "1.55 times the mean in the first round" in picture.alt
+
+
+def test_a_bound_of_the_gap_is_drawn_otherwise_than_the_gap(run):
+    picture = styled(gap_picture, run)
+    ax = picture.figure.axes[0]
+    assert ax.get_yscale() == "log"
+    known = [line for line in ax.lines if line.get_marker() == "o"]
+    exact, bound = (set(line.get_xdata().tolist()) for line in known)
+    assert bound == {r for r in BOUND if r % 2 == 0}
+    assert exact == {r for r in range(0, ROUNDS, 2)} - bound
+    assert known[0].get_markerfacecolor() != known[1].get_markerfacecolor()
+    dashed = [line for line in ax.lines if len(line.get_xdata()) == 2 and line.is_dashed()]
+    assert {line.get_xdata()[1] for line in dashed if line.get_xdata()[1] > 1} >= bound
+    assert "2 of 15 certificates are upper bounds" in picture.alt
+
+
+def test_the_gap_at_which_the_job_stops_is_drawn(run):
+    texts = [text.get_text() for text in styled(gap_picture, run).figure.axes[0].texts]
+    assert "stops at 1e-06" in texts
+
+
+def test_a_run_without_certificates_has_no_picture_of_them(tmp_path):
+    run = read_run(fabricate_run(tmp_path / "run", rounds=20, at=5, back=10))
+    assert styled(gap_picture, run) is None
+
+
+def test_members_given_back_are_marked_as_what_they_are(run):
+    marks = [(mark.kind, mark.round, mark.count) for mark in membership_marks(run.records)]
+    assert marks == [("retired", KNEE, 3)]
+
+
+def test_decisions_that_recur_are_told_together_and_the_others_one_by_one():
+    balanced, knee = decisions(records())
+    assert (balanced.rounds, balanced.what, balanced.count) == ("1 to 3", "moved 12 chunks", 3)
+    assert balanced.why == "slot 3 takes 1.3 times as long"
+    assert (knee.rounds, knee.what) == (f"{KNEE}", "gave back 3 members")
+    assert knee.why.endswith("4 members become 1")
+    assert decided_by_round(records()) == {KNEE: "knee gave back 3 members"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"suggestion": "Request", "count": 4}, "asked for 4 more"),
+        (
+            {"suggestion": "Tune", "setting": "local_epochs", "value": 0.123456},
+            "set local_epochs to 0.1235",
+        ),
+        ({"suggestion": "Readmit", "group": 1}, "brought absent chunks back"),
+        ({"suggestion": "Replicate", "chunks": 1}, "copied 1 chunk"),
+    ],
+)
+def test_every_kind_of_decision_has_its_words(fields, what):
+    record = {"t": 1.0, "event": "PolicyDecided", "round": 1, "policy": "p", "why": "w", **fields}
+    assert [d.what for d in decisions([record])] == [what]
+
+
+def test_the_timeline_tells_of_members_given_back_and_not_of_every_move():
+    texts = [entry.text for entry in timeline(records())]
+    assert "3 members given back, emptied: 1.1, 2.1, 3.1." in texts
+    assert sum(text.startswith("Decided by") for text in texts) == 1
+
+
+def test_the_page_has_decisions_with_their_reasons(tmp_path):
+    path = fabricate_cocoa(tmp_path / "run")
+    page = write_report(path).read_text()
+    assert "What policies decided" in page
+    assert "knee &lt;0.1 against 0.2 decades a round&gt;: 4 members become 1" in page
+    assert "<td>knee gave back 3 members</td>" in page  # in the table of rounds
+    assert "<td>≤0.01</td>" in page
+    assert ">given back<" in page
+    assert sorted(p.name for p in path.glob("*.png")) == [
+        "gap.png",
+        "lanes.png",
+        "loads.png",
+        "members.png",
+        "objective.png",
+    ]
