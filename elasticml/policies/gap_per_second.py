@@ -10,7 +10,7 @@ from typing import Any
 from elasticml.control.policy import Request, Suggestion, View
 from elasticml.policies.retiring import SMALL, fewer, pause_seconds, retire
 from elasticml.policies.settings import choice, entry_of, number, whole_numbers
-from elasticml.policies.slopes import GAP_MIN, Point, is_knee, next_round, slope, stay
+from elasticml.policies.slopes import GAP_MIN, Point, faded_slope, is_knee, next_round, slope, stay
 
 #: With fewer members a job may be so much slower, where it is seconds that count: a stricter rule
 #: was measured to flap.
@@ -26,8 +26,9 @@ class Trial:
     round: int
     before: int
     wanted: int
-    #: Decades of the gap per second, with the members before.
+    #: Decades of the gap per second, with the members before; and what they would bring by now.
     rate: float
+    expected: float
 
 
 class GapPerContainerSecond:
@@ -38,9 +39,10 @@ class GapPerContainerSecond:
     soon as ``r(K)`` is known, as rounds with fewer members are the better ones, and stay unless
     ``hysteresis * r(K')/K' < r(K)/K``. With ``"seconds"`` it is ``r(K)``: fewer are tried at a
     knee and stay unless ``r(K') < r(K)/2``; more, up to ``maximum``, where there is none, and stay
-    if ``r(K') > hysteresis * r(K)``. A trial lasts ``probe`` measured rounds. After one that was no
-    good there is none for ``cool`` rounds, and twice as many each time, and that size is left alone
-    for as long again.
+    if ``r(K') > hysteresis * r(K)``. A trial lasts ``probe`` measured rounds. As convergence slows
+    down whoever computes, ``r(K)`` is what it would be by then, had it faded as it did within its
+    own window. After a trial that was no good there is none for ``cool`` rounds, and twice as many
+    each time, and that size is left alone for as long again.
 
     Nothing is tried where the target is nearer than twice the pause that moving would make.
 
@@ -136,8 +138,7 @@ class GapPerContainerSecond:
             return self._judge(view, points, members, self._trial)
         if view.round < self._rest_until or len(points) <= self.window:
             return []
-        rate = slope(points[-self.window - 1 :])
-        return self._try(view, points, members, rate)
+        return self._try(view, points, members, slope(points[-self.window - 1 :]))
 
     def _try(
         self, view: View, points: Sequence[Point], members: int, rate: float
@@ -153,7 +154,7 @@ class GapPerContainerSecond:
                     f"{rate * less / members * self._margin(members, less):.3g} decades/s, "
                     f"{pause:.3g} s to move{self._prediction(points[-1].gap, rate)}"
                 )
-                self._begin(view, members, less, rate)
+                self._begin(view, points, members, less)
                 return [retire(view, less, why)]
         more = min(self._most or members, members * self.factor)
         if self.objective == "seconds" and not knee and more > members:
@@ -165,12 +166,20 @@ class GapPerContainerSecond:
                     f"{self.hysteresis * rate:.3g} decades/s"
                     f"{self._prediction(points[-1].gap, rate)}"
                 )
-                self._begin(view, members, more, rate)
+                self._begin(view, points, members, more)
                 return [Request(count=more - members, why=why)]
         return []
 
-    def _begin(self, view: View, before: int, wanted: int, rate: float) -> None:
-        self._trial = Trial(round=view.round, before=before, wanted=wanted, rate=rate)
+    def _begin(self, view: View, points: Sequence[Point], before: int, wanted: int) -> None:
+        """Note what the members brought, and what they would bring in the trial's rounds."""
+        seen = points[-self.window - 1 :]
+        self._trial = Trial(
+            round=view.round,
+            before=before,
+            wanted=wanted,
+            rate=slope(seen),
+            expected=faded_slope(seen, self.probe),
+        )
         self._since_round = next_round(view.history)
 
     def _judge(
@@ -187,7 +196,7 @@ class GapPerContainerSecond:
             return []
         self._trial = None
         rate = slope(points[-self.probe - 1 :])
-        least = trial.rate * members / trial.before * self._margin(trial.before, members)
+        least = trial.expected * members / trial.before * self._margin(trial.before, members)
         if rate >= least:
             self._rest = self.cool
             # A rate that was good enough is measured for long enough to be compared again.
@@ -197,8 +206,8 @@ class GapPerContainerSecond:
         self._since_round = next_round(view.history)
         why = (
             f"{self._rates(members, rate)}, {trial.before} brought {trial.rate:.3g} decades/s and "
-            f"{least:.3g} would have done: back to {trial.before}, no trial for "
-            f"{self._rest // 2} rounds"
+            f"would bring {trial.expected:.3g} by now; {least:.3g} would have done: "
+            f"back to {trial.before}, no trial for {self._rest // 2} rounds"
         )
         if trial.before > members:
             return [Request(count=trial.before - members, why=why)]

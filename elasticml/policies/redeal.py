@@ -186,7 +186,10 @@ class Deal:
             self.load[taker] += self._seconds(chunk, taker)
 
     def spare_none(self, before: Mapping[ChunkId, MemberId]) -> None:
-        """Give a chunk back to whoever would be left with none, and count as a newcomer."""
+        """Give a chunk back to whoever would be left with none, and count as a newcomer.
+
+        Where that does not help, nothing is dealt at all.
+        """
         after = {**before, **self.owner}
         count = dict.fromkeys(self.load, 0)
         for member in after.values():
@@ -197,6 +200,8 @@ class Deal:
                 self.owner[chunk] = former
                 count[former] += 1
                 count[taker] -= 1
+        if any(count[member] == 0 for member in before.values()):
+            self.owner = {}
 
     def _step(self, giver: MemberId, owned: Sequence[ChunkId]) -> tuple[ChunkId, MemberId] | None:
         """Find the chunk of a member whose other holder would be done soonest with it."""

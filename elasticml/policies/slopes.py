@@ -13,6 +13,8 @@ Axis = Literal["rounds", "seconds"]
 Scale = Literal["log", "linear"]
 #: A gap of 0 has no logarithm; no certificate in float64 says less than this.
 GAP_MIN = 1e-300
+#: From one half of some points to the other a slope is not taken to fade to less than this.
+FADE_MIN = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,23 @@ def slope(points: Sequence[Point], axis: Axis = "seconds", scale: Scale = "log")
         return (first.gap - last.gap) / width
     fell = math.log10(max(first.gap, GAP_MIN)) - math.log10(max(last.gap, GAP_MIN))
     return fell / width
+
+
+def faded_slope(points: Sequence[Point], ahead: int) -> float:
+    """Predict the slope per second over the next ``ahead`` points, were nothing changed.
+
+    Convergence slows down whoever computes. How much it did from the earlier half of the points to
+    the later one, it is taken to go on doing; on a straight line nothing fades.
+    """
+    middle = len(points) // 2
+    early, late = slope(points[: middle + 1]), slope(points[middle:])
+    if early <= 0:
+        return slope(points)
+    fade = min(1.0, max(FADE_MIN, late / early))
+    # How many times what lies between the centres of the halves is between their centre and the
+    # centre of what is predicted.
+    steps = 1 + ahead / max(len(points) - 1, 1)
+    return float(slope(points) * fade**steps)
 
 
 def is_knee(

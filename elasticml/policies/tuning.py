@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from elasticml.control.policy import Tune, View
 from elasticml.errors import ConfigError
 from elasticml.policies.settings import entry_of, number
-from elasticml.policies.slopes import next_round, slope, stay
+from elasticml.policies.slopes import Point, faded_slope, next_round, slope, stay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,9 @@ class Trial:
 
     before: float
     value: float
-    #: Decades of the gap per second before it.
+    #: Decades of the gap per second before it; and what they would be by now.
     rate: float
+    expected: float
     members: int
 
 
@@ -26,7 +27,8 @@ class TuneLocalWork:
     """Tune ``local_epochs``, the passes over its examples that a member makes in a round.
 
     ``r`` is d(log10 gap)/dt over ``window`` measured rounds. The next larger of ``choices`` is
-    tried for as many rounds, and stays if ``r' > hysteresis * r``; then the next one after it is
+    tried for as many rounds, and stays if ``r' > hysteresis * r``, with ``r`` as it would be by
+    then, had it faded as it did within its own window; then the next one after it is
     tried. Else the next smaller one is, in the same way. Where neither is better there is no trial
     for ``cool`` rounds, and for twice as many each time.
 
@@ -101,24 +103,32 @@ class TuneLocalWork:
         points = stay(view.history, members, self._since_round)
         if view.round < self._rest_until or len(points) <= self.window:
             return []
-        rate = slope(points[-self.window - 1 :])
+        seen = points[-self.window - 1 :]
+        rate = slope(seen)
         value = float(view.tuned.get("local_epochs", self.start))
         trial, self._trial = self._trial, None
         if trial is not None and trial.members == members and trial.value == value:
-            if rate <= self.hysteresis * trial.rate:
+            if rate <= self.hysteresis * trial.expected:
                 return self._go_back(view, trial, rate)
             # The value that it came from has just been found to be worse.
             self._failed = 1
             self._rest = self.cool
-        return self._try(view, value, rate, members)
+        return self._try(view, value, seen)
 
-    def _try(self, view: View, value: float, rate: float, members: int) -> list[Tune]:
+    def _try(self, view: View, value: float, seen: Sequence[Point]) -> list[Tune]:
         for _ in range(2):
             step = 1 if self._upwards else -1
             wanted = [c for c in self.choices if (c - value) * step > 0]
             if wanted:
                 new = min(wanted) if self._upwards else max(wanted)
-                self._trial = Trial(before=value, value=new, rate=rate, members=members)
+                rate = slope(seen)
+                self._trial = Trial(
+                    before=value,
+                    value=new,
+                    rate=rate,
+                    expected=faded_slope(seen, self.window),
+                    members=len(view.working),
+                )
                 self._since_round = next_round(view.history)
                 why = f"local_epochs {value:g} brings {rate:.3g} decades/s; trying {new:g}"
                 return [Tune(name="local_epochs", value=new, why=why)]
@@ -131,7 +141,7 @@ class TuneLocalWork:
         self._since_round = next_round(view.history)
         why = (
             f"local_epochs {trial.value:g} brings {rate:.3g} decades/s, {trial.before:g} brought "
-            f"{trial.rate:.3g}: back"
+            f"{trial.rate:.3g} and would bring {trial.expected:.3g} by now: back"
         )
         self._turn(view)
         return [Tune(name="local_epochs", value=trial.before, why=why)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.control.policy import Progress
-from elasticml.policies.slopes import Point, is_knee, slope, stay
+from elasticml.policies.slopes import Point, faded_slope, is_knee, slope, stay
 
 
 def points(gaps, start: int = 0) -> list[Point]:
@@ -59,6 +59,17 @@ def test_slope_is_decades_or_the_gap_itself_per_round_or_second():
 
 def test_gap_of_zero_has_a_slope():
     assert slope(points([1.0, 0.0]), "rounds") == pytest.approx(300.0)
+
+
+def test_slope_fades_as_it_did_and_a_straight_line_does_not():
+    straight = [Point(rounds=i, seconds=i, gap=10.0**-i) for i in range(5)]
+    assert faded_slope(straight, 4) == pytest.approx(1.0)
+    # 2 decades in two seconds, 1 in the next two: over the four that come, a fourth of 3/4.
+    decades = [0.0, 1.0, 2.0, 2.5, 3.0]
+    bent = [Point(rounds=i, seconds=i, gap=10.0**-d) for i, d in enumerate(decades)]
+    assert faded_slope(bent, 4) == pytest.approx(0.75 / 4)
+    assert faded_slope(bent[::-1], 4) == slope(bent[::-1])
+    assert faded_slope([], 4) == 0.0
 
 
 def rows(*gaps, members=4, first=0, **more) -> list[Progress]:

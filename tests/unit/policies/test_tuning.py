@@ -57,7 +57,8 @@ def test_the_reason_names_the_rates():
     world.play(10)
     assert [said.why for _, said in world.said] == [
         "local_epochs 1 brings 0.0952 decades/s; trying 2",
-        "local_epochs 2 brings 0.0952 decades/s, 1 brought 0.0952: back",
+        "local_epochs 2 brings 0.0952 decades/s, 1 brought 0.0952 and would bring 0.0952 "
+        "by now: back",
     ]
 
 
