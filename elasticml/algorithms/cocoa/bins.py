@@ -72,8 +72,8 @@ _HINGE_SIDES: Final = (
 )
 _SQUARED_HINGE_EDGES: Final = (-2.0, -1.0, -0.5, -0.25, -0.1, -0.03, 0.0)
 _LOGISTIC_EDGES: Final = (-8.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0)
-#: Bins below which fewer of them would cost more than a coarser second moment.
-_MATRIX_BINS_MIN: Final = 10
+#: Edges below which fewer of them cost more than a coarser second moment does.
+_MATRIX_EDGES_MIN: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> Plan:
     plans = [
         Plan(loss=loss, n_sent=n_sent, form=form, edges=edges)
         for form, edges in itertools.product(forms, _edges(loss))
-        if form != "matrix" or loss != "hinge" or len(edges) >= _MATRIX_BINS_MIN
+        if form != "matrix" or loss != "hinge" or len(edges) >= _MATRIX_EDGES_MIN
     ]
     return next((plan for plan in plans if plan.size <= budget), plans[-1])
 
