@@ -249,3 +249,34 @@ def test_statistics_of_chunks_add_up():
     raw[:, -1] /= 0.7
     np.testing.assert_allclose(vectors[:24].sum(0)[:7], (s @ raw)[:7] / case.rows.sent_factor()[:7])
     np.testing.assert_allclose(vectors[24:].sum(0)[-1], (s * m) @ raw[:, -1])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("loss", bins.LOSSES)
+def test_what_is_left_of_sums_of_much_larger_rows_is_still_a_bound(loss, form):
+    # The members that stay have rows 1e7 times as long: of what the others left in the sums, hardly
+    # a digit survives the subtraction.
+    too_low_without_allowance = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((60, 5))
+        x[:40] *= 1e7
+        y = np.where(rng.random(60) < 0.5, 1.0, -1.0)
+        v0 = rng.standard_normal(5) * 1e-7
+        v = v0 + rng.standard_normal(5)
+        chunks = [dense_chunk(ID, y[:40], x[:40]), dense_chunk(ID, y[40:], x[40:])]
+        rows = RowMap(layout=chunks[0].layout, n_columns=5)
+        plan = plan_of(loss, form, 5)
+        kept, lost = plan.zeros(), plan.zeros()
+        for chunk, part, out in zip(chunks, (x[:40], x[40:]), (kept, lost), strict=True):
+            sign = 1.0 if loss == "squared" else chunk.labels
+            add_statistics(plan, rows, chunk, v0, chunk.labels, sign * (part @ v0), None, out)
+        whole = {name: kept[name] + lost[name] for name in kept}
+        left = {name: whole[name] - kept[name] for name in kept}
+        longest = np.maximum(*(row_maxima(chunk, rows) for chunk in chunks))
+        truth = math.fsum(losses(loss, x[40:] @ v, y[40:]))
+        assert FrozenLoss(plan, v0, left, whole, longest).upper(v) >= truth
+        # Measured against themselves alone, as if they had been summed apart, they may deceive.
+        too_low_without_allowance += FrozenLoss(plan, v0, left, lost, longest).upper(v) < truth
+    if form == "matrix" and loss == "squared":
+        assert too_low_without_allowance > 0
