@@ -193,6 +193,8 @@ class Life:
 
     def drop(self, order: cmd.DropChunks) -> None:
         self.worker.held.difference_update(order.chunks)
+        # Given away since the last Own, so that it may come back before the next one.
+        self.owned = tuple(c for c in self.owned if c not in order.chunks)
         for chunk in order.chunks:
             self.worker.states.pop(chunk, None)
         self.report(ev.ChunksDropped(member=self.me, chunks=order.chunks))

@@ -232,7 +232,8 @@ class PureWorld:
         ledger, dropping = self.driver.state.ledger, self.driver.mobility.dropping
         for worker in self.workers.values():
             life = worker.life
-            if life is None or not self.knows(life):
+            members = self.driver.state.membership.members
+            if life is None or not self.knows(life) or life.me not in members:
                 continue
             books = ledger.held.get(life.me, set())
             assert books <= worker.held, f"{life.me} lacks {books - worker.held}"

@@ -40,6 +40,7 @@ class Member:
                     event.parent_address,
                     event.children,
                     event.done,
+                    event.is_new,
                 )
                 return commands + self._release()
             case ev.ModelArrived():

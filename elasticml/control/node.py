@@ -81,8 +81,12 @@ class Node:
         parent_address: str,
         children: Iterable[MemberId],
         done: ExchangeId,
+        is_new: bool = False,
     ) -> list[Command]:
-        """Take another place. An exchange after ``done`` is sent again to a new parent."""
+        """Take another place. An exchange after ``done`` is sent again to a new parent.
+
+        With ``is_new`` there was no place in the last tree, and the parent must be told anew.
+        """
         if generation <= self.generation:
             return []
         first = self.generation == 0
@@ -93,7 +97,7 @@ class Node:
         for child in sorted(former - self.children):
             self.attached_with.pop(child, None)
             commands.append(Detach(peer=child))
-        if self.me is not None and (first or parent != self.parent):
+        if self.me is not None and (first or is_new or parent != self.parent):
             if not first and self.parent is not None:
                 commands.append(Detach(peer=self.parent))
             self.parent, self.parent_address = parent, parent_address

@@ -72,6 +72,7 @@ class JobState:
         # Leaving members stand last, where nobody depends on them; then the old before the young.
         order = sorted(working, key=lambda m: (m.stage == "leaving", m.id.incarnation, m.id.slot))
         self.generation = Generation(self.generation + 1)
+        former = self.parents
         self.parents = layout(
             [m.id for m in order],
             self.settings.topology,
@@ -92,10 +93,10 @@ class JobState:
                         chunks=self.ledger.chunks_of(member),
                     )
                 )
-            commands.append(self.rewire(member, below.get(member, [])))
+            commands.append(self.rewire(member, below.get(member, []), member not in former))
         return commands + self.rewire_root(below[None])
 
-    def rewire(self, member: MemberId, below: list[MemberId]) -> Order:
+    def rewire(self, member: MemberId, below: list[MemberId], is_new: bool = False) -> Order:
         """Make the order that tells a member its place in the present tree."""
         parent = self.parents[member]
         return Rewire(
@@ -106,6 +107,7 @@ class JobState:
             parent_address="" if parent is None else self.membership.members[parent].address,
             children=tuple(below),
             done=self.closed_exchange,
+            is_new=is_new,
         )
 
     def rewire_root(self, below: list[MemberId]) -> list[Command]:

@@ -76,6 +76,9 @@ class ChunkStore:
 
     def drop(self, ids: Iterable[ChunkId]) -> None:
         """Forget chunks, body and state; those that are not here are passed over."""
+        ids = frozenset(ids)
+        # Given away since the last Own, so that they may come back before the next one.
+        self.owned -= ids
         for id in ids:
             chunk = self.chunks.pop(id, None)
             self.held_bytes -= 0 if chunk is None else chunk.nbytes
