@@ -124,27 +124,7 @@ def study(plan: Plan, source: ArraySource) -> Curve:
     JobFailedError
         When the job fails.
     """
-    assert source.rows is not None
-    n_rows = len(source.rows.labels)
-    nbytes = sum(block.nbytes for block in source.blocks())
-    simulation = Simulation(
-        _record(plan, OVERHEAD_BYTES + nbytes // plan.chunks),
-        source,
-        options=WorldOptions(
-            seed=plan.seed,
-            latency_s=0.0,
-            bandwidth=1e18,
-            read_bandwidth=1e18,
-            copy_bandwidth=1e18,
-            merge_s=0.0,
-            start_s=0.0,
-            tick_s=0.05,
-            compute_s={"pass": 1.0 / n_rows, "other": 0.0},
-            overhead_s={"pass": plan.overhead},
-            slow=plan.slow,
-            trace=plan.trace,
-        ),
-    )
+    simulation = Simulation(record_of(plan, source), source, options=world_of(plan, source))
     began_s = time.perf_counter()
     for _ in simulation.run():
         if time.perf_counter() - began_s > plan.wall_s_max:
@@ -154,6 +134,25 @@ def study(plan: Plan, source: ArraySource) -> Curve:
         raise JobFailedError(f"a study's run failed: {result.error['message']}")
     wall_s = time.perf_counter() - began_s
     return curve(result.story, result.rows, scale_units=plan.scale_units, wall_s=wall_s)
+
+
+def world_of(plan: Plan, source: ArraySource) -> WorldOptions:
+    """Make the world in which a second is a unit, and only passes take time."""
+    assert source.rows is not None
+    return WorldOptions(
+        seed=plan.seed,
+        latency_s=0.0,
+        bandwidth=1e18,
+        read_bandwidth=1e18,
+        copy_bandwidth=1e18,
+        merge_s=0.0,
+        start_s=0.0,
+        tick_s=0.05,
+        compute_s={"pass": 1.0 / len(source.rows.labels), "other": 0.0},
+        overhead_s={"pass": plan.overhead},
+        slow=plan.slow,
+        trace=plan.trace,
+    )
 
 
 def curve(
@@ -204,12 +203,14 @@ def curve(
     return Curve(points=tuple(points), scaled=tuple(scaled), story=story, rows=rows, wall_s=wall_s)
 
 
-def _record(plan: Plan, chunk_bytes: int) -> dict[str, Any]:
+def record_of(plan: Plan, source: ArraySource) -> dict[str, Any]:
+    """Write a plan as a job record."""
+    nbytes = sum(block.nbytes for block in source.blocks())
     return {
         "version": 1,
         "job": "study",
         "name": "study",
-        "chunk_bytes": chunk_bytes,
+        "chunk_bytes": OVERHEAD_BYTES + nbytes // plan.chunks,
         "algorithm": {"gap_every": 1, "seed": plan.seed, **plan.algorithm},
         "absent": "reload",
         "stop": {"rounds": plan.rounds_max, "gap": plan.gap, "seconds": plan.units_max},

@@ -1,0 +1,108 @@
+"""Policies on the real driver machine and real solvers, in the simulator's time."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.data.arrays import from_arrays
+from elasticml.sim.study import Curve, Plan, study
+
+GAP = 1e-5
+COCOA = {"name": "cocoa", "loss": "hinge", "l2": 0.01}
+PAPER = {**COCOA, "mode": "paper"}
+
+
+@cache
+def points() -> Any:
+    """Many rows of few columns, few of them positive: what CoCoA has a knee on."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((2000, 12))
+    score = X @ rng.standard_normal(12) / np.sqrt(12) + 0.5 * rng.standard_normal(2000)
+    return from_arrays(np.c_[0.15 * X, np.full(2000, 0.3)], np.where(score > 1.5, 1.0, -1.0))
+
+
+def run(*policies: dict[str, Any], **more: Any) -> Curve:
+    plan = {"algorithm": COCOA, "members": 4, "rounds_max": 80, "gap": GAP, "chunks": 64}
+    return study(Plan(policies=policies, **{**plan, **more}), points())
+
+
+def decisions(curve: Curve, policy: str) -> list[str]:
+    return [
+        s["suggestion"]
+        for s in curve.story
+        if s["event"] == "PolicyDecided" and s["policy"] == policy
+    ]
+
+
+def sizes(curve: Curve) -> list[int]:
+    return [curve.points[0].members, *(s.after for s in curve.scaled)]
+
+
+@cache
+def static_16() -> Curve:
+    return run(algorithm=PAPER, members=16, overhead=0.05)
+
+
+@pytest.mark.parametrize("layout", ["chunks", "partitions"])
+def test_scaling_in_at_knees_takes_less_time_than_staying(layout):
+    elastic = run({"name": "knee", "layout": layout}, algorithm=PAPER, members=16, overhead=0.05)
+    assert sizes(elastic) == [16, 4, 1]
+    # 16 members are not there after 80 rounds.
+    assert static_16().to(GAP) is None
+    assert elastic.to(GAP).units < static_16().end.units
+    assert elastic.to(GAP).member_units < 0.25 * static_16().end.member_units
+
+
+def test_dealing_anew_comes_before_scaling_in():
+    elastic = run({"name": "knee", "redeal_first": True}, algorithm=PAPER, members=16)
+    said = decisions(elastic, "knee")
+    assert said[0] == "Tune"
+    assert said == sorted(said, reverse=True)
+    assert decisions(elastic, "redeal")
+
+
+def test_dealing_among_two_holders_takes_fewer_rounds_than_fixed_parts():
+    fixed, dealt = run(), run(holders=2)
+    assert dealt.to(GAP).rounds < 0.7 * fixed.end.rounds
+
+
+def test_slower_member_is_relieved_within_ten_rounds():
+    for more, policies in (({}, ({"name": "rebalance"},)), ({"holders": 2}, ())):
+        curve = run(*policies, slow={1: 1.5}, rounds_max=14, gap=1e-12, **more)
+        ends = [p.units for p in curve.points]
+        seconds = [b - a for a, b in zip([0.0, *ends], ends, strict=False)]
+        # Three members of speed 1 and one of 2/3: that is the mean, and the best there is.
+        ideal = 1 / (3 + 2 / 3)
+        assert seconds[0] > 1.3 * ideal
+        assert max(seconds[10:]) < 1.1 * ideal
+
+
+def test_straggler_is_relieved_after_two_rounds():
+    curve = run({"name": "straggler"}, slow={1: 8.0}, rounds_max=8, gap=1e-12)
+    assert decisions(curve, "straggler") == ["Move"]
+    ends = [p.units for p in curve.points]
+    assert ends[1] - ends[0] > 1.9
+    assert ends[-1] - ends[-2] < 0.4
+
+
+def test_weighing_gap_against_container_seconds_costs_less_than_staying():
+    curve = run({"name": "gap_per_container_second"}, members=16, holders=2)
+    static = run(members=16, holders=2)
+    assert decisions(curve, "gap_per_container_second")[0] == "Retire"
+    assert curve.to(GAP).member_units < static.to(GAP).member_units
+
+
+def test_background_shuffle_makes_copies_and_harms_nothing():
+    curve = run({"name": "shuffle", "share": 0.1}, members=6, holders=2)
+    assert "Replicate" in decisions(curve, "shuffle")
+    assert curve.to(GAP) is not None
+
+
+def test_local_work_is_tuned_where_rounds_cost_much():
+    curve = run({"name": "tune_local_work"}, members=4, holders=2, overhead=2.0, gap=1e-7)
+    assert "Tune" in decisions(curve, "tune_local_work")
+    assert curve.end.gap < 1e-4
