@@ -136,6 +136,9 @@ def test_dask_computes_on_the_cluster(shared: LocalCluster) -> None:
         ({"memory_limit": 0}, "memory_limit: got 0, wanted more"),
         ({"grace_s": 0.0}, "grace_s: got 0.0"),
         ({"start_timeout_s": float("nan")}, "start_timeout_s: got nan"),
+        ({"workers_max": 0}, "workers_max: got 0"),
+        ({"slowdown": {0: 0.5}}, "slowdown: got {0: 0.5}"),
+        ({"slowdown": {-1: 2.0}}, "slowdown: got {-1: 2.0}"),
         ({"start_method": "thread"}, "start_method: got 'thread'"),
     ],
 )
@@ -286,6 +289,23 @@ def test_scaling_adds_workers_and_takes_the_youngest(cluster: LocalCluster) -> N
     cluster.scale(1)
     assert (len(first), grown[:2], len(grown)) == (2, first, 4)
     assert list(pids(cluster.workers())) == ["worker-0"]
+
+
+def test_workers_are_slowed_from_the_start_or_later_and_let_off() -> None:
+    def factor(dask_worker: Worker) -> float:
+        from elasticml.runtime.slowness import SLOWNESS_EXTENSION
+
+        return float(dask_worker.extensions[SLOWNESS_EXTENSION].factor)
+
+    with LocalCluster(2, slowdown={1: 1.5}) as cluster, connected(cluster) as client:
+        addresses = [worker.address for worker in cluster.workers()]
+        seen = []
+        for slowed in ([], [("worker-0", 3.0), ("worker-1", 1.0)]):
+            for name, times in slowed:
+                cluster.slow([name], times)
+            factors = client.run(factor)
+            seen.append([factors[address] for address in addresses])
+    assert seen == [[1.0, 1.5], [3.0, 1.0]]
 
 
 # The end. Nothing may be left, whoever dies.

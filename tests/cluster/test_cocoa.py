@@ -1,0 +1,134 @@
+"""CoCoA on real processes: kills, re-dealing and scaling leave a certificate of every example."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import elasticml as em
+
+pytestmark = pytest.mark.cluster
+
+GAP = 1e-6
+MEMBERS, ROWS = 4, 1200
+_rng = np.random.default_rng(3)
+_X = _rng.normal(size=(ROWS, 12)) / np.sqrt(12)
+DATA = em.from_arrays(_X, np.sign(_X @ _rng.normal(size=12) + 0.1 * _rng.normal(size=ROWS)))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[em.LocalCluster]:
+    with em.LocalCluster(MEMBERS, workers_max=MEMBERS + 1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: em.LocalCluster) -> Generator[Client]:
+    cluster.scale(MEMBERS)
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+def job(name: str, **changes: Any) -> em.Job:
+    settings = {"stop": em.Stop(gap=GAP, rounds=400), "chunk_size": 2048, "holders": 2, **changes}
+    return em.Job(em.CoCoA(loss="squared_hinge", l2=1e-2), DATA, name=name, **settings)
+
+
+def owned(story: list[dict[str, Any]]) -> tuple[int, int]:
+    """Examples in the last sum, and those that it lacks."""
+    last = [record for record in story if record["event"] == "ExchangeEnded"][-1]
+    return last["examples"], last["absent_examples"]
+
+
+def of(story: list[dict[str, Any]], *events: str) -> list[dict[str, Any]]:
+    return [record for record in story if record["event"] in events]
+
+
+def finish(handle: em.Handle) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    result = handle.result()
+    return result.history[-1], list(handle)
+
+
+@pytest.mark.parametrize(
+    ("n", "phase"), [(1, "compute"), (1, "move"), (2, "broadcast"), (2, "reduce")]
+)
+def test_survivors_of_a_kill_go_on_to_the_certified_optimum(
+    client: Client, n: int, phase: str
+) -> None:
+    faults = [{"round": 6, "lose": n, "how": "kill", "phase": phase}]
+    last, story = finish(job(f"kill-{n}-{phase}", faults=faults).start(client))
+    assert (last["gap"] <= GAP, owned(story)) == (True, (ROWS, 0))
+    assert len(of(story, "MemberLost")) == n
+
+
+def test_half_of_the_members_are_killed_in_two_rounds_and_others_come(client: Client) -> None:
+    faults = [
+        {"round": 4, "lose": 2, "how": "kill", "phase": "compute"},
+        {"round": 7, "return": 2},
+        {"round": 9, "lose": 2, "how": "kill", "phase": "apply"},
+        {"round": 12, "return": 2},
+    ]
+    last, story = finish(job("half", faults=faults).start(client))
+    assert (last["gap"] <= GAP, last["members"], owned(story)) == (True, MEMBERS, (ROWS, 0))
+
+
+def test_dealing_anew_in_every_round_moves_states_and_no_bodies(client: Client) -> None:
+    last, story = finish(job("redeal").start(client))
+    copied = max((r["round"] for r in of(story, "ChunksCopied")), default=0)
+    moves = [r for r in of(story, "ChunksMoved") if r["round"] > copied + 1]
+    # A state is two doubles an example and a number.
+    states = sum(16 * r["examples"] + 8 * r["chunks"] for r in moves)
+    assert (last["gap"] <= GAP, owned(story)) == (True, (ROWS, 0))
+    assert len({r["round"] for r in moves}) > 3
+    assert sum(r["bytes"] for r in moves) == states
+
+
+def test_a_cluster_that_is_scaled_while_a_job_runs_gives_and_takes_members(
+    cluster: em.LocalCluster, client: Client
+) -> None:
+    handle = job("scale", stop=em.Stop(rounds=100_000)).start(client)
+    story, scaling = [], []
+
+    def scale(n: int) -> None:
+        # In a thread: a scale-in returns when the members have been emptied, which takes rounds.
+        scaling.append(threading.Thread(target=cluster.scale, args=(n,)))
+        scaling[-1].start()
+
+    for record in handle:
+        story.append(record)
+        members = record["members"] if record["event"] == "RoundEnded" else None
+        match members, len(scaling):
+            case (4, 0):
+                scale(2)
+            case (2, 1):
+                scale(4)
+            case (4, 2):
+                handle.cancel()
+    for thread in scaling:
+        thread.join()
+    assert (of(story, "ChunksAbsent"), owned(story)) == ([], (ROWS, 0))
+    assert len(scaling) == 2
+
+
+def test_a_policy_retires_members_and_their_workers_end(
+    cluster: em.LocalCluster, client: Client
+) -> None:
+    stop, policies = em.Stop(gap=GAP, rounds=400), [{"name": "tests.scaling_policies:Shrink"}]
+    last, story = finish(job("retire", stop=stop, policies=policies).start(client))
+    there = [w.name for w in cluster.workers() if w.state == "running"]
+    assert (last["gap"] <= GAP, last["members"], owned(story)) == (True, MEMBERS - 1, (ROWS, 0))
+    assert (len(there), of(story, "ChunksAbsent")) == (MEMBERS - 1, [])
+
+
+def test_a_policy_gets_members_up_to_what_the_cluster_may_have(
+    cluster: em.LocalCluster, client: Client
+) -> None:
+    stop, policies = em.Stop(rounds=200), [{"name": "tests.scaling_policies:Grow"}]
+    last, story = finish(job("grow", stop=stop, policies=policies).start(client))
+    assert (last["members"], owned(story)) == (MEMBERS + 1, (ROWS, 0))
+    assert [r["count"] for r in of(story, "MembersRefused")] == [2]
