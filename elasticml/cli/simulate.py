@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from pathlib import Path
 
 import click
 
-from elasticml.cli.run import summary_lines
+from elasticml.cli.job_options import job_options, tell
 
 _HELP = """Run a job in a virtual world: the same decisions, the same arithmetic, no processes.
 
@@ -20,6 +19,7 @@ Examples:
     elasticml simulate job.yaml
     elasticml simulate job.yaml --set cluster.workers=64 --set simulate.latency_s=0.001
     elasticml simulate job.yaml --set 'simulate.preemption={rate: 0.02, away: [10, 60]}'
+    elasticml simulate job.yaml --set 'simulate.slow={0: 1.5}' --set 'policies=[rebalance]'
 
 Nothing is read where the file says what an exchange costs:
 
@@ -29,21 +29,7 @@ Nothing is read where the file says what an exchange costs:
 
 
 @click.command(help=_HELP, short_help="Run a job file in a virtual world.")
-@click.argument("job", type=click.Path(path_type=Path))
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Change one setting of the file; may be given several times.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="The run's directory; by default runs/NAME-simulated-TIME.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as the last line.")
-@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
+@job_options("runs/NAME-simulated-TIME", "Show tracebacks of errors.")
 def simulate(
     job: Path, settings: tuple[str, ...], out: Path | None, as_json: bool, verbose: bool
 ) -> None:
@@ -51,7 +37,7 @@ def simulate(
     from elasticml.job import Job
     from elasticml.jobs.follow import follow
     from elasticml.jobs.job_file import read_job_file
-    from elasticml.jobs.run_directory import default_run_path, json_safe
+    from elasticml.jobs.run_directory import default_run_path
     from elasticml.jobs.settings import LocalWorkers
     from elasticml.jobs.simulated import SimulatedJob
 
@@ -70,9 +56,6 @@ def simulate(
         evaluates=made.evaluates and has_data,
         cancels=True,
     )
-    if as_json:
-        click.echo(json.dumps(json_safe(result.summary)))
-        return
-    for line in summary_lines(result.summary):
-        click.echo(line)
-    click.echo(f"time        {result.summary.get('seconds'):.3f} s, virtual")
+    tell(result.summary, as_json)
+    if not as_json:
+        click.echo(f"time        {result.summary.get('seconds'):.3f} s, virtual")

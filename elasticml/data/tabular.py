@@ -265,17 +265,16 @@ def read_parquet(
     ConfigError
         When a setting is out of range.
     """
-    check_dtype(dtype)
-    return TableSource(
-        kind="parquet",
-        path=absolute(str(path)),
-        label=label,
+    named = read_csv(
+        path,
+        label,
         weight=weight,
-        categorical=tuple(categorical),
-        ignore=tuple(ignore),
+        categorical=categorical,
+        ignore=ignore,
         dtype=dtype,
         n_columns=n_columns,
     )
+    return replace(named, kind="parquet")
 
 
 def csv_from_spec(spec: Mapping[str, Any]) -> TableSource:

@@ -22,6 +22,7 @@ from elasticml.jobs.algorithms import (
 )
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.layout import Holders, Placement, check_together, policy_entries
+from elasticml.jobs.record import SECTIONS
 from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
 from elasticml.jobs.settings import (
     CLUSTERS,
@@ -36,27 +37,6 @@ from elasticml.jobs.settings import (
 )
 from elasticml.sim.options import options_from_section
 
-#: The sections of a job file, in the order in which a run writes them.
-SECTIONS = (
-    "name",
-    "data",
-    "algorithm",
-    "cluster",
-    "absent",
-    "policies",
-    "stop",
-    "seed",
-    "faults",
-    "collective",
-    "partitions",
-    "holders",
-    "placement",
-    "warm_start",
-    "members",
-    "evaluate",
-    "threads",
-    "simulate",
-)
 #: Keys of ``data`` that are not the reader's.
 _NOT_THE_READERS = ("test", "chunk_size", "scale")
 DEFAULT_ROUNDS = 100

@@ -7,12 +7,17 @@ from typing import Any
 
 #: Of the record's form; the scheduler refuses others.
 RECORD_VERSION = 1
-#: Keys of a record that a job file spells the same way, in the file's order.
-_SAME = (
+#: The sections of a job file, in the order in which a run writes them.
+SECTIONS = (
+    "name",
+    "data",
+    "algorithm",
+    "cluster",
     "absent",
     "policies",
     "stop",
     "seed",
+    "faults",
     "collective",
     "partitions",
     "holders",
@@ -23,6 +28,8 @@ _SAME = (
     "threads",
     "simulate",
 )
+#: Those that the record of a job spells in another way, or does not have.
+_OTHERWISE = ("name", "data", "algorithm", "cluster", "faults")
 
 
 def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,7 +50,9 @@ def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
         "data": data,
         "algorithm": _algorithm(record),
     }
-    for key in _SAME:
+    for key in SECTIONS:
+        if key in _OTHERWISE:
+            continue
         value = record.get(key)
         value = _given(value) if isinstance(value, Mapping) else value
         if value is not None and value != [] and value != {}:

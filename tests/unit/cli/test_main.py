@@ -158,6 +158,27 @@ def test_a_simulated_run_leaves_a_directory_like_a_real_one(command, tmp_path):
     assert again["simulate"] == {"latency_s": 0.01}
 
 
+def test_cocoa_and_its_policies_are_simulated(command, tmp_path):
+    path = job_file(
+        tmp_path,
+        data={**SMALL["data"], "rows": 1000, "length": 30},
+        algorithm={"name": "cocoa", "l2": 0.01},
+        cluster={"workers": 3},
+        policies=["rebalance", {"name": "knee", "to": [1]}],
+        stop={"rounds": 40, "gap": 1e-6},
+        simulate={"slow": {0: 2.0}},
+    )
+    code, out, err = command("simulate", path, "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    told = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert float(told["gap"]) <= 1e-6
+    assert told["rounds"].endswith("(gap <= 1e-06)")
+    again = yaml.safe_load((tmp_path / "run" / "job.yaml").read_text())
+    assert again["policies"] == [{"name": "rebalance"}, {"name": "knee", "to": [1]}]
+    assert (again["holders"], again["placement"], again["absent"]) == (2, "random", "reload")
+    assert read_run(tmp_path / "run").state == "finished"
+
+
 def test_a_world_of_which_only_costs_are_known_reads_nothing(command, tmp_path):
     path = job_file(tmp_path, **svmlight(tmp_path), simulate={"costs": {"rows": 1000}})
     code, out, _ = command("simulate", path, "--set", "stop.rounds=3", "--out", tmp_path / "run")

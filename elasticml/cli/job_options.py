@@ -1,0 +1,89 @@
+"""What the commands that run a job file have in common: the file, its settings, where it goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def job_options(run_dir: str, verbose: str) -> Callable[[F], F]:
+    """Give a command the argument JOB and the options ``--set --out --json --verbose``.
+
+    Parameters
+    ----------
+    run_dir : str
+        The run's directory where none is given, for the help.
+    verbose : str
+        What ``--verbose`` shows.
+    """
+    options = (
+        click.argument("job", type=click.Path(path_type=Path)),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="SECTION.KEY=VALUE",
+            help="Change one setting of the file; may be given several times.",
+        ),
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            help=f"The run's directory; by default {run_dir}.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the summary as the last line."),
+        click.option("-v", "--verbose", is_flag=True, help=verbose),
+    )
+
+    def give(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return give
+
+
+def tell(summary: Mapping[str, Any], as_json: bool) -> None:
+    """Print what a run has come to, for people or as one line of JSON."""
+    if as_json:
+        from elasticml.jobs.run_directory import json_safe
+
+        click.echo(json.dumps(json_safe(summary)))
+        return
+    for line in summary_lines(summary):
+        click.echo(line)
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Say what a run has come to, for people."""
+    lines = [f"rounds      {summary.get('rounds')} ({summary.get('stopped_by')})"]
+    objective = summary.get("objective")
+    if objective is None:
+        lines.append(f"objective   not known: {summary.get('objective_missing_because')}")
+    else:
+        lines.append(f"objective   {objective:.8g}")
+    if summary.get("gap") is not None:
+        bound = "at most " if summary.get("gap_is_bound") else ""
+        lines.append(f"gap         {bound}{summary['gap']:.3g}")
+    for name in ("train", "test"):
+        metrics = summary.get(name) or {}
+        if metrics:
+            lines.append(f"{name:<12}" + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
+    if summary.get("lost"):
+        lines.append(f"members     {summary['lost']} lost, {summary.get('returned')} returned")
+    if summary.get("retired"):
+        lines.append(f"members     {summary['retired']} given back by a policy")
+    decisions = summary.get("decisions") or {}
+    if decisions:
+        lines.append("decisions   " + ", ".join(f"{name} {n}" for name, n in decisions.items()))
+    lines += [f"note        {note}" for note in summary.get("notes") or ()]
+    lines += [f"note        test data: {note}" for note in summary.get("test_notes") or ()]
+    if summary.get("not_evaluated"):
+        lines.append(f"note        not evaluated: {summary['not_evaluated']}")
+    lines.append(f"report      {Path(str(summary.get('run_dir'))) / 'report.html'}")
+    return lines
