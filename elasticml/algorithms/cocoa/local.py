@@ -43,6 +43,16 @@ class Update:
     #: Values read of these rows.
     stored: int
 
+    def plus(self, dv: F64, sums: F64) -> Update:
+        """Add one thread's change of the model and the sums of its visits."""
+        return Update(
+            dv=self.dv + dv,
+            dual=self.dual + float(sums[0]),
+            curvature=self.curvature + float(sums[1]),
+            visited=self.visited + int(sums[2]),
+            stored=self.stored + int(sums[3]),
+        )
+
 
 class LocalSolver:
     """Improves the dual variables of the rows it is given; ``bind``, then any number of ``run``.
@@ -60,6 +70,11 @@ class LocalSolver:
     shrink : bool
         Let rows whose dual variable did not change twice rest for up to 16 epochs. The rests are
         finite: what is converged to does not change.
+    grow : bool
+        Let a member's very first pass, from nothing, count at each row as if the rows seen so far
+        were all there are (and with ``damping`` 1). Its dual variables then belong to a model of
+        the right size from the beginning, and the first pass does what otherwise takes three or
+        four: see docs/performance.md. Members' first models are averaged, so that it is safe.
     """
 
     def __init__(
@@ -70,6 +85,7 @@ class LocalSolver:
         bucket: int | None,
         intercept_scaling: float | None,
         shrink: bool = True,
+        grow: bool = True,
     ) -> None:
         if bucket is not None and bucket < 1:
             raise ValueError(f"bucket is {bucket}, wanted at least 1")
@@ -79,6 +95,7 @@ class LocalSolver:
         self._bucket = BUCKET if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._shrink = shrink
+        self._grow = grow
         self._caches: Caches = {}
         self._pieces: tuple[Piece, ...] = ()
         self._table = np.zeros((0, tables.N_FIELDS), np.int64)
@@ -122,7 +139,7 @@ class LocalSolver:
         self._caches = caches
         self._visits = _visits_of(pieces, self._bucket)
         self._weight = tables.total_weight(pieces)
-        self._stored_per_visit = _stored(pieces) / max(1, self._visits.size)
+        self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._visits.size))
 
     def run(
         self,
@@ -168,37 +185,44 @@ class LocalSolver:
         if own <= 0.0:
             return total
         whole = max(1.0, damping * total_weight / own) if sigma is None else sigma
+        is_first = self._grow and sigma is None and epochs >= 1.0 and self._is_untouched(v)
         for epoch in range(math.ceil(epochs)):
             order = self._visits.copy()
             visits.shuffle(order, _mixed(seed, serial, epoch))
-            # The last epoch may be a fraction: at least one bucket.
+            # A fraction of an epoch visits the first buckets of its order.
             order = order[: max(1, round(min(1.0, epochs - epoch) * order.size))]
-            visited = order.size / self._visits.size
             start = v + whole * total.dv if epoch else v
+            damped = 1.0 if is_first else damping
 
             def work(
-                part: NDArray[np.int64], start: F64 = start, visited: float = visited
+                part: NDArray[np.int64],
+                start: F64 = start,
+                damped: float = damped,
+                grows: bool = is_first and epoch == 0,
             ) -> tuple[F64, F64]:
-                # Other members leave out as much: what counts is the part's share of what is done.
-                share = visits.weight_of_visits(part, self._bucket, self._table) / visited
-                factor = whole * own / share if share > 0.0 else whole
-                if sigma is None:
-                    factor = max(1.0, damping * total_weight / share) if share > 0.0 else whole
-                return self._walk(part, start, 1.0 / l2_total, factor)
+                share = visits.weight_of_visits(part, self._bucket, self._table)
+                if share <= 0.0:
+                    factor = whole
+                elif sigma is None:
+                    factor = max(1.0, damped * total_weight / share)
+                else:
+                    factor = sigma * own / share
+                return self._walk(part, start, factor, factor / l2_total, share if grows else 0.0)
 
-            parts = np.array_split(order, min(parallel.n_threads, order.size))
-            for dv, sums in parallel.map(work, parts):
-                total = Update(
-                    dv=total.dv + dv,
-                    dual=total.dual + sums[0],
-                    curvature=total.curvature + sums[1],
-                    visited=total.visited + int(sums[2]),
-                    stored=total.stored + int(sums[3]),
-                )
+            for dv, sums in parallel.map(work, _dealt(order, parallel.n_threads)):
+                total = total.plus(dv, sums)
         return total
 
+    def _is_untouched(self, v: F64) -> bool:
+        """Tell whether nothing has been computed yet; if so, no row rests any longer."""
+        if v.any() or any(piece.alpha.any() for piece in self._pieces):
+            return False
+        for _, cached in self._caches.values():
+            cached.calm[:] = 0
+        return True
+
     def _walk(
-        self, part: NDArray[np.int64], start: F64, scale: float, factor: float
+        self, part: NDArray[np.int64], start: F64, factor: float, unit: float, share: float
     ) -> tuple[F64, F64]:
         """Visit one thread's rows; return its change of the model and its sums."""
         r = start.astype(self._dtype)
@@ -215,15 +239,20 @@ class LocalSolver:
                 self._grams,
                 self._like,
                 self._loss.code,
-                scale,
-                factor,
+                self._loss.curvature,
+                unit,
                 self._intercept,
                 self._shrink,
-                self._loss.curvature,
+                share,
                 r,
                 sums,
             )
         return (r.astype(np.float64) - before) / factor, sums
+
+
+def _dealt(order: NDArray[np.int64], n_threads: int) -> list[NDArray[np.int64]]:
+    """Cut a random order of visits into equal parts, one a thread."""
+    return np.array_split(order, min(n_threads, order.size))
 
 
 def _visits_of(pieces: Sequence[Piece], bucket: int) -> NDArray[np.int64]:

@@ -29,6 +29,24 @@ _I4: Final = np.empty(0, np.int32)
 _U1: Final = np.empty(0, np.uint8)
 
 
+@kernel
+def locate(
+    kind: int,
+    i: int,
+    width: int,
+    at_indptr: int,
+    at_indices: int,
+    at_values: int,
+    itemsize: int,
+) -> Any:
+    """Return where row ``i``'s indices begin, how many values it has, and where those begin."""
+    if kind == 1 or kind == 2:
+        indptr = carray(pointer(at_indptr, _I4), (i + 2,), np.int32)
+        begin, end = np.int64(indptr[np.uint64(i)]), np.int64(indptr[np.uint64(i + 1)])
+        return at_indices + begin * 4, end - begin, at_values + begin * itemsize
+    return 0, width, at_values + np.int64(i) * width * (itemsize if kind == 0 else 1)
+
+
 @regrouping_kernel
 def dense_dot(at_values: int, count: int, like: Vector, r: Vector) -> Any:
     """Return ``x . r[:count]``."""

@@ -23,15 +23,14 @@ from elasticml.objectives.dual_kernels import minus_conjugate_of, stepped
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Sums that a visit adds to: change of the dual, curvature, rows visited, stored values visited.
-N_SUMS: Final = 4
+#: Sums that a visit adds to: change of the dual, curvature, rows visited, stored values visited,
+#: weight seen.
+N_SUMS: Final = 5
 
 _I4: Final = np.empty(0, np.int32)
 _F8: Final = np.empty(0, np.float64)
 _U1: Final = np.empty(0, np.uint8)
 _LINE: Final = 64
-#: Lines asked for ahead of one row; the processor sees by itself where longer rows go on.
-_LINES_MAX: Final = 16
 #: Bits of a ``calm`` byte that count the visits left out; the others count visits without change.
 _REST: Final = 31
 _CALM_MAX: Final = 5
@@ -93,33 +92,45 @@ def write_norms(t: I64, grams: I64, like: Vector) -> None:
 
 
 @kernel
-def _ask_for_row(t: Any, i: int, itemsize: int) -> None:
-    kind = t[0]
-    if kind == 0 or kind == 3:
-        nbytes = t[2] * itemsize if kind == 0 else t[2]
-        start = t[5] + i * nbytes
-        for n in range(min(nbytes // _LINE + 1, _LINES_MAX)):
-            prefetch(start + n * _LINE)
-        return
-    indptr = carray(pointer(t[3], _I4), (t[1] + 1,), np.int32)
-    begin, end = np.int64(indptr[i]), np.int64(indptr[i + 1])
-    for n in range(min((end - begin) * 4 // _LINE + 1, _LINES_MAX)):
-        prefetch(t[4] + begin * 4 + n * _LINE)
-    if kind == 1:
-        for n in range(min((end - begin) * itemsize // _LINE + 1, _LINES_MAX)):
-            prefetch(t[5] + begin * itemsize + n * _LINE)
+def _ask_for_facts(table: I64, visit: int, itemsize: int) -> None:
+    """Have what is known of a bucket's rows brought near."""
+    c, first = visit >> 32, visit & 0xFFFFFFFF
+    prefetch(table[c, 6] + first * 8)
+    prefetch(table[c, 8] + first * 8)
+    prefetch(table[c, 9] + first * itemsize)
+    prefetch(table[c, 10] + first)
+    if table[c, 0] == 1 or table[c, 0] == 2:
+        prefetch(table[c, 3] + first * 4)
+    if table[c, 7] != 0:
+        prefetch(table[c, 7] + first * 8)
 
 
 @kernel
-def _ask_for_facts(t: I64, first: int, itemsize: int) -> None:
-    prefetch(t[6] + first * 8)
-    prefetch(t[8] + first * 8)
-    prefetch(t[9] + first * itemsize)
-    prefetch(t[10] + first)
-    if t[0] == 1 or t[0] == 2:
-        prefetch(t[3] + first * 4)
-    if t[7] != 0:
-        prefetch(t[7] + first * 8)
+def _extent(table: I64, visit: int, bucket: int, itemsize: int) -> Any:
+    """Return where the rows of a bucket lie that do not rest.
+
+    Returns
+    -------
+    tuple of int
+        Address and bytes of the indices, address and bytes of the values; bytes are 0 where there
+        is nothing.
+    """
+    c, first = visit >> 32, visit & 0xFFFFFFFF
+    kind, n_rows = table[c, 0], table[c, 1]
+    stop = min(first + bucket, n_rows)
+    calm = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
+    while first < stop and (calm[np.uint64(first)] & _REST) != 0:
+        first += 1
+    while stop > first and (calm[np.uint64(stop - 1)] & _REST) != 0:
+        stop -= 1
+    if kind == 1 or kind == 2:
+        indptr = carray(pointer(table[c, 3], _I4), (n_rows + 1,), np.int32)
+        begin = np.int64(indptr[np.uint64(first)])
+        count = np.int64(indptr[np.uint64(stop)]) - begin
+        at_values, value_bytes = table[c, 5] + begin * itemsize, count * itemsize
+        return table[c, 4] + begin * 4, count * 4, at_values, value_bytes if kind == 1 else 0
+    row_bytes = table[c, 2] * (itemsize if kind == 0 else 1)
+    return 0, 0, table[c, 5] + first * row_bytes, (stop - first) * row_bytes
 
 
 @kernel
@@ -132,11 +143,11 @@ def visit(
     grams: I64,
     like: Vector,
     code: int,
-    scale: float,
-    sigma: float,
+    quadratic: float,
+    unit: float,
     intercept: float,
     shrink: bool,
-    quadratic: float,
+    share: float,
     r: Vector,
     sums: F64,
 ) -> None:
@@ -152,51 +163,63 @@ def visit(
         Of the type of the chunks' values.
     code : int
         The loss.
-    scale : float
-        ``1 / (l2 S)``.
-    sigma : float
-        How much more a step counts in ``r`` than in the model, at least 1.
-    intercept : float
-        Value of the constant column that the last coordinate of ``r`` belongs to; 0 for none.
     quadratic : float
         ``-minus''`` where it is a constant, else 0.
+    unit : float
+        ``sigma' / (l2 S)``: what a row's multiple in ``r`` grows by with its dual variable.
+    intercept : float
+        Value of the constant column that the last coordinate of ``r`` belongs to; 0 for none.
+    shrink : bool
+    share : float
+        Weight of all rows of these visits where this is the first pass of all, from nothing; else
+        0. In a first pass ``r`` counts as if the rows seen so far were all there are: rows that
+        come first are not pushed to the ends of their intervals by a model that is still small.
     r : ndarray (D,)
-        ``v + sigma u``, where u is the change of the model so far.
+        ``v + sigma' u``, where u is the change of the model so far.
     sums : ndarray (N_SUMS,)
         Added to.
     """
-    itemsize = like.itemsize
-    last = r.size - 1
-    dual, curvature, visited, stored = 0.0, 0.0, 0, 0
+    itemsize, last = like.itemsize, r.size - 1
+    dual, curvature, visited, stored, seen = 0.0, 0.0, 0, 0, sums[4]
     for k in range(begin, end):
-        t = table[visits[k] >> 32]
-        first = visits[k] & 0xFFFFFFFF
-        # What the next bucket's row pointers tell was asked for one bucket ago.
-        t1 = table[visits[min(k + 1, end - 1)] >> 32]
-        first1 = visits[min(k + 1, end - 1)] & 0xFFFFFFFF
-        stop1 = min(first1 + bucket, t1[1]) if k + 1 < end else 0
+        c, first = visits[k] >> 32, visits[k] & 0xFFFFFFFF
+        kind, n_rows, width = table[c, 0], table[c, 1], table[c, 2]
+        at_indptr, at_indices, at_values = table[c, 3], table[c, 4], table[c, 5]
+        stop, is_weighted = min(first + bucket, n_rows), table[c, 7] != 0
+        ahead = (0, 0, 0, 0)
         if k + 2 < end:
-            _ask_for_facts(table[visits[k + 2] >> 32], visits[k + 2] & 0xFFFFFFFF, itemsize)
-        calm1 = carray(pointer(t1[10], _U1), (t1[1],), np.uint8)
-        targets = carray(pointer(t[6], _F8), (t[1],), np.float64)
-        weights = carray(pointer(t[7], _F8), (t[1],), np.float64)
-        alpha = carray(pointer(t[8], _F8), (t[1],), np.float64)
-        norms = carray(pointer(t[9], like), (t[1],), like.dtype)
-        calm = carray(pointer(t[10], _U1), (t[1],), np.uint8)
-        for i in range(first, min(first + bucket, t[1])):
-            ahead = first1 + (i - first)
-            if ahead < stop1 and (calm1[ahead] & _REST) == 0:
-                _ask_for_row(t1, ahead, itemsize)
+            _ask_for_facts(table, visits[k + 2], itemsize)
+        if k + 1 < end:
+            ahead = _extent(table, visits[k + 1], bucket, itemsize)
+        # The next bucket's lines are asked for in equal shares, one with each row of this one.
+        near, far, lines = ahead[0], ahead[2], _lines(max(ahead[1], ahead[3]), stop - first)
+        near_step = ahead[1] // max(1, lines * (stop - first))
+        far_step = ahead[3] // max(1, lines * (stop - first))
+        targets = carray(pointer(table[c, 6], _F8), (n_rows,), np.float64)
+        weights = carray(pointer(table[c, 7], _F8), (n_rows,), np.float64)
+        alpha = carray(pointer(table[c, 8], _F8), (n_rows,), np.float64)
+        norms = carray(pointer(table[c, 9], like), (n_rows,), like.dtype)
+        calm = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
+        for i in range(first, stop):
+            for _ in range(lines):
+                prefetch(near)
+                prefetch(far)
+                near += near_step
+                far += far_step
             if (calm[i] & _REST) != 0:
                 calm[i] -= np.uint8(1)
                 continue
-            at_indices, at_values, count = _row(t, i, itemsize)
-            z = float(rows.dot(t[0], at_indices, at_values, count, grams, like, r))
-            z += intercept * float(r[last])
-            y, s, old = targets[i], weights[i] if t[7] != 0 else 1.0, alpha[i]
+            at, count, values_at = rows.locate(
+                kind, i, width, at_indptr, at_indices, at_values, itemsize
+            )
+            z = float(rows.dot(kind, at, values_at, count, grams, like, r))
+            y, s, old = targets[i], weights[i] if is_weighted else 1.0, alpha[i]
             fold = y if code != 1 else 1.0
-            q = sigma * s * scale * (float(norms[i]) + intercept * intercept)
-            new = stepped(code, old, fold * z, y, q) if s > 0.0 else old
+            seen += s
+            swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
+            z = swell * fold * (z + intercept * float(r[last]))
+            q = swell * unit * s * (float(norms[i]) + intercept * intercept)
+            new = stepped(code, old, z, y, q) if s > 0.0 else old
             visited += 1
             stored += count
             if new == old:
@@ -206,24 +229,20 @@ def visit(
             alpha[i] = new
             dual += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
             curvature += 0.5 * quadratic * s * (new - old) * (new - old)
-            c = r.dtype.type(sigma * scale * s * fold * (new - old))
-            rows.add(t[0], at_indices, at_values, count, grams, like, c, r)
-            r[last] += r.dtype.type(intercept) * c
+            change = r.dtype.type(unit * s * fold * (new - old))
+            rows.add(kind, at, values_at, count, grams, like, change, r)
+            r[last] += r.dtype.type(intercept) * change
     sums[0] += dual
     sums[1] += curvature
     sums[2] += visited
     sums[3] += stored
+    sums[4] = seen
 
 
 @kernel
-def _row(t: I64, i: int, itemsize: int) -> Any:
-    """Return where row ``i``'s indices and values begin, and how many there are."""
-    kind, width = t[0], t[2]
-    if kind == 1 or kind == 2:
-        indptr = carray(pointer(t[3], _I4), (t[1] + 1,), np.int32)
-        begin = np.int64(indptr[i])
-        return t[4] + begin * 4, t[5] + begin * itemsize, np.int64(indptr[i + 1]) - begin
-    return 0, t[5] + i * width * (itemsize if kind == 0 else 1), width
+def _lines(nbytes: int, n_rows: int) -> Any:
+    """Return how many lines to ask for with each of so many rows."""
+    return (nbytes // _LINE + n_rows) // n_rows if nbytes > 0 else 0
 
 
 @kernel

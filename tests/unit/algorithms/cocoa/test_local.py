@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from elasticml.algorithms.cocoa.local import LocalSolver, Piece
 from elasticml.objectives.conjugates import DUAL_LOSSES
-from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, problem
+from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, chunk_of, problem
 
 LOSSES = list(DUAL_LOSSES)
 
@@ -42,3 +43,162 @@ def test_the_gap_closes(kind: str, loss: str, dtype: str) -> None:
     gap = p.primal(v) - p.dual()
     assert -1e-12 <= gap <= 2e-6
     assert np.abs(v - p.image()).max() <= (1e-4 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_chunks_threads_and_seed_give_the_same_bits(threads: int) -> None:
+    results = []
+    for _ in range(2):
+        p = problem("csr", "hinge", "float32")
+        solver, v = p.solver(), np.zeros(p.X.shape[1])
+        for serial in range(4):
+            v = v + p.run(solver, v, serial, parallel=InTurn(threads), epochs=1.5).dv
+        results.append((v, p.alpha))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+def test_the_seed_and_the_serial_change_the_order() -> None:
+    def model(seed: int, serial: int) -> np.ndarray:
+        p = problem("csr", "hinge")
+        return p.run(p.solver(), np.zeros(p.X.shape[1]), serial, seed=seed).dv
+
+    assert np.any(model(0, 0) != model(1, 0))
+    assert np.any(model(0, 0) != model(0, 1))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_resting_rows_do_not_change_what_is_reached(loss: str) -> None:
+    models, visited = [], []
+    for shrink in (True, False):
+        p = problem("csr", loss)
+        solver, v, rows = p.solver(shrink=shrink), np.zeros(p.X.shape[1]), 0
+        for serial in range(800):
+            update = p.run(solver, v, serial)
+            v, rows = v + update.dv, rows + update.visited
+        models.append(v)
+        visited.append(rows)
+    np.testing.assert_allclose(models[0], models[1], atol=2e-5 if loss == "hinge" else 1e-9)
+    assert visited[1] == 800 * 230
+    if loss == "hinge":
+        assert visited[0] < 0.5 * visited[1]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("bucket", [1, 8, 64, 1000])
+def test_every_row_has_its_turn_once_an_epoch(loss: str, bucket: int) -> None:
+    p = problem("dense", loss)
+    update = p.run(p.solver(bucket=bucket, shrink=False), np.zeros(p.X.shape[1]), 0, epochs=3)
+    assert update.visited == 3 * 230
+    assert update.stored == 3 * p.pieces[0].chunk.layout.n_columns * 230
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_first_pass_from_nothing_is_worth_several(threads: int) -> None:
+    def primal_after_one_pass(grow: bool) -> float:
+        p = problem("csr", "hinge", n=2000)
+        v = p.run(p.solver(grow=grow), np.zeros(p.X.shape[1]), 0, parallel=InTurn(threads)).dv
+        return p.primal(v)
+
+    p = problem("csr", "hinge", n=2000)
+    solver, v = p.solver(), np.zeros(p.X.shape[1])
+    for serial in range(50):
+        v = v + p.run(solver, v, serial).dv
+    best = p.primal(v)
+    assert primal_after_one_pass(True) - best < 0.3 * (primal_after_one_pass(False) - best)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_dual_never_falls_with_safe_sigma(loss: str) -> None:
+    p = problem("csr", loss)
+    solver, v = p.solver(grow=False), np.zeros(p.X.shape[1])
+    duals = [p.dual()]
+    for serial in range(30):
+        v = v + p.run(solver, v, serial, parallel=InTurn(4)).dv
+        duals.append(p.dual())
+    assert np.diff(duals).min() >= -1e-13
+
+
+def test_a_fixed_sigma_takes_the_place_of_the_damped_one() -> None:
+    p, q = problem("csr", "hinge"), problem("csr", "hinge")
+    zero = np.zeros(p.X.shape[1])
+    fixed = p.run(p.solver(grow=False), zero, 0, sigma=2.0).dv
+    # This member owns half of the weight: sigma' = 2 either way.
+    solver = q.solver(grow=False)
+    solver.bind(q.pieces)
+    total = q.s.sum()
+    damped = solver.run(
+        zero,
+        l2_total=q.l2 * total,
+        total_weight=2 * total,
+        damping=1.0,
+        epochs=1,
+        seed=3,
+        serial=0,
+        parallel=InTurn(1),
+    ).dv
+    np.testing.assert_allclose(damped, fixed, rtol=1e-14)
+
+
+def test_members_with_shares_of_the_chunks_add_up() -> None:
+    p = problem("csr", "squared")
+    total, v = p.s.sum(), np.zeros(p.X.shape[1])
+    halves = [(p.solver(), p.pieces[:2]), (p.solver(), p.pieces[2:])]
+    for serial in range(300):
+        changes = []
+        for solver, pieces in halves:
+            solver.bind(pieces)
+            update = solver.run(
+                v,
+                l2_total=p.l2 * total,
+                total_weight=total,
+                damping=1.0,
+                epochs=1,
+                seed=0,
+                serial=serial,
+                parallel=InTurn(1),
+            )
+            changes.append(update.dv)
+        v = v + changes[0] + changes[1]
+    np.testing.assert_allclose(v, p.image(), atol=1e-12)
+    assert p.primal(v) - p.dual() <= 1e-9
+
+
+def test_chunks_that_come_and_go_are_bound_anew() -> None:
+    p = problem("csr", "hinge")
+    solver, v = p.solver(), np.zeros(p.X.shape[1])
+    solver.bind(p.pieces[:2])
+    v = v + p.run(solver, v, 0).dv
+    np.testing.assert_allclose(v, p.image(), atol=1e-13)
+
+
+def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
+    empty = chunk_of("csr", 9, np.zeros((5, 12)), np.ones(5), "float64")
+    weights = np.array([1.0, 0.0, 2.0, 0.0, 1.0])
+    piece = Piece(empty, np.ones(5), weights, np.zeros(5))
+    solver = LocalSolver(loss="hinge", dtype="float64", bucket=2, intercept_scaling=None)
+    solver.bind([piece])
+    settings = {"l2_total": 0.4, "total_weight": 4.0, "damping": 1.0, "epochs": 1}
+    update = solver.run(np.zeros(12), seed=0, serial=0, parallel=InTurn(2), **settings)
+    np.testing.assert_array_equal(piece.alpha, [1.0, 0.0, 1.0, 0.0, 1.0])
+    assert (update.dual, update.visited) == (4.0, 5)
+    np.testing.assert_array_equal(update.dv, np.zeros(12))
+    solver.bind([])
+    update = solver.run(np.zeros(12), seed=0, serial=0, parallel=InTurn(2), **settings)
+    assert (update.dual, update.visited, update.dv.size) == (0.0, 0, 12)
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    p = problem("csr", "hinge")
+    chunk = p.pieces[0].chunk
+    good = np.zeros(chunk.n_rows)
+    with pytest.raises(ValueError, match=r"alpha has shape \(3,\)"):
+        p.solver().bind([Piece(chunk, good, None, np.zeros(3))])
+    with pytest.raises(ValueError, match=r"targets has .* type float32"):
+        p.solver().bind([Piece(chunk, good.astype(np.float32), None, good)])
+    with pytest.raises(ValueError, match="has float64 values, the solver float32"):
+        LocalSolver(loss="hinge", dtype="float32", bucket=None, intercept_scaling=None).bind(
+            [Piece(chunk, good, None, good)]
+        )
+    with pytest.raises(ValueError, match="bucket is 0"):
+        p.solver(bucket=0)
