@@ -4,15 +4,22 @@ Every exchange has a ``serial``, one higher than the last one's. Chunks carry, i
 dual variables ``alpha`` at the beginning of the last exchange that they took part in, the ``step``
 by which it would change them, and that exchange's ``serial``. Both exchanges first *settle*: where
 a chunk's serial is ``settle``, ``alpha += gamma * step``. An exchange that is repeated under the
-same serial finds its chunks settled and gives the same sums again.
+same serial finds its chunks settled and begins where it began.
+
+How timid a member is follows from its share: ``sigma'_k = max(1, damping S / S_k)`` for each part
+of the data that changes without seeing the others. With ``damping`` 1 it is safe to add all steps
+whole, and equal shares make it K; so an update is not weighted by ``|D_k| / |D|`` as well, which
+belongs to averaging. With ``sigma_per_member`` it is that many times K, the papers' rule whatever
+the shares; with ``sigma`` it is that number.
 
 ``pass``
     Down: ``v`` (D,), the model in trained coordinates; ``factor`` and ``shift`` (d,) with scaled
     columns. Every member maximises its local dual problem in ``local_epochs`` passes over its
-    chunks. Up: ``dv`` (D,), the change of the model by the members' steps; ``dual`` (), the change
-    of the sum of ``-loss*``; ``curvature`` (), see :mod:`line_search`; ``visited`` (), rows
-    visited; ``partitions`` (), parts of the data that changed without seeing each other; ``unset``
-    (), rows that could not take part because their chunk's serial is not ``settle``.
+    chunks; with ``exact`` it adds up its steps in float64 when it has done. Up: ``dv`` (D,), the
+    change of the model by the members' steps; ``dual`` (), the change of the sum of ``-loss*``;
+    ``curvature`` (), see :mod:`line_search`; ``visited`` (), rows visited; ``partitions`` (), parts
+    of the data that changed without seeing each other; ``unset`` (), rows that could not take part
+    because their chunk's serial is not ``settle``.
 ``certify``
     Down: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state gets
     its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a

@@ -150,14 +150,34 @@ class CocoaSolver:
             )
             dual_state.set_step(chunk, step)
         rows = sum(chunk.n_rows for chunk in known)
+        exact = bool(work.parameters["exact"])
         return {
-            "dv": update.dv,
+            "dv": self._change(pieces, known, v.size, weight) if exact else update.dv,
             "dual": np.array(sums[0]),
             "curvature": np.array(sums[1]),
             "visited": np.array(float(update.visited)),
             "partitions": np.array(float(parallel.n_threads if rows else 0)),
             "unset": np.array(float(sum(chunk.n_rows for chunk in chunks) - rows)),
         }
+
+    def _change(
+        self, pieces: Sequence[Piece], chunks: Sequence[Chunk], size: int, weight: float
+    ) -> F64:
+        """Return ``1/(l2 S) sum s_i step_i x_i`` in float64; rows without a step cost nothing."""
+        d = self._facts.n_columns
+        adjoint, out = make_adjoint(self._facts.layout, d), np.zeros(size)
+        for piece, chunk in zip(pieces, chunks, strict=True):
+            step = chunk.state[dual_state.STEP].copy()
+            if piece.weights is not None:
+                step *= piece.weights
+            if self._loss.folds_labels():
+                step *= piece.targets
+            adjoint.add(piece.chunk, step)
+            if size > d:
+                out[d] += self._constant * float(step.sum())
+        adjoint.result(out[:d])
+        out /= self._settings.l2 * weight
+        return out
 
     def _piece(self, chunk: Chunk, work: Work) -> Piece:
         held = self._held[chunk.id]

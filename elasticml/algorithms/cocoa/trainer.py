@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,8 @@ from elasticml.data.source import DataFacts
 from elasticml.errors import ConfigError, JobFailedError
 
 F64 = NDArray[np.float64]
+#: Gap relative to the objective below which members with float32 kernels add up their steps anew.
+FINE: Final = 1e-4
 _Steps = Generator[Exchange, Outcome, Any]
 
 
@@ -101,6 +103,7 @@ def _train(settings: Settings, facts: DataFacts, targets: Targets, rule: Absent)
         weight=weight_of_all(facts, targets),
         v=_start(settings, columns),
         local_epochs=settings.local_epochs,
+        single=facts.layout.dtype == "float32",
         waits=rule != "freeze" or estimated,
     )
     yield from ascent.begin(fill="map" if settings.warm_start else "zero")
@@ -151,6 +154,8 @@ class _Ascent:
     #: In trained coordinates: ``1/(l2 S) sum s_i alpha_i x_i`` unless ``is_stale``.
     v: F64
     local_epochs: float
+    #: The data, and the members' kernels, are float32.
+    single: bool
     #: Certificates wait until no example is absent.
     waits: bool
     serial: int = 0
@@ -232,6 +237,7 @@ class _Ascent:
                 "local_epochs": self.local_epochs,
                 "seed": self.settings.seed,
                 "weight": self.weight,
+                "exact": self._is_fine,
             },
             seal=self._take_seal(),
         )
@@ -267,6 +273,12 @@ class _Ascent:
         """What sigma' is a multiple of by the number of members; 0: by the members' shares."""
         follows = self.settings.is_paper and self.settings.sigma is None
         return self.settings.gamma if follows else 0.0
+
+    @property
+    def _is_fine(self) -> bool:
+        """Whether a gain is so small that float32 kernels' rounding would hide it."""
+        best = self.best
+        return self.single and best is not None and best.gap <= FINE * abs(best.primal)
 
     def _settling(self) -> dict[str, Scalar]:
         """Give an exchange its number, and say what members make of their last step."""

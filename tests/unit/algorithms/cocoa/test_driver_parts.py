@@ -1,0 +1,174 @@
+"""The driver's small parts: settings, the line search, when a certificate is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.cocoa.cadence import Cadence
+from elasticml.algorithms.cocoa.certificate import Certificate
+from elasticml.algorithms.cocoa.line_search import Aggregation, Along
+from elasticml.algorithms.cocoa.settings import read_absent, read_settings
+from elasticml.algorithms.cocoa.trainer import make_trainer
+from elasticml.errors import ConfigError, DataError
+from tests.cocoa_referee import gains
+from tests.serial_world import deal, facts_of
+
+RNG = np.random.default_rng(8)
+LOSSES = ("hinge", "squared_hinge", "logistic", "squared")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"l1": 0.5}, r"algorithm\.l1 is 0\.5, wanted 0: .* use l2"),
+        ({"l2": 0}, r"algorithm\.l2 is 0, wanted a number above 0"),
+        ({"loss": "smoothed_hinge"}, r"wanted one of hinge, squared_hinge, logistic, squared"),
+        ({"gama": 1.0}, r"algorithm\.gama is unknown for cocoa, .* did you mean 'gamma'\?"),
+        ({"gamma": 1.5}, r"algorithm\.gamma is 1\.5, wanted a number above 0 and at most 1"),
+        ({"sigma": 0}, r"algorithm\.sigma is 0, wanted a number above 0"),
+        ({"gap_every": 0}, r"algorithm\.gap_every is 0, wanted a whole number of at least 1"),
+        ({"local_epochs": -1}, r"algorithm\.local_epochs is -1"),
+        ({"mode": "papers"}, r"wanted one of default, paper"),
+        ({"mode": "paper", "aggregation": "line_search"}, r"wanted fixed with mode: paper"),
+        ({"loss": "squared", "class_weight": "balanced"}, r"wanted none with loss: squared"),
+        ({"warm_start": [1.0]}, r"wanted a mapping with coef and intercept"),
+        ({"warm_start": {"coef": [np.nan]}}, r"warm_start\.coef is 'not finite'"),
+    ],
+)
+def test_wrong_settings_say_what_was_wanted(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_settings(settings)
+
+
+def test_auto_and_a_useless_l1_are_settings_like_none() -> None:
+    auto = {"sigma": "auto", "gap_every": "auto", "bucket": "auto", "l1": 0.0, "name": "cocoa"}
+    assert read_settings(auto) == read_settings({})
+    assert read_settings({"mode": "paper"}).aggregation == "fixed"
+
+
+def test_auto_reads_absent_examples_again() -> None:
+    assert [read_absent(rule) for rule in ("auto", "reload", "stall", "freeze")] == [
+        "reload",
+        "reload",
+        "stall",
+        "freeze",
+    ]
+    with pytest.raises(ConfigError, match="wanted one of auto, reload, stall, freeze"):
+        read_absent("wait")
+
+
+def test_data_that_do_not_fit_the_settings_are_refused_before_anything_starts() -> None:
+    X = RNG.normal(size=(12, 3))
+    three = facts_of(deal(X, np.arange(12) % 3.0, 1)[0])
+    two = facts_of(deal(X, np.arange(12) % 2.0, 1)[0])
+    with pytest.raises(DataError, match="wanted exactly 2 distinct labels"):
+        make_trainer({}, three, "auto")
+    with pytest.raises(ConfigError, match=r"warm_start\.coef has 2 numbers, wanted 3"):
+        make_trainer({"warm_start": {"coef": [1.0, 2.0]}}, two, "auto")
+
+
+# --- the line search --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_dual_objective_along_a_step_is_never_overestimated(loss: str) -> None:
+    from elasticml.algorithms.cocoa.step_kernels import sum_steps
+    from elasticml.objectives.conjugates import dual_loss_named
+
+    n, d, l2 = 30, 4, 0.1
+    X, s = RNG.normal(size=(n, d)), RNG.uniform(0.5, 2.0, n)
+    y = RNG.normal(size=n) if loss == "squared" else np.sign(RNG.normal(size=n))
+    fold = 1.0 if loss == "squared" else y
+    a, b = RNG.uniform(0.0, 1.0, (2, n))
+    a[:3], b[2:5] = 0.0, 1.0
+    dual = dual_loss_named(loss)
+    step, sums = np.empty(n), np.zeros(2)
+    sum_steps(dual.code, dual.curvature, a, b, y, s, step, sums)
+    total = float(s.sum())
+    v, dv = (X.T @ (s * fold * c) / (l2 * total) for c in (a, step))
+    along = Along.of(v, dv, dual=sums[0], curvature=sums[1], weight=total, l2=l2)
+
+    def objective(gamma: float) -> float:
+        w = v + gamma * dv
+        return float(s @ gains(loss, a + gamma * step, y)) / total - 0.5 * l2 * float(w @ w)
+
+    for gamma in np.linspace(0.0, 1.0, 21):
+        true = objective(gamma) - objective(0.0)
+        assert along.gain(gamma) <= true + 1e-12
+        if loss != "logistic":
+            assert along.gain(gamma) == pytest.approx(true, abs=1e-12)
+    np.testing.assert_allclose(along.gain(1.0), objective(1.0) - objective(0.0), atol=1e-12)
+
+
+def test_members_become_more_timid_when_the_step_was_too_long_and_bolder_when_too_short() -> None:
+    start = Aggregation.of(read_settings({}))
+    assert start.length(Along(slope=3.0, curvature=2.0)) == 1.0
+    assert start.length(Along(slope=1.0, curvature=2.0)) == 0.5
+    assert start.length(Along(slope=-1.0, curvature=2.0)) == 0.0
+    short, long = Along(slope=3.0, curvature=2.0), Along(slope=1.0, curvature=2.0)
+    bolder = start.adapted(short, partitions=4.0)
+    assert bolder.damping == pytest.approx(1.0 / 1.15)
+    assert bolder.adapted(long, partitions=4.0).damping == 1.0
+    for _ in range(40):
+        bolder = bolder.adapted(short, partitions=4.0)
+    assert bolder.damping == 0.25
+
+
+def test_a_fixed_gamma_with_its_safe_sigma_does_not_adapt() -> None:
+    fixed = Aggregation.of(read_settings({"aggregation": "fixed", "gamma": 0.5}))
+    assert (fixed.gamma, fixed.damping) == (0.5, 0.5)
+    assert fixed.adapted(Along(slope=9.0, curvature=1.0), partitions=8.0) is fixed
+
+
+# --- certificates ---------------------------------------------------------------------------------
+
+
+def cadence(**settings: Any) -> Cadence:
+    made = Cadence(**{"every": None, "target": 0.0, "rows": 100, **settings})
+    made.certified(1.0)
+    return made
+
+
+def due(made: Cadence, gaps: dict[int, float], passes: int, visited: float = 100.0) -> list[int]:
+    """Rounds in which a certificate was due; their gaps are those of ``gaps`` from there on."""
+    found = []
+    for number in range(1, passes + 1):
+        made.passed(visited)
+        if made.is_due():
+            found.append(number)
+            made.certified(gaps.get(number, 0.5))
+    return found
+
+
+def test_every_means_every() -> None:
+    assert due(cadence(every=3), {}, 9) == [3, 6, 9]
+
+
+def test_without_a_target_a_fifth_of_the_work_certifies() -> None:
+    rounds = due(cadence(), {}, 60)
+    # A certificate counts for half a pass.
+    share = 0.5 * len(rounds) / (60 + 0.5 * len(rounds))
+    assert 0.18 <= share <= 0.22
+
+
+def test_passes_that_visit_few_rows_are_certified_less_often() -> None:
+    assert due(cadence(), {}, 17, visited=10.0) == [1, 16]
+
+
+def test_with_a_target_the_round_that_reaches_it_is_hit() -> None:
+    exponential = {number: 0.5**number for number in range(1, 40)}
+    rounds = due(cadence(target=0.5**13.5), exponential, 14)
+    assert rounds[-1] == 14
+    assert len(rounds) <= 6
+
+
+def test_the_lowest_primal_and_the_highest_dual_objective_belong_together() -> None:
+    first = Certificate(primal=1.0, dual=0.2, v=np.zeros(1))
+    later = Certificate(primal=1.5, dual=0.9, v=np.ones(1), is_bound=True)
+    best = later.better(first)
+    assert (best.primal, best.dual, best.v[0], best.is_bound) == (1.0, 0.9, 0.0, False)
+    assert first.better(later).gap == pytest.approx(0.1)
+    assert Certificate(primal=1.0, dual=1.0 + 1e-16, v=np.zeros(1)).gap == 0.0

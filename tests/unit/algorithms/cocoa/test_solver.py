@@ -1,0 +1,195 @@
+"""The member's half: settled once, filled where unknown, the same sums when asked again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from elasticml.algorithms.base import Work
+from elasticml.algorithms.cocoa.scaled_rows import check_scale, scaled_chunk
+from elasticml.algorithms.cocoa.solver import CocoaSolver
+from elasticml.algorithms.parallel import Serial
+from elasticml.data.chunk import Chunk
+from elasticml.errors import ConfigError, LocalProtocolError
+from elasticml.terms import ExchangeId
+from tests.serial_world import deal, facts_of
+
+RNG = np.random.default_rng(3)
+X = np.where(RNG.random((60, 5)) < 0.5, RNG.normal(size=(60, 5)), 0.0)
+Y = np.sign(RNG.normal(size=60))
+L2 = 0.1
+
+
+def make(**settings: Any) -> tuple[CocoaSolver, list[Chunk]]:
+    chunks = deal(X, Y, 1, chunk_rows=12)[0]
+    return CocoaSolver({"loss": "hinge", "l2": L2, **settings}, facts_of(chunks)), chunks
+
+
+def ask(
+    solver: CocoaSolver, chunks: list[Chunk], operation: str, v: np.ndarray, **given: Any
+) -> dict[str, np.ndarray]:
+    parameters = {
+        "gamma": 0.0,
+        "fill": "zero",
+        "damping": 1.0,
+        "sigma": 0.0,
+        "sigma_per_member": 0.0,
+        "local_epochs": 1.0,
+        "seed": 0,
+        "weight": 60.0,
+        "exact": False,
+        **given,
+    }
+    work = Work(
+        exchange=ExchangeId(1),
+        operation=operation,
+        model={"v": v, "sent": v},
+        parameters=parameters,
+        returns={},
+        members=3,
+    )
+    return dict(solver.compute(work, chunks, Serial()))
+
+
+def image(chunks: list[Chunk]) -> np.ndarray:
+    parts = (c.values.T @ (c.labels * c.state["alpha"]) for c in chunks)
+    return np.asarray(sum(parts)) / (L2 * 60)
+
+
+ZERO = np.zeros(5)
+
+
+def begun() -> tuple[CocoaSolver, list[Chunk], dict[str, np.ndarray]]:
+    """After a certificate and a pass under serials 1 and 2."""
+    solver, chunks = make()
+    ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
+    return solver, chunks, ask(solver, chunks, "pass", ZERO, serial=2, settle=1)
+
+
+def test_the_step_waits_in_the_chunk_until_the_next_exchange_says_how_much_of_it_counts() -> None:
+    solver, chunks, came = begun()
+    assert all(not chunk.state["alpha"].any() for chunk in chunks)
+    again = ask(solver, chunks, "pass", 0.4 * came["dv"], serial=3, settle=2, gamma=0.4)
+    np.testing.assert_allclose(image(chunks), 0.4 * came["dv"], rtol=1e-12, atol=1e-15)
+    assert float(again["unset"]) == 0.0
+    assert {int(chunk.state["serial"][0]) for chunk in chunks} == {3}
+
+
+def test_an_exchange_that_is_repeated_settles_nothing_twice() -> None:
+    solver, chunks, came = begun()
+    given = {"serial": 3, "settle": 2, "gamma": 0.4}
+    first = ask(solver, chunks, "pass", 0.4 * came["dv"], **given)
+    again = ask(solver, chunks, "pass", 0.4 * came["dv"], **given)
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+    sums = {"serial": 4, "settle": 3, "gamma": 1.0}
+    one = ask(solver, chunks, "certify", ZERO, **sums)
+    two = ask(solver, chunks, "certify", ZERO, **sums)
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name])
+
+
+def test_a_chunk_that_missed_the_last_exchange_takes_no_part_in_a_pass() -> None:
+    solver, chunks, came = begun()
+    missed, others = chunks[0], chunks[1:]
+    ask(solver, others, "pass", came["dv"], serial=3, settle=2, gamma=1.0)
+    came = ask(solver, chunks, "pass", came["dv"], serial=4, settle=3, gamma=1.0)
+    assert (float(came["unset"]), float(came["visited"])) == (12.0, 48.0)
+    assert int(missed.state["serial"][0]) == 2
+
+
+def test_a_certificate_keeps_recent_duals_and_maps_the_others_from_the_model() -> None:
+    solver, chunks, _ = begun()
+    v = RNG.normal(size=5)
+    chunks[0].state.clear()
+    kept = chunks[1].state["alpha"] = np.full(12, 0.25)
+    given = {"settle": 4, "gamma": 1.0, "fill": "map"}
+    came = ask(solver, chunks[:2], "certify", v, serial=5, **given)
+    assert float(came["unset"]) == 24.0
+    margins = chunks[0].labels * (chunks[0].values @ v)
+    np.testing.assert_array_equal(chunks[0].state["alpha"], (margins < 1.0) * 1.0)
+    np.testing.assert_array_equal(chunks[1].state["alpha"], kept)
+    # Two exchanges later they are worth less than the model.
+    chunks[1].state["serial"][0] = 2
+    ask(solver, chunks[:2], "certify", v, serial=8, **{**given, "settle": 7})
+    margins = chunks[1].labels * (chunks[1].values @ v)
+    np.testing.assert_array_equal(chunks[1].state["alpha"], (margins < 1.0) * 1.0)
+
+
+def test_certified_sums_are_those_over_the_rows() -> None:
+    solver, chunks, came = begun()
+    v = came["dv"]
+    sums = ask(solver, chunks, "certify", v, serial=3, settle=2, gamma=1.0)
+    assert float(sums["primal"]) == pytest.approx(np.maximum(1 - Y * (X @ v), 0.0).sum())
+    assert float(sums["dual"]) == pytest.approx(float(came["dual"]))
+    np.testing.assert_allclose(sums["image"] / (L2 * 60), v, rtol=1e-12)
+    assert float(sums["weight"]) == 60.0
+
+
+def test_a_state_that_travels_goes_on_where_it_was() -> None:
+    solver, chunks, came = begun()
+    moved = [Chunk(chunk.id, chunk.body) for chunk in chunks]
+    for chunk, old in zip(moved, chunks, strict=True):
+        chunk.decode_state(old.encode_state())
+    other = make()[0]
+    given = {"serial": 3, "settle": 2, "gamma": 0.7}
+    here = ask(solver, chunks, "pass", came["dv"], **given)
+    there = ask(other, moved, "pass", came["dv"], **given)
+    np.testing.assert_array_equal(here["dv"], there["dv"])
+
+
+def test_paper_mode_takes_sigma_from_the_number_of_members() -> None:
+    solver, chunks = make(mode="paper")
+    ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
+    by_members = ask(solver, chunks, "pass", ZERO, serial=2, settle=1, sigma_per_member=1.0)
+    solver, chunks = make(mode="paper")
+    ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
+    fixed = ask(solver, chunks, "pass", ZERO, serial=2, settle=1, sigma=3.0)
+    np.testing.assert_array_equal(by_members["dv"], fixed["dv"])
+
+
+def test_a_member_without_chunks_returns_zeros() -> None:
+    solver, _ = make()
+    came = ask(solver, [], "pass", ZERO, serial=2, settle=1)
+    assert all(not np.any(value) for value in came.values())
+    came = ask(solver, [], "certify", ZERO, serial=3, settle=2)
+    assert all(not np.any(value) for value in came.values())
+
+
+def test_an_unknown_operation_is_a_protocol_error() -> None:
+    solver, chunks = make()
+    with pytest.raises(LocalProtocolError, match="asks for 'gradient', wanted one of pass"):
+        ask(solver, chunks, "gradient", ZERO)
+
+
+# --- scaled rows ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr", "binary_csr"])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_scaled_chunks_hold_the_scaled_rows(kind: str, shifted: bool) -> None:
+    dense = (X != 0.0) * 1.0 if kind == "binary_csr" else X
+    (chunk,) = deal(dense if kind == "dense" else sp.csr_matrix(dense), Y, 1, chunk_rows=60)[0]
+    assert chunk.layout.kind == kind
+    factor = RNG.uniform(0.5, 2.0, 5)
+    shift = RNG.normal(size=5) if shifted else None
+    scaled = scaled_chunk(chunk, factor, shift)
+    if scaled.layout.kind == "csr":
+        rows = sp.csr_matrix((scaled.values, scaled.indices, scaled.indptr), (60, 5)).toarray()
+    else:
+        rows = scaled.values
+    wanted = (dense - (0.0 if shift is None else shift)) * factor
+    np.testing.assert_allclose(rows, wanted, rtol=1e-14)
+    assert scaled.id == chunk.id
+    assert scaled_chunk(chunk, None, None) is chunk
+
+
+def test_shifting_many_sparse_columns_is_refused() -> None:
+    wide = sp.csr_matrix(([1.5, 1.0], ([0, 1], [0, 599])), (2, 600))
+    facts = facts_of(deal(wide, np.array([1.0, -1.0]), 1)[0])
+    with pytest.raises(ConfigError, match=r"'standard' with 600 sparse columns, .* use maxabs"):
+        check_scale("standard", facts)
+    check_scale("maxabs", facts)
