@@ -12,6 +12,7 @@ from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.transport import Link
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
+from elasticml.data.body import aligned_buffer
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import DataFacts
 from elasticml.data.source import Source, source_from_spec
@@ -21,7 +22,7 @@ from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.member_place import Place
 from elasticml.runtime.peer import Peer
-from elasticml.runtime.transfers import Transfers, aligned
+from elasticml.runtime.transfers import Transfers
 from elasticml.terms import MemberId, chunk_id
 
 logger = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class MemberShell:
 
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         if header.kind == Kind.CHUNK:
-            return aligned(header.payload_bytes)
+            return aligned_buffer(header.payload_bytes)
         assert self.place is not None
         return self.place.allocate(header, prefix)
 

@@ -11,38 +11,26 @@ each, and are received into the buffer that they stay in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.transport import Link, LinkClosedError, Transport
 from elasticml.control import events as ev
 from elasticml.control.commands import CopyChunks, GiveChunks
+from elasticml.data.body import aligned_buffer
 from elasticml.data.chunk import Chunk
 from elasticml.errors import DataError
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.pacing import Pace
+from elasticml.runtime.slabs import Slab
 from elasticml.runtime.state_batches import State, decode_states, encode_states
 from elasticml.terms import ChunkId, MemberId, chunk_id, member_id
 
 #: Bytes a second at which a member copies bodies in the background where no order says otherwise.
 COPY_BYTES_PER_S = 200e6
-
-
-def aligned(nbytes: int) -> memoryview:
-    """Allocate a buffer whose first byte lies on a 64-byte line, as chunk bodies want it."""
-    raw = np.empty(nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + nbytes].data
-
-
-def allocate_aligned(header: Header, prefix: Mapping[str, Any]) -> memoryview:
-    """Allocate the buffer of a received chunk."""
-    return aligned(header.payload_bytes)
 
 
 @dataclass(slots=True)
@@ -54,6 +42,8 @@ class Delivery:
     began_s: float
     #: Whose bodies are still to come.
     missing: set[ChunkId]
+    #: Where these bodies go.
+    slab: Slab
     states: dict[ChunkId, tuple[State, int]] = field(default_factory=dict)
     bodies: dict[ChunkId, Chunk] = field(default_factory=dict)
     nbytes: int = 0
@@ -136,7 +126,7 @@ class Transfers:
         chunks = [self._store.chunks[id] for id in order.chunks]
         travelling = set(order.bodies)
         directory, payload = encode_states(chunks)
-        prefix = {**_names(order.order, order.chunks, order.bodies), "states": directory}
+        prefix = {**_names(order.order, chunks, travelling), "states": directory}
         await link.send(Frame(kind=Kind.CHUNK, prefix=prefix, payload=payload))
         self.sent_bytes += 0 if payload is None else payload.nbytes
         for chunk in chunks:
@@ -144,13 +134,13 @@ class Transfers:
                 await self._send_body(link, chunk)
 
     async def _send_copies(self, link: Link, order: CopyChunks) -> None:
-        # Looked up one by one: what the driver has had dropped meanwhile is not needed any more.
-        prefix = _names(order.order, order.chunks, order.chunks)
+        chunks = [self._store.chunks[id] for id in order.chunks]
+        prefix = _names(order.order, chunks, set(order.chunks))
         await link.send(Frame(kind=Kind.CHUNK, prefix=prefix))
         rate = COPY_BYTES_PER_S if order.bytes_per_s is None else order.bytes_per_s
-        for id in order.chunks:
-            await self._pace.wait_for(self._store.chunks[id].nbytes, rate)
-            await self._send_body(link, self._store.chunks[id])
+        for chunk in chunks:
+            await self._pace.wait_for(chunk.nbytes, rate)
+            await self._send_body(link, chunk)
 
     async def _send_body(self, link: Link, chunk: Chunk) -> None:
         # Without a prefix: bodies come in the order that the first frame names.
@@ -192,15 +182,16 @@ class Transfers:
                 self._take_in(source, delivery)
 
     async def _receive_bodies(self, link: Link, delivery: Delivery) -> None:
+        slab = delivery.slab
         for id in [id for id in delivery.chunks if id in delivery.missing]:
-            frame = await link.receive(allocate_aligned)
+            frame = await link.receive(lambda header, _: slab.take(header.payload_bytes))
             assert frame.payload is not None
             delivery.bodies[id] = Chunk.from_body(id, frame.payload)
             delivery.missing.discard(id)
             delivery.nbytes += frame.payload.nbytes
 
     async def _receive_first(self, link: Link) -> Delivery:
-        frame = await link.receive(allocate_aligned)
+        frame = await link.receive(lambda header, _: aligned_buffer(header.payload_bytes))
         prefix = frame.prefix
         ids = tuple(chunk_id(text) for text in prefix["chunks"])
         delivery = Delivery(
@@ -208,6 +199,7 @@ class Transfers:
             chunks=ids,
             began_s=self._clock(),
             missing={ids[k] for k in prefix["bodies"]},
+            slab=Slab(prefix["sizes"]),
         )
         if "states" in prefix:
             states = decode_states(prefix["states"], frame.payload)
@@ -263,11 +255,12 @@ class Transfers:
             link.close()
 
 
-def _names(order: int, chunks: Sequence[ChunkId], bodies: Sequence[ChunkId]) -> dict[str, Any]:
-    """Name an order's chunks, and the places of those whose bodies follow, ascending."""
-    travelling = set(bodies)
+def _names(order: int, chunks: Sequence[Chunk], travelling: Set[ChunkId]) -> dict[str, Any]:
+    """Name an order's chunks, and the places and sizes of those whose bodies follow, ascending."""
+    places = [k for k, chunk in enumerate(chunks) if chunk.id in travelling]
     return {
         "order": order,
-        "chunks": [str(id) for id in chunks],
-        "bodies": [k for k, id in enumerate(chunks) if id in travelling],
+        "chunks": [str(chunk.id) for chunk in chunks],
+        "bodies": places,
+        "sizes": [chunks[k].nbytes for k in places],
     }
