@@ -39,10 +39,10 @@ def loads_picture(run: RunData) -> Picture | None:
     for title, values in panels:
         top -= lanes_in
         ax = figure.add_axes((_LEFT, top / tall, _WIDTH, lanes_in / tall))
-        _draw_lanes(ax, loads, values, title)
+        draw_lanes(ax, loads, values, title)
         top -= 0.62
-    _draw_moves(figure.axes[0], loads)
-    _draw_scale(figure, figure.axes[0])
+    draw_moves(figure.axes[0], loads)
+    draw_scale(figure, figure.axes[0])
     last = figure.add_axes((_LEFT, 0.45 / tall, _WIDTH, 1.05 / tall))
     _draw_imbalance(last, run, loads)
     known = loads.imbalance[np.isfinite(loads.imbalance)]
@@ -71,7 +71,8 @@ def colours_of(values: Floats) -> NDArray[np.float64]:
     return np.asarray(np.clip(image, 0.0, 1.0))
 
 
-def _draw_lanes(ax: Axes, loads: Loads, values: Floats, title: str) -> None:
+def draw_lanes(ax: Axes, loads: Loads, values: Floats, title: str) -> None:
+    """Shade a lane for each slot by relative values (n_slots, n_rounds)."""
     rounds = loads.rounds
     # Rounds that told nothing, such as idle ones, stay empty.
     every = np.arange(rounds[0], rounds[-1] + 1)
@@ -93,7 +94,8 @@ def _draw_lanes(ax: Axes, loads: Loads, values: Floats, title: str) -> None:
     ax.set_title(title, pad=10)
 
 
-def _draw_moves(ax: Axes, loads: Loads) -> None:
+def draw_moves(ax: Axes, loads: Loads) -> None:
+    """Put a dot above each round ahead of which chunks changed owners."""
     at = loads.rounds[loads.moved > 0]
     ax.plot(
         at, np.full(len(at), 1.0), transform=ax.get_xaxis_transform(), linestyle="none",
@@ -101,7 +103,7 @@ def _draw_moves(ax: Axes, loads: Loads) -> None:
     )  # fmt: skip
 
 
-def _draw_scale(figure: Figure, beside: Axes) -> None:
+def draw_scale(figure: Figure, beside: Axes) -> None:
     """Draw what the shades mean at the right of a panel."""
     box = beside.get_position()
     ax = figure.add_axes((box.x1 + 0.012, box.y0, 0.012, box.height))

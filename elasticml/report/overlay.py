@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from elasticml.errors import ConfigError
+from elasticml.report.compare_plot import gap_comparison, loads_comparison
 from elasticml.report.markup import document, esc, figure, number, table_html
 from elasticml.report.overlay_plot import overlay_picture, time_picture
 from elasticml.report.overlay_table import (
@@ -85,9 +86,10 @@ def write_overlay(
     picture: Picture = styled(overlay_picture, runs, names)
     write_whole(page.with_name("overlay.png"), png_bytes(picture.figure))
     sections = [figure(picture)]
-    timed: Picture | None = styled(time_picture, runs, names)
-    if timed is not None:
-        sections.append(figure(timed))
+    for more in (time_picture, gap_comparison, loads_comparison):
+        drawn: Picture | None = styled(more, runs, names)
+        if drawn is not None:
+            sections.append(figure(drawn))
     metric = common_metric(runs)
     at = choose_rounds(runs)
     rows = [overlay_row(run, name, at, metric) for run, name in zip(runs, names, strict=True)]

@@ -22,7 +22,7 @@ from elasticml.report.series import (
 from elasticml.report.style import ABSENCE, COLOURS, INK, MUTED, Picture, new_figure, whole_ticks
 
 #: Colour and dashes of the first, second, ... line; neither alone has to tell them apart.
-_LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
+LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("muted", ()),
     ("orange", (5, 1.5)),
     ("purple", (1.6, 1.3)),
@@ -44,11 +44,11 @@ def overlay_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture:
     windows = united_windows(runs)
     after = 0.6 * windows[0][0] if windows else None
     ax = figure_.add_axes((panels[0][0], 0.125, panels[0][1], 0.77))
-    _draw_lines(ax, runs, labels, _objective_series, after)
+    draw_lines(ax, runs, labels, _objective_series, after)
     ax.set_title("Objective over all examples")
     if metric:
         ax = figure_.add_axes((panels[1][0], 0.125, panels[1][1], 0.77))
-        _draw_lines(ax, runs, labels, lambda run: [metric_series(run, metric)], after)
+        draw_lines(ax, runs, labels, lambda run: [metric_series(run, metric)], after)
         ax.set_title(f"Test {metric_name(metric)}")
     for ax in figure_.axes:
         ax.set_xlabel("round")
@@ -76,7 +76,7 @@ def time_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | No
     known = [start for start in starts if math.isfinite(start)]
     figure_ = new_figure(11.0, 3.8)
     ax = figure_.add_axes((0.055, 0.14, 0.76, 0.75))
-    _draw_lines(ax, runs, labels, series, 0.6 * min(known) if known else None)
+    draw_lines(ax, runs, labels, series, 0.6 * min(known) if known else None)
     ax.set_title("Objective over all examples by time")
     ax.set_xlabel("seconds since the job started")
     return Picture(
@@ -93,7 +93,7 @@ def _objective_series(run: RunData) -> list[tuple[Floats, Floats]]:
     return list(split_exact(run.history, run.history.column("round")))
 
 
-def _draw_lines(
+def draw_lines(
     ax: Axes, runs: Sequence[RunData], labels: Sequence[str],
     series: Callable[[RunData], list[tuple[Floats, Floats]]], after: float | None,
 ) -> None:  # fmt: skip
@@ -102,7 +102,7 @@ def _draw_lines(
     xs: list[Floats] = []
     ys: list[Floats] = []
     for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        colour, dashes = _LINES[i % len(_LINES)]
+        colour, dashes = LINES[i % len(LINES)]
         parts = series(run)
         for j, (x, y) in enumerate(parts):
             style = (0, dashes) if dashes else "-"

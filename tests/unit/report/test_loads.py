@@ -5,11 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from elasticml.report.compare_plot import gap_comparison, loads_comparison
 from elasticml.report.decisions import decided_by_round, decisions
 from elasticml.report.gap_plot import gap_picture
 from elasticml.report.html import write_report
 from elasticml.report.load_plot import colours_of, loads_picture
 from elasticml.report.loads import make_loads, relative
+from elasticml.report.overlay import write_overlay
 from elasticml.report.run import read_run
 from elasticml.report.series import membership_marks
 from elasticml.report.style import styled
@@ -155,3 +157,27 @@ def test_the_page_has_decisions_with_their_reasons(tmp_path):
         "members.png",
         "objective.png",
     ]
+
+
+def test_runs_compared_show_their_gaps_and_their_loads_below_each_other(tmp_path):
+    twins = [fabricate_cocoa(tmp_path / name) for name in ("without", "with")]
+    runs = [read_run(path) for path in twins]
+    gaps = styled(gap_comparison, runs, ["without", "with"])
+    assert [ax.get_yscale() for ax in gaps.figure.axes] == ["log", "log"]
+    loads = styled(loads_comparison, runs, ["without", "with"])
+    titles = [ax.get_title(loc="left") for ax in loads.figure.axes if ax.get_title(loc="left")]
+    assert titles == [
+        "without: time computing",
+        "without: examples",
+        "with: time computing",
+        "with: examples",
+    ]
+    page = write_overlay(twins, ["without", "with"], tmp_path / "both.html").read_text()
+    assert "Certified gap" in page
+    assert "How evenly members were loaded" in page
+
+
+def test_runs_without_gap_and_policies_are_compared_without_those_pictures(tmp_path):
+    runs = [read_run(fabricate_run(tmp_path / "plain", rounds=5, at=1, back=2))]
+    assert styled(gap_comparison, runs, ["plain"]) is None
+    assert styled(loads_comparison, runs, ["plain"]) is None
