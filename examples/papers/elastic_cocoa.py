@@ -77,7 +77,7 @@ def plans(budget: Budget) -> dict[str, dict[str, Plan]]:
         rounds_max=1_000_000,
         gap=min(GAPS),
     )
-    ours = replace(base, algorithm=OURS, partitions=None, chunks=512, holders=2)
+    ours = replace(base, algorithm=OURS, partitions=None, chunks=256, holders=2)
     found: dict[str, dict[str, Plan]] = {"paper": {}, "ours": {}}
     for k in budget.members:
         found["paper"][f"K={k}"] = replace(base, members=k)

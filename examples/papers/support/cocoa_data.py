@@ -85,11 +85,10 @@ def kdd(step: int = KDD_STEP) -> tuple[Any, NDArray[Any]]:
 
 
 def tiny() -> tuple[Any, NDArray[Any]]:
-    """600 seeded points of two classes that overlap, 8 features, for a quick look."""
+    """1,600 seeded points of two classes that overlap a little, 12 features, for a quick look."""
     rng = np.random.default_rng(5)
-    X = rng.standard_normal((600, 8))
-    y = np.sign(X @ rng.standard_normal(8) + rng.standard_normal(600))
-    return standardised(X), y
+    X = rng.standard_normal((1600, 12)) / np.sqrt(12)
+    return X, np.sign(X @ rng.standard_normal(12) + 0.1 * rng.standard_normal(1600))
 
 
 def standardised(X: NDArray[Any]) -> NDArray[Any]:

@@ -1,0 +1,99 @@
+"""The CoCoA papers' figures and tables as anyone draws them, on tiny data and in virtual time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = ROOT / "examples" / "papers"
+WAIT_S = 300
+
+
+def drawn(script: str, out: Path) -> tuple[str, dict[str, Any]]:
+    """Run a study's quick form; return what it prints and its figures."""
+    done = subprocess.run(
+        [sys.executable, STUDIES / script, "--quick", "--out", out],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (out / "tables.md").read_text() in done.stdout
+    return done.stdout, json.loads((out / "figures.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def elastic(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
+    """The elastic-CoCoA study."""
+    out = tmp_path_factory.mktemp("elastic-cocoa")
+    return *drawn("elastic_cocoa.py", out), out
+
+
+@pytest.fixture(scope="module")
+def chicle(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
+    """The uni-task study."""
+    out = tmp_path_factory.mktemp("chicle")
+    return *drawn("chicle.py", out), out
+
+
+def rounds(figures: dict[str, Any], rule: str, setting: str, gap: str) -> float:
+    return float(figures["tiny"][rule][setting]["rounds"][gap]["value"])
+
+
+def test_more_members_need_more_rounds_and_dealing_anew_fewer(elastic) -> None:
+    _, figures, _ = elastic
+    fixed = [rounds(figures, "paper", f"K={k}", "1e-4") for k in (1, 4, 16)]
+    ours = [rounds(figures, "ours", f"K={k}", "1e-4") for k in (4, 16)]
+    assert fixed == sorted(fixed)
+    assert fixed[0] < 0.6 * fixed[1]
+    assert all(mine < theirs for mine, theirs in zip(ours, fixed[1:], strict=True))
+
+
+def test_giving_members_back_saves_container_time(elastic) -> None:
+    _, figures, _ = elastic
+    paper = figures["tiny"]["paper"]
+    cost = {s: paper[s]["member_units"]["1e-4"] for s in ("16-4-1", "K=16")}
+    assert cost["16-4-1"]["reached"]
+    assert cost["16-4-1"]["value"] < 0.5 * cost["K=16"]["value"]
+
+
+def test_the_elastic_study_draws_its_tables_and_pictures(elastic) -> None:
+    told, _, out = elastic
+    assert told.count("Table 2, 16-4-1") == 4
+    assert told.count("Table 2, 16-4-2") == 4
+    names = {f"figure-{k}-{rule}.{kind}" for k in (1, 3) for rule in ("paper", "ours")
+             for kind in ("png", "svg")}  # fmt: skip
+    assert names <= {path.name for path in out.iterdir()}
+
+
+def test_uni_tasks_need_no_more_time_than_micro_tasks(chicle) -> None:
+    _, figures, _ = chicle
+    for experiment in ("scale-in", "scale-out", "mixed"):
+        lines = figures["lines"][experiment]["tiny"]["seconds"]
+        at = {
+            setting: next((t for t, gap in line if gap <= 1e-3), float("inf"))
+            for setting, line in lines.items()
+        }
+        assert at["uni-tasks"] <= 1.1 * min(at.values()), experiment
+
+
+def test_balanced_members_come_to_the_projected_round_time(chicle) -> None:
+    _, figures, _ = chicle
+    # 512 chunks of 3 or 4 examples each on 16 members: one is 3 % of a fast member's share.
+    assert figures["units"]["tiny"] == pytest.approx(1.2, rel=0.06)
+
+
+def test_the_uni_task_study_draws_its_tables_and_pictures(chicle) -> None:
+    told, _, out = chicle
+    for title in ("Figure 1", "Figures 4 and 9", "Figures 5 and 10", "Figures 6 and 11"):
+        assert title in told
+    drawn_ = {path.name.partition(".")[0] for path in out.iterdir()}
+    assert {"figure-4a-scale-in", "figure-5-mixed", "figure-6-tiny"} <= drawn_
