@@ -25,9 +25,8 @@ def gap_comparison(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | 
     series = (_gaps_by_round, _gaps_by_time)
     for i, words in enumerate(("round", "time")):
         ax = figure.add_axes((0.05 + 0.495 * i, 0.125, 0.315, 0.77))
-        draw_lines(ax, runs, labels, series[i], None)
+        draw_lines(ax, runs, labels, series[i], 0.0)  # from the first gap on, nothing cut off
         log_ticks(ax)
-        ax.autoscale(axis="y")
         ax.set_title(f"Certified gap by {words}")
         ax.set_xlabel("seconds since the job started" if i else "round")
         if not i:

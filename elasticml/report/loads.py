@@ -52,11 +52,15 @@ def make_loads(records: Sequence[Record]) -> Loads | None:
     rows: dict[float, dict[int, float]] = {}
     moved: dict[float, float] = {}
     now: dict[int, float] = {}
+    has_begun = False
     for record, number in zip(records, rounds_of(records), strict=True):
         if math.isnan(number):
             continue
         match record["event"]:
             case "RoundStarted":
+                if not has_begun:
+                    moved.clear()  # dealing the data before the first round is loading
+                has_begun = True
                 told = record.get("rows")
                 now = _by_slot(told) if isinstance(told, dict) else now
             case "ExchangeEnded":

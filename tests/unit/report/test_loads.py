@@ -55,6 +55,11 @@ def test_exchanges_of_one_round_are_one_load():
     assert not loads.has_rows
 
 
+def test_chunks_that_move_while_the_data_are_dealt_are_no_moves():
+    told = [{"t": 0.5, "event": "ChunksMoved", "round": 0, "chunks": 9}, *records()[5:]]
+    assert make_loads(told).moved[0] == 0.0
+
+
 def test_a_story_without_work_has_no_loads():
     assert make_loads([{"t": 0.0, "event": "RoundStarted", "round": 0, "rows": {"0": 3}}]) is None
 
@@ -164,6 +169,8 @@ def test_runs_compared_show_their_gaps_and_their_loads_below_each_other(tmp_path
     runs = [read_run(path) for path in twins]
     gaps = styled(gap_comparison, runs, ["without", "with"])
     assert [ax.get_yscale() for ax in gaps.figure.axes] == ["log", "log"]
+    assert all(ax.get_ylim()[1] > 1.0 for ax in gaps.figure.axes)  # the first gap is in sight
+    assert not any("begins at" in t.get_text() for ax in gaps.figure.axes for t in ax.texts)
     loads = styled(loads_comparison, runs, ["without", "with"])
     titles = [ax.get_title(loc="left") for ax in loads.figure.axes if ax.get_title(loc="left")]
     assert titles == [
