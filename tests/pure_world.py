@@ -74,6 +74,8 @@ class PureWorld:
         self.workers: dict[str, Worker] = {}
         self.queues: dict[Key, deque[Callable[[], None]]] = {}
         self.story: list[cmd.Record] = []
+        #: Everything that the driver has ordered members to do.
+        self.orders: list[cmd.Order] = []
         self.ended: cmd.EndJob | None = None
         self.arrays: dict[int, Sums] = {}
         self.computations: Counter[tuple[MemberId, int]] = Counter()
@@ -293,6 +295,7 @@ class PureWorld:
                 life = self._known.pop(command.member, None)
                 self._down(life, lambda: life.obey(command))
             case cmd.Order():
+                self.orders.append(command)
                 life = self._known.get(command.member)
                 self._down(life, lambda: life.obey(command))
             case cmd.ForwardModel():

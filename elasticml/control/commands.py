@@ -195,7 +195,7 @@ class Rewire(Order):
     parent_address: str
     children: tuple[MemberId, ...]
     done: ExchangeId
-    #: The member had no place in the last tree: nobody there knows it any more, not even its parent.
+    #: The member had no place in the last tree: nobody there knows it, not even its parent.
     is_new: bool = False
 
 

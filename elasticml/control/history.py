@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from elasticml.control.policy import Progress
 from elasticml.control.state import JobState
@@ -12,6 +12,30 @@ from elasticml.terms import ExchangeId, MemberId
 
 #: Rounds of which a member's compute times are kept.
 ROUNDS_KEPT = 8
+
+
+class Finished(Sequence[Progress]):
+    """The first so many rounds of a list that grows at its end only."""
+
+    def __init__(self, rounds: list[Progress]) -> None:
+        self._rounds = rounds
+        self._n = len(rounds)
+
+    def __len__(self) -> int:
+        """Count the rounds."""
+        return self._n
+
+    @overload
+    def __getitem__(self, k: int) -> Progress: ...
+
+    @overload
+    def __getitem__(self, k: slice) -> Sequence[Progress]: ...
+
+    def __getitem__(self, k: int | slice) -> Progress | Sequence[Progress]:
+        """Return one round, or some of them."""
+        if isinstance(k, slice):
+            return [self._rounds[i] for i in range(*k.indices(self._n))]
+        return self._rounds[range(self._n)[k]]
 
 
 class History:
@@ -27,8 +51,8 @@ class History:
 
     @property
     def progress(self) -> Sequence[Progress]:
-        """Finished rounds, oldest first; not to be changed."""
-        return self._progress
+        """Finished rounds, oldest first."""
+        return Finished(self._progress)
 
     def computed(self, exchange: ExchangeId, seconds: Mapping[MemberId, float]) -> None:
         """Enter what members say with their partials of an exchange."""

@@ -57,6 +57,8 @@ class Ledger:
         self._owner: dict[ChunkId, MemberId] = {}
         self._rows: dict[MemberId, int] = {}
         self._held_bytes: dict[MemberId, int] = {}
+        #: Copies of chunks that nobody has entered yet.
+        self._early: dict[ChunkId, set[MemberId]] = {}
         self._next_group = 1
         self._reported: tuple[GroupId, frozenset[ChunkId]] | None = None
 
@@ -69,14 +71,17 @@ class Ledger:
                 raise LocalProtocolError(f"chunk {chunk.id} entered twice, now from {member}")
             self.info[chunk.id] = chunk
             self.holders[chunk.id] = set()
-            self.hold(member, [chunk.id])
+            for holder in sorted({member} | self._early.pop(chunk.id, set())):
+                self.hold(holder, [chunk.id])
             self._own(chunk.id, member)
             self.total_rows += chunk.rows
 
     def hold(self, member: MemberId, chunks: Iterable[ChunkId]) -> None:
-        """Enter copies that a member has; unknown chunks are of another job and are skipped."""
+        """Enter copies that a member has; those of chunks not known yet count once they are."""
         for chunk in chunks:
-            if chunk in self.info and member not in self.holders[chunk]:
+            if chunk not in self.info:
+                self._early.setdefault(chunk, set()).add(member)
+            elif member not in self.holders[chunk]:
                 self.changes += 1
                 self.holders[chunk].add(member)
                 self.held.setdefault(member, set()).add(chunk)
@@ -152,6 +157,8 @@ class Ledger:
             del self._owner[chunk]
         for chunk in self.held.pop(member, ()):
             self.holders[chunk].discard(member)
+        for members in self._early.values():
+            members.discard(member)
         self._held_bytes.pop(member, None)
         self._rows.pop(member, None)
         if chunks:

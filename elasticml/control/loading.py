@@ -45,8 +45,10 @@ class Loading:
         ]
 
     def read(self, event: BlockRead) -> list[Command]:
-        """Enter a block's chunks; a second report, of a member given up too early, is dropped."""
+        """Enter a block's chunks; a second report, of a member given up too early, is of copies."""
         if self.pending.get(event.block) != event.member:
+            if not self.survey and event.member in self.state.membership.members:
+                self.state.ledger.hold(event.member, [c.id for c in event.chunks])
             return []
         del self.pending[event.block]
         if not self.survey:

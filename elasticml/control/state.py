@@ -81,20 +81,28 @@ class JobState:
         )
         commands: list[Command] = []
         below = children(self.parents)
+        for member in sorted(former.keys() - self.parents.keys()):
+            if member in self.membership.members:
+                commands += self._own(member)  # it owns nothing any more, and shall know it
         for member in sorted(self.parents):
-            version = self.ledger.versions.get(member, 0)
-            if self.told.get(member) != version:
-                self.told[member] = version
-                commands.append(
-                    Own(
-                        cause=self.cause,
-                        member=member,
-                        generation=self.generation,
-                        chunks=self.ledger.chunks_of(member),
-                    )
-                )
+            commands += self._own(member)
             commands.append(self.rewire(member, below.get(member, []), member not in former))
         return commands + self.rewire_root(below[None])
+
+    def _own(self, member: MemberId) -> list[Command]:
+        """Tell a member what it owns, where that has changed since it was told."""
+        version = self.ledger.versions.get(member, 0)
+        if self.told.get(member) == version:
+            return []
+        self.told[member] = version
+        return [
+            Own(
+                cause=self.cause,
+                member=member,
+                generation=self.generation,
+                chunks=self.ledger.chunks_of(member),
+            )
+        ]
 
     def rewire(self, member: MemberId, below: list[MemberId], is_new: bool = False) -> Order:
         """Make the order that tells a member its place in the present tree."""

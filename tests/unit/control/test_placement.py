@@ -7,7 +7,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elasticml.control.placement import contiguous, fitting, to_emptiest, to_newcomers
+from elasticml.control.placement import (
+    contiguous,
+    fitting,
+    scattered,
+    to_emptiest,
+    to_newcomers,
+)
 from elasticml.terms import ChunkId, ChunkInfo, MemberId
 
 ROWS = st.lists(st.integers(0, 50), max_size=40)
@@ -40,7 +46,8 @@ def test_chunks_go_to_whoever_has_the_fewest_examples(rows, had):
     assert sorted(given_to) == [c.id for c in chunks(rows)]
     after = Counter(before)
     for chunk in chunks(rows):
-        after[given_to[chunk.id]] += chunk.rows
+        # One without examples counts as one.
+        after[given_to[chunk.id]] += max(chunk.rows, 1)
     lowest = min(after.values())
     # Nobody who was given something could have been spared it by a fair hand.
     assert all(after[m] - max([*rows, 1]) <= lowest for m in set(given_to.values()))
@@ -93,3 +100,50 @@ def test_what_fits_a_notice_has_the_most_examples_for_its_bytes():
     assert fitting([small, dense, large], 1.0, 150.0) == [dense, small]
     assert fitting([small, dense, large], 0.0, 150.0) == []
     assert fitting([small, dense, large], -3.0, 150.0) == []
+
+
+def test_chunks_with_a_copy_go_to_its_emptiest_holder():
+    a, b, c = members(3)
+    first, second, third = chunks([10, 10, 10])
+    holders = {first.id: {a, b}, second.id: {a, b}}
+    given_to = to_emptiest([first, second, third], {a: 0, b: 5, c: 0}, holders)
+    assert given_to == {first.id: a, second.id: b, third.id: c}
+
+
+def test_chunks_with_a_copy_fit_whatever_time_is_left():
+    first, second = chunks([10, 10])
+    assert fitting([first, second], 0.5, 0.0, {second.id}) == [second]
+    assert fitting([first, second], 0.0, 1e9, {second.id}) == []
+
+
+@given(ROWS, st.integers(1, 8), st.integers(0, 5))
+def test_chunks_at_random_make_shares_as_even_as_stretches_of_the_file(rows, n, seed):
+    dealt = scattered(chunks(rows), members(n), seed)
+    assert dealt == scattered(list(reversed(chunks(rows))), members(n), seed)
+    per_member = Counter({m: 0 for m in members(n)})
+    for chunk in chunks(rows):
+        per_member[dealt[chunk.id]] += chunk.rows
+    assert all(abs(k - sum(rows) / n) <= max(rows, default=0) for k in per_member.values())
+
+
+def test_chunks_at_random_are_elsewhere_with_another_seed():
+    made = chunks([1] * 40)
+    assert scattered(made, members(4), 1) != scattered(made, members(4), 2)
+
+
+def test_partitions_are_random_parts_that_members_have_whole():
+    made = chunks([1] * 40)
+    apart = scattered(made, members(8), 3)
+    joined = scattered(made, members(4), 3, partitions=8)
+    assert joined == {c: members(4)[m.slot // 2] for c, m in apart.items()}
+
+
+def test_newcomers_get_what_they_hold_first_and_the_rest_at_random():
+    a, new = members(2)
+    made = chunks([1] * 8)
+    held = {made[2].id, made[5].id}
+    moves = to_newcomers({a: made}, [new], (7,), {new: held})
+    assert len(moves) == 4
+    assert held <= moves.keys()
+    drawn = {frozenset(to_newcomers({a: made}, [new], (seed,))) for seed in range(20)}
+    assert len(drawn) > 10
