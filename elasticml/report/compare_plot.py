@@ -16,6 +16,9 @@ from elasticml.report.style import Picture, log_ticks, new_figure, whole_ticks
 
 Floats = NDArray[np.float64]
 
+#: Policies that every job has: what they decide follows from who comes and goes.
+_ALWAYS = ("whole_group", "reload", "elastic_scaling", "replicas")
+
 
 def gap_comparison(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | None:
     """Draw the runs' certified gaps by round and by time; None where no run has any."""
@@ -43,11 +46,15 @@ def gap_comparison(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | 
 
 
 def loads_comparison(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | None:
-    """Draw the runs' loads below each other; None where policies decided nothing in any of them.
+    """Draw the runs' loads below each other; None where nobody asked for a policy that decided.
 
     Source: the uni-task paper, Figure 6: task times without balancing, with it, and the workload.
     """
-    decided = any(r["event"] == "PolicyDecided" for run in runs for r in run.records)
+    decided = any(
+        r["event"] == "PolicyDecided" and r.get("policy") not in _ALWAYS
+        for run in runs
+        for r in run.records
+    )
     found = [(label, make_loads(run.records)) for run, label in zip(runs, labels, strict=True)]
     known = [(label, loads) for label, loads in found if loads and len(loads.rounds) > 1]
     if not decided or not known:
