@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from elasticml.report.style import (
     COLOURS,
@@ -65,7 +66,7 @@ def gap_figure(
     def draw() -> dict[str, bytes]:
         columns = min(3, len(panels))
         n_rows = -(-len(panels) // columns)
-        figure = new_figure(3.9 * columns + 0.4, 2.9 * n_rows + 0.8)
+        figure = new_figure(max(7.5, 3.9 * columns + 0.4), 2.9 * n_rows + 0.8)
         axes = figure.subplots(n_rows, columns, squeeze=False).ravel()
         for ax in axes[len(panels) :]:
             ax.set_visible(False)
@@ -74,6 +75,8 @@ def gap_figure(
             ax.set_title(name)
             if x_log:
                 ax.set_xscale("log")
+                ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_xlabel(x_label)
         axes[0].set_ylabel("duality gap")
         handles, labels = axes[0].get_legend_handles_labels()
@@ -99,6 +102,9 @@ def _panel(
         for at, gap, members in marks.get(label, ()):
             ax.plot([at], [gap], _MARKS.get(members, "s"), color=colour, ms=5, mec="black", mew=0.5)
     ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def scale_marks(curve: Curve, *, rounds: bool = False) -> list[tuple[float, float, int]]:
