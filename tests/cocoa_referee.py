@@ -139,9 +139,8 @@ class Referee:
         if operation == "certify":
             self.duals.append(self.dual(self.alpha(world, took_part)))
             self.primals.append(self.primal(asked.exchange.model["sent"]))
-            if outcome.opened is None:
-                states = {c.id: c.state["alpha"] for m in took_part for c in world.chunks[m]}
-                self.kept[int(outcome.exchange)] = {c: a.copy() for c, a in states.items()}
+            states = {c.id: c.state["alpha"] for m in took_part for c in world.chunks[m]}
+            self.kept[int(outcome.exchange)] = {c: a.copy() for c, a in states.items()}
         elif float(outcome.arrays["unset"]) == 0.0 and outcome.opened is None:
             v = asked.exchange.model["v"]
             error = np.linalg.norm(self.image(self.alpha(world, took_part)) - v)

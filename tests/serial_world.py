@@ -58,6 +58,8 @@ class Return:
     nth: int = 0
     #: These members take over the chunks, in turn; none: those that vanished with them.
     onto: tuple[int, ...] = ()
+    #: Their chunks have the state that they had, as at a second holder.
+    with_state: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,9 +189,17 @@ class World:
         for group in list(self.groups)[: 1 if entry.oldest else None]:
             for member in sorted(self.groups.pop(group)):
                 self.solvers[member] = self._new_solver()
-                self.chunks[member] = [_fresh(chunk) for chunk in self.chunks[member]]
+                if not entry.with_state:
+                    self.chunks[member] = [_fresh(chunk) for chunk in self.chunks[member]]
                 for i, chunk in enumerate(list(self.chunks[member]) if entry.onto else ()):
                     self.move(chunk.id, member, entry.onto[i % len(entry.onto)])
+
+    def _revive(self) -> None:
+        """Have newcomers read everything again where nobody is left, as the driver does."""
+        self._reported = None
+        self.groups[GroupId(0)] = frozenset(self.open)
+        self.open = set()
+        self._readmit(Return(round=self.round))
 
     # --- chunks on the move -------------------------------------------------------------------
 
@@ -277,6 +287,9 @@ class World:
     def _once(self, exchange: Exchange) -> Outcome:
         phase = "correct" if exchange.phase == "correct" else exchange.operation
         due = self._due(phase)
+        awaited = any(isinstance(e, Return) and e.during is not None for e in self._pending)
+        if not self.present() and not awaited:
+            self._revive()
         self._exchange += 1
         id = ExchangeId(self._exchange)
         present = self.present()
@@ -332,8 +345,8 @@ class World:
         return outcome
 
     def _keep(self, member: int, arrays: Mapping[str, np.ndarray]) -> _Kept:
-        ids = tuple(chunk.id for chunk in self.chunks[member])
-        return _Kept(solver=self.solvers[member], chunks=ids, arrays=arrays)
+        chunks = tuple(chunk.id for chunk in self.chunks[member])
+        return _Kept(solver=self.solvers[member], chunks=chunks, arrays=arrays)
 
     def _anchor(self, missing: frozenset[int], id: ExchangeId) -> Anchor | None:
         if not self.has_anchors or not missing or not self._kept:

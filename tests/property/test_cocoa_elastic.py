@@ -1,0 +1,103 @@
+"""CoCoA under any schedule of losses, returns and moves, in any exchange, under any rule."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.cocoa_referee import Referee, world_of
+from tests.serial_world import Return, Vanish, World, deal
+
+MEMBERS = 5
+ROUNDS = 12
+L2 = 0.1
+RNG = np.random.default_rng(2)
+X = RNG.normal(size=(60, 3))
+SIGNAL = X @ [1.0, -1.0, 0.5] + RNG.normal(size=60)
+S = RNG.uniform(0.5, 2.0, 60)
+PARTS = {
+    loss: deal(
+        X, SIGNAL if loss == "squared" else np.sign(SIGNAL), MEMBERS, weights=S, chunk_rows=4
+    )
+    for loss in ("hinge", "squared_hinge", "logistic", "squared")
+}
+
+vanishes = st.builds(
+    Vanish,
+    round=st.integers(0, ROUNDS - 1),
+    members=st.sets(st.integers(0, MEMBERS - 1), min_size=1, max_size=3).map(tuple),
+    during=st.sampled_from(["pass", "certify"]),
+    nth=st.integers(0, 1),
+    counted=st.booleans(),
+)
+returns = st.builds(
+    Return,
+    round=st.integers(0, ROUNDS - 1),
+    oldest=st.booleans(),
+    with_state=st.booleans(),
+    during=st.sampled_from([None, None, "pass", "certify"]),
+)
+schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    schedules,
+    st.sampled_from(sorted(PARTS)),
+    st.sampled_from(["reload", "freeze", "stall"]),
+    st.booleans(),
+    st.sampled_from([1, 3, "auto"]),
+    st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+)
+@example(
+    [
+        Vanish(round=1, members=(0,), counted=True, during="pass"),
+        Vanish(round=1, members=(1,), during="certify"),
+        Return(round=3, during="certify"),
+    ],
+    "hinge",
+    "freeze",
+    True,
+    1,
+    0.0,
+)
+def test_models_and_certificates_are_right_whatever_happens(
+    schedule: list[Vanish | Return],
+    loss: str,
+    absent: str,
+    has_anchors: bool,
+    gap_every: int | str,
+    share: float,
+) -> None:
+    def between(world: World) -> None:
+        rng = np.random.default_rng(world.round)
+        present = world.present()
+        ids = [chunk.id for member in present for chunk in world.chunks[member]]
+        moved = [id for id in ids if rng.random() < share]
+        world.deal({id: int(rng.choice(present)) for id in moved})
+
+    # Everybody is back before the end, however often a group must be waited for.
+    back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
+    referee = Referee.of(PARTS[loss], loss, L2)
+    world = world_of(
+        referee,
+        PARTS[loss],
+        absent=absent,
+        reloads=absent == "reload",
+        schedule=[*schedule, *back],
+        has_anchors=has_anchors,
+        between=between,
+        gap_every=gap_every,
+    )
+    run = world.run(ROUNDS + 40)
+    assert max(referee.errors, default=0.0) <= 1e-10
+    referee.check_rows(run.rows)
+    duals = [row.extra["dual"] for row in run.rows if row.extra["dual"] is not None]
+    assert max(duals, default=0.0) <= min(referee.primals) + 1e-12
+    w = np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])[:3]
+    if run.model.objective is not None:
+        assert abs(run.model.objective - referee.primal(w)) <= 1e-9
+    if not world.groups and not world.open:
+        assert not run.model.gap_is_bound
+        assert run.model.gap <= 0.05
