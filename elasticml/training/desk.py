@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from elasticml.algorithms.base import Model
 from elasticml.algorithms.registry import algorithm
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.driver import Driver
+from elasticml.control.settings import Settings
 from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
 from elasticml.data.source import Source
 from elasticml.errors import DataError, ElasticmlError, error_to_dict
@@ -137,7 +139,7 @@ class Desk:
         if model is not None or self.journal.rows:
             row = final_row(model, rounds, members, machine.state.ledger.absent_rows())
             self.add_row(now_s, row, sent_bytes, waited=True)
-        converged = model is not None and model.converged
+        converged = model is not None and has_converged(model, machine.state.settings)
         ended = {
             "state": command.state,
             "reason": command.reason,
@@ -155,3 +157,13 @@ class Desk:
             facts=None if self.facts is None else self.facts.to_json(),
             members=members,
         )
+
+
+def has_converged(model: Model, settings: Settings) -> bool:
+    """Whether the trainer says so, or the model is where the job wanted it."""
+    gap, objective = settings.gap_target, settings.objective_target
+    return (
+        model.converged
+        or (gap is not None and model.gap is not None and model.gap <= gap)
+        or (objective is not None and model.objective is not None and model.objective <= objective)
+    )
