@@ -25,6 +25,10 @@ F64 = NDArray[np.float64]
 BUCKET: Final = 8
 #: Stored values that one compiled call may go through: some 10 ms.
 _VALUES_PER_CALL: Final = 8_000_000
+#: Stored values of an epoch from which a thread pays: about a millisecond.
+VALUES_PER_THREAD: Final = 1_000_000
+#: A row's margin moves by as little as this share of what the model's step allows.
+_TYPICAL_SHARE: Final = 1 / 8
 _MASK: Final = 2**64 - 1
 
 
@@ -42,6 +46,8 @@ class Update:
     visited: int
     #: Values read of these rows.
     stored: int
+    #: Parts that the rows were dealt into, one a thread.
+    partitions: int = 0
 
     def plus(self, dv: F64, sums: F64) -> Update:
         """Add one thread's change of the model and the sums of its visits."""
@@ -51,6 +57,7 @@ class Update:
             curvature=self.curvature + float(sums[1]),
             visited=self.visited + int(sums[2]),
             stored=self.stored + int(sums[3]),
+            partitions=self.partitions,
         )
 
 
@@ -68,13 +75,16 @@ class LocalSolver:
     intercept_scaling : float, optional
         Value of the constant column that belongs to the model's last coordinate; None for none.
     shrink : bool
-        Let rows whose dual variable did not change twice rest for up to 16 epochs. The rests are
-        finite: what is converged to does not change.
+        Let rows rest whose margin is so far from where their dual variable would leave its bound
+        that a few more steps of the model's last size cannot take it there. Rests are finite: what
+        is converged to does not change.
     grow : bool
         Let a member's very first pass, from nothing, count at each row as if the rows seen so far
         were all there are (and with ``damping`` 1). Its dual variables then belong to a model of
         the right size from the beginning, and the first pass does what otherwise takes three or
         four: see docs/performance.md. Members' first models are averaged, so that it is safe.
+    values_per_thread : int
+        Stored values below which a further thread would cost more than it brings.
     """
 
     def __init__(
@@ -86,6 +96,7 @@ class LocalSolver:
         intercept_scaling: float | None,
         shrink: bool = True,
         grow: bool = True,
+        values_per_thread: int = VALUES_PER_THREAD,
     ) -> None:
         if bucket is not None and bucket < 1:
             raise ValueError(f"bucket is {bucket}, wanted at least 1")
@@ -96,6 +107,9 @@ class LocalSolver:
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._shrink = shrink
         self._grow = grow
+        self._values_per_thread = values_per_thread
+        #: The model of the last pass; None before the first one.
+        self._last: F64 | None = None
         self._caches: Caches = {}
         self._pieces: tuple[Piece, ...] = ()
         self._table = np.zeros((0, tables.N_FIELDS), np.int64)
@@ -180,8 +194,16 @@ class LocalSolver:
         -------
         Update
         """
-        total = Update(dv=np.zeros(v.size), dual=0.0, curvature=0.0, visited=0, stored=0)
-        own = self._weight
+        reach = self._reach(v)
+        own, partitions = self._weight, self._partitions(parallel.n_threads)
+        total = Update(
+            dv=np.zeros(v.size),
+            dual=0.0,
+            curvature=0.0,
+            visited=0,
+            stored=0,
+            partitions=partitions if own > 0.0 else 0,
+        )
         if own <= 0.0:
             return total
         whole = max(1.0, damping * total_weight / own) if sigma is None else sigma
@@ -207,22 +229,43 @@ class LocalSolver:
                     factor = max(1.0, damped * total_weight / share)
                 else:
                     factor = sigma * own / share
-                return self._walk(part, start, factor, factor / l2_total, share if grows else 0.0)
+                grown = share if grows else 0.0
+                return self._walk(part, start, factor, factor / l2_total, reach, grown)
 
-            for dv, sums in parallel.map(work, _dealt(order, parallel.n_threads)):
+            for dv, sums in parallel.map(work, _dealt(order, partitions)):
                 total = total.plus(dv, sums)
         return total
+
+    def _partitions(self, n_threads: int) -> int:
+        """Return into how many parts an epoch is dealt: no more than pay."""
+        stored = self._stored_per_visit * self._visits.size
+        worth = n_threads if self._values_per_thread <= 0 else stored // self._values_per_thread
+        return int(max(1, min(n_threads, worth)))
+
+    def _reach(self, v: F64) -> float:
+        """Return for how many epochs a row rests per unit of room and of its length; 0: none."""
+        last, self._last = self._last, v.copy()
+        if not self._shrink or last is None or last.size != v.size:
+            return 0.0
+        moved = float(np.linalg.norm(v - last))
+        return 1.0 / (_TYPICAL_SHARE * moved) if moved > 0.0 else 0.0
 
     def _is_untouched(self, v: F64) -> bool:
         """Tell whether nothing has been computed yet; if so, no row rests any longer."""
         if v.any() or any(piece.alpha.any() for piece in self._pieces):
             return False
         for _, cached in self._caches.values():
-            cached.calm[:] = 0
+            cached.rest[:] = 0
         return True
 
     def _walk(
-        self, part: NDArray[np.int64], start: F64, factor: float, unit: float, share: float
+        self,
+        part: NDArray[np.int64],
+        start: F64,
+        factor: float,
+        unit: float,
+        reach: float,
+        share: float,
     ) -> tuple[F64, F64]:
         """Visit one thread's rows; return its change of the model and its sums."""
         r = start.astype(self._dtype)
@@ -242,7 +285,7 @@ class LocalSolver:
                 self._loss.curvature,
                 unit,
                 self._intercept,
-                self._shrink,
+                reach,
                 share,
                 r,
                 sums,

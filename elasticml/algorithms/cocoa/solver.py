@@ -156,7 +156,7 @@ class CocoaSolver:
             "dual": np.array(sums[0]),
             "curvature": np.array(sums[1]),
             "visited": np.array(float(update.visited)),
-            "partitions": np.array(float(parallel.n_threads if rows else 0)),
+            "partitions": np.array(float(update.partitions)),
             "unset": np.array(float(sum(chunk.n_rows for chunk in chunks) - rows)),
         }
 

@@ -27,7 +27,7 @@ TARGETS: Final = 6
 WEIGHTS: Final = 7
 ALPHA: Final = 8
 NORMS: Final = 9
-CALM: Final = 10
+REST: Final = 10
 N_FIELDS: Final = 11
 
 
@@ -46,12 +46,12 @@ class Piece:
 
 @dataclass(slots=True, eq=False)
 class Cached:
-    """What a solver keeps of a chunk between passes; a function of the chunk but for ``calm``."""
+    """What a solver keeps of a chunk between passes; a function of the chunk but for ``rest``."""
 
     #: (n_rows,) squared norms of the rows, without the intercept's constant.
     norms: NDArray[Any]
     #: (n_rows,) how long each row rests: see :mod:`elasticml.algorithms.cocoa.visits`.
-    calm: NDArray[np.uint8]
+    rest: NDArray[np.uint8]
 
 
 def address(array: NDArray[Any]) -> int:
@@ -75,7 +75,7 @@ def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: Cached
         0 if piece.weights is None else address(piece.weights),
         address(piece.alpha),
         address(cached.norms),
-        address(cached.calm),
+        address(cached.rest),
     )
 
 
@@ -144,7 +144,7 @@ def is_same(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
 
 def new_cached(n_rows: int, dtype: np.dtype[Any]) -> Cached:
     """Make empty caches for a chunk; its norms are computed by the kernel that also visits."""
-    return Cached(norms=np.zeros(n_rows, dtype), calm=np.zeros(n_rows, np.uint8))
+    return Cached(norms=np.zeros(n_rows, dtype), rest=np.zeros(n_rows, np.uint8))
 
 
 Caches = dict[ChunkId, tuple[str, Cached]]

@@ -8,6 +8,7 @@ random order costs no more than one from front to back.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -31,9 +32,8 @@ _I4: Final = np.empty(0, np.int32)
 _F8: Final = np.empty(0, np.float64)
 _U1: Final = np.empty(0, np.uint8)
 _LINE: Final = 64
-#: Bits of a ``calm`` byte that count the visits left out; the others count visits without change.
-_REST: Final = 31
-_CALM_MAX: Final = 5
+#: Most epochs that a row rests: finite, so that what is converged to does not change.
+_REST_MAX: Final = 64.0
 
 
 @kernel
@@ -118,10 +118,10 @@ def _extent(table: I64, visit: int, bucket: int, itemsize: int) -> Any:
     c, first = visit >> 32, visit & 0xFFFFFFFF
     kind, n_rows = table[c, 0], table[c, 1]
     stop = min(first + bucket, n_rows)
-    calm = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
-    while first < stop and (calm[np.uint64(first)] & _REST) != 0:
+    rest = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
+    while first < stop and rest[np.uint64(first)] != 0:
         first += 1
-    while stop > first and (calm[np.uint64(stop - 1)] & _REST) != 0:
+    while stop > first and rest[np.uint64(stop - 1)] != 0:
         stop -= 1
     if kind == 1 or kind == 2:
         indptr = carray(pointer(table[c, 3], _I4), (n_rows + 1,), np.int32)
@@ -146,7 +146,7 @@ def visit(
     quadratic: float,
     unit: float,
     intercept: float,
-    shrink: bool,
+    reach: float,
     share: float,
     r: Vector,
     sums: F64,
@@ -169,7 +169,8 @@ def visit(
         ``sigma' / (l2 S)``: what a row's multiple in ``r`` grows by with its dual variable.
     intercept : float
         Value of the constant column that the last coordinate of ``r`` belongs to; 0 for none.
-    shrink : bool
+    reach : float
+        Epochs that a row rests for a unit of ``room / |x|``, see :func:`_rest`; 0 for no rests.
     share : float
         Weight of all rows of these visits where this is the first pass of all, from nothing; else
         0. In a first pass ``r`` counts as if the rows seen so far were all there are: rows that
@@ -199,15 +200,15 @@ def visit(
         weights = carray(pointer(table[c, 7], _F8), (n_rows,), np.float64)
         alpha = carray(pointer(table[c, 8], _F8), (n_rows,), np.float64)
         norms = carray(pointer(table[c, 9], like), (n_rows,), like.dtype)
-        calm = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
+        rest = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
         for i in range(first, stop):
             for _ in range(lines):
                 prefetch(near)
                 prefetch(far)
                 near += near_step
                 far += far_step
-            if (calm[i] & _REST) != 0:
-                calm[i] -= np.uint8(1)
+            if rest[i] != 0:
+                rest[i] -= np.uint8(1)
                 continue
             at, count, values_at = rows.locate(
                 kind, i, width, at_indptr, at_indices, at_values, itemsize
@@ -218,14 +219,15 @@ def visit(
             seen += s
             swell = share / seen if share > 0.0 and seen > 0.0 else 1.0
             z = swell * fold * (z + intercept * float(r[last]))
-            q = swell * unit * s * (float(norms[i]) + intercept * intercept)
+            norm = float(norms[i]) + intercept * intercept
+            q = swell * unit * s * norm
             new = stepped(code, old, z, y, q) if s > 0.0 else old
             visited += 1
             stored += count
             if new == old:
-                calm[i] = _calmer(calm[i]) if shrink else np.uint8(0)
+                if reach > 0.0:
+                    rest[i] = _rest(code, old, z, reach, norm)
                 continue
-            calm[i] = 0
             alpha[i] = new
             dual += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
             curvature += 0.5 * quadratic * s * (new - old) * (new - old)
@@ -246,11 +248,16 @@ def _lines(nbytes: int, n_rows: int) -> Any:
 
 
 @kernel
-def _calmer(calm: Any) -> Any:
-    """Note one more visit without change: from the second on, the row rests 2, 4, 8, 16 epochs.
+def _rest(code: int, a: float, m: float, reach: float, norm: float) -> Any:
+    """Return how many epochs a row rests whose dual variable stayed at an end of its interval.
 
-    Rests are finite, so that what a pass converges to does not change.
+    The margin must change by ``room`` before the dual variable can leave; while the model moves as
+    far in an epoch as it did in the last one, each changes it by ``|x|`` times that at most, and
+    as a rule by much less.
     """
-    count = min((calm >> 5) + 1, _CALM_MAX)
-    rest = 0 if count < 2 else 1 << (count - 1)
-    return np.uint8((count << 5) | rest)
+    if code < 2:
+        return np.uint8(0)
+    room = m - 1.0 if a <= 0.0 else 1.0 - m if code == 4 else -m
+    if room <= 0.0 or (a > 0.0 and (a < 1.0 or code == 3)):
+        return np.uint8(0)
+    return np.uint8(min(room * reach / math.sqrt(norm + 1e-300), _REST_MAX))

@@ -77,7 +77,7 @@ class Problem:
         return sums / self.s.sum() + 0.5 * self.l2 * float(v @ v)
 
     def solver(self, **changed: Any) -> LocalSolver:
-        settings = {"bucket": None, "intercept_scaling": 0.5, **changed}
+        settings = {"bucket": None, "intercept_scaling": 0.5, "values_per_thread": 0, **changed}
         return LocalSolver(loss=self.loss, dtype=self.dtype, **settings)
 
     def run(self, solver: LocalSolver, v: np.ndarray, serial: int, **changed: Any) -> Update:

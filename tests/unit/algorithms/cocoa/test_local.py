@@ -82,6 +82,8 @@ def test_resting_rows_do_not_change_what_is_reached(loss: str) -> None:
     assert visited[1] == 800 * 230
     if loss == "hinge":
         assert visited[0] < 0.5 * visited[1]
+    if loss in ("logistic", "squared"):
+        assert visited[0] == visited[1]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -117,6 +119,17 @@ def test_the_dual_never_falls_with_safe_sigma(loss: str) -> None:
         v = v + p.run(solver, v, serial, parallel=InTurn(4)).dv
         duals.append(p.dual())
     assert np.diff(duals).min() >= -1e-13
+
+
+def test_small_data_are_not_dealt_to_many_threads() -> None:
+    p, zero = problem("dense", "hinge"), np.zeros(13)
+    stored = 12 * 230
+
+    def partitions(values_per_thread: int) -> int:
+        solver = p.solver(values_per_thread=values_per_thread)
+        return p.run(solver, zero, 0, parallel=InTurn(4)).partitions
+
+    assert [partitions(each) for each in (0, stored // 3, stored, 10 * stored)] == [4, 3, 1, 1]
 
 
 def test_a_fixed_sigma_takes_the_place_of_the_damped_one() -> None:
