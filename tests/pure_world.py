@@ -18,7 +18,7 @@ from elasticml.control import events as ev
 from elasticml.control.driver import Driver
 from elasticml.control.policy import Policy
 from elasticml.control.settings import Settings
-from elasticml.policies.defaults import with_defaults
+from elasticml.policies.registry import make_policies
 from elasticml.terms import ChunkId, MemberId
 from tests.pure_member import Life, Sums, Worker, chunks_of_block
 
@@ -63,9 +63,8 @@ class PureWorld:
         limit_bytes: int | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
-        self.driver = Driver(
-            settings, with_defaults(settings.absent, policies, holders=settings.holders)
-        )
+        always = make_policies([], absent=settings.absent, holders=settings.holders or 2)
+        self.driver = Driver(settings, [*always, *policies])
         self.settings = settings
         self.chunks = {
             c.id: c for block in range(settings.n_blocks) for c in chunks_of_block(block)

@@ -74,12 +74,12 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
         start_members=(record.get("members") or {}).get("start", 1),
         members_min=(record.get("members") or {}).get("min") or 1,
         partitions=record.get("partitions"),
-        placement=record.get("placement") or "contiguous",
+        placement=_placement(record.get("placement"), str(algorithm.get("name"))),
         seed=int(record.get("seed") or 0),
         holders=_holders(record.get("holders"), str(algorithm.get("name"))),
         n_blocks=n_blocks,
         needs_survey=needs_survey,
-        absent=record.get("absent", "taylor"),
+        absent=_absent(record.get("absent", "taylor"), str(algorithm.get("name"))),
         topology=collective.get("topology", "auto"),
         fan_out=collective.get("fan_out", 2),
         cached_anchors=algorithm.get("anchor", "cached") == "cached",
@@ -91,6 +91,18 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
         deadline_s_min=float(collective.get("deadline", 10.0)),
         stuck_factor=float(collective.get("stuck_factor", 5.0)),
     )
+
+
+def _placement(wanted: Any, algorithm: str) -> Literal["contiguous", "random"]:
+    """Settle "auto": partitions by the file's order are the worst there are for CoCoA."""
+    if wanted in ("contiguous", "random"):
+        return wanted  # type: ignore[no-any-return]
+    return "random" if algorithm == "cocoa" else "contiguous"
+
+
+def _absent(wanted: str, algorithm: str) -> str:
+    """Settle "auto" for CoCoA: what vanished is taken over by whoever has it, or read again."""
+    return "reload" if wanted == "auto" and algorithm == "cocoa" else wanted
 
 
 def _holders(wanted: Any, algorithm: str) -> int | None:

@@ -87,6 +87,34 @@ def test_reloaded_chunks_are_all_in_place_before_the_exchange_is_repeated():
     assert {got.deliver.absent_examples for got in made.delivered} == {0}
 
 
+def test_straggler_is_given_up_for_the_round_and_comes_back_with_what_it_holds():
+    made = world(3, holders=2, absent="reload", rounds_max=9)
+    ledger = made.driver.state.ledger
+    until(
+        made,
+        lambda: (
+            made.driver.exchanging.running is not None
+            and {len(h) for h in ledger.holders.values()} == {2}
+        ),
+    )
+    straggler = made.life(sorted(made.workers)[1])
+    held = set(straggler.worker.held)
+    straggler.worker.is_stopped = True
+    made.settle()
+    made.tick(11.0)
+    made.tick(3.0)
+    (lost,) = [r for r in made.story if r.event == "MemberLost"]
+    assert (lost.fields["member"], lost.fields["reason"]) == (str(straggler.me), "deadline")
+    straggler.worker.is_stopped = False
+    returned = MemberId(straggler.me.slot, 2)
+    until(made, lambda: returned in made.driver.state.membership.members)
+    assert held == ledger.held[returned]
+    made.run(lambda k: 0)
+    (back,) = [r for r in made.story if r.event == "GroupReadmitted"]
+    assert back.fields["why"] == "copies"
+    assert {got.deliver.absent_examples for got in made.delivered} == {0}
+
+
 @pytest.mark.parametrize(("gives_all", "stage"), [(False, "active"), (True, "spare")])
 def test_member_whose_notice_is_void_works_on_or_gets_chunks_anew(gives_all, stage):
     made = world(3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elasticml.control import events as ev
@@ -105,6 +107,18 @@ def test_computation_far_beyond_the_median_is_stuck(exchanging):
     for member, stage in ((A, "computing"), (B, "waiting-for-children"), (C, "sent")):
         answer(exchanging, member, stage)
     assert exchanging.ticked(DEADLINE_S + STATUS_S) == ([], [A])
+
+
+def test_who_wants_stragglers_given_up_soon_has_them_given_up_soon(exchanging):
+    exchanging.state.settings = replace(
+        exchanging.state.settings, deadline_s_min=0.5, stuck_factor=2.0
+    )
+    exchange(exchanging, seconds=1.0)
+    exchanging.start(request(), 10.0)
+    assert asked(exchanging.ticked(12.0)[0]) == [A, B, C]
+    for member, stage in ((A, "computing"), (B, "waiting-for-children"), (C, "sent")):
+        answer(exchanging, member, stage)
+    assert exchanging.ticked(12.5) == ([], [A])
 
 
 def test_whoever_answered_gets_another_term_and_is_asked_again(exchanging):

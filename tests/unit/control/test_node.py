@@ -241,6 +241,17 @@ def test_orphan_sends_its_kept_sum_to_its_new_parent_without_computing():
     assert first == [sent(PARENT, A.bit | ME.bit, [100], "(5+0)")]
 
 
+def test_member_that_comes_back_into_the_tree_reports_to_the_same_parent_again():
+    # It was without chunks for a round: its parent had struck it off, and waited for it for ever.
+    node = member()
+    commands = node.rewire(Generation(3), PARENT, "there", [], ExchangeId(0), is_new=True)
+    assert commands == [
+        Detach(peer=PARENT),
+        Attach(parent=PARENT, address="there", generation=Generation(3), has_model=ExchangeId(0)),
+    ]
+    assert place(node, 4) == []
+
+
 def test_orphan_does_not_send_again_what_the_root_has_closed():
     node = member()
     node.begin(ExchangeId(1), keep=False)

@@ -9,7 +9,7 @@ from elasticml.control.events import FaultPerformed
 from elasticml.control.rounds import PACE_S_MIN, Rounds
 from elasticml.control.settings import PlannedFault, Settings, settings_from_record
 from elasticml.control.state import JobState
-from elasticml.terms import MemberId
+from elasticml.terms import ChunkId, ChunkInfo, MemberId
 
 
 def rounds(n_members: int = 4, **settings) -> Rounds:
@@ -37,6 +37,25 @@ def test_row_gets_the_columns_that_only_the_driver_knows():
     assert book.state.round == 1
 
 
+def test_gap_that_was_taken_at_the_end_of_a_round_stands_in_the_next_ones_row():
+    book = rounds()
+    book.finish({"gap": 3.0, "gap_is_bound": False, "next_gap": 2.0, "next_gap_is_bound": True}, 1)
+    second = book.finish({"gap": None, "gap_is_bound": False}, 2.0)[0].fields
+    assert (second["gap"], second["gap_is_bound"]) == (2.0, True)
+    third = book.finish({"gap": None, "gap_is_bound": False, "next_gap": 1.0}, 3.0)[0].fields
+    assert third["gap"] is None
+    assert not {"next_gap", "next_gap_is_bound"} & third.keys()
+    fourth = book.finish({"gap": 0.5, "gap_is_bound": False}, 4.0)[0].fields
+    assert fourth["gap"] == 0.5
+
+
+def test_idle_round_has_the_gap_of_the_model_that_waits():
+    book = rounds()
+    book.finish({"gap": 3.0, "next_gap": 2.0, "next_gap_is_bound": True}, 1.0)
+    idle = book.finish(book.last_row, 2.0, idle=True)[0].fields
+    assert (idle["gap"], idle["gap_is_bound"]) == (2.0, True)
+
+
 @pytest.mark.parametrize(
     ("settings", "row", "now_s", "reason"),
     [
@@ -49,6 +68,9 @@ def test_row_gets_the_columns_that_only_the_driver_knows():
         ({"objective_target": 0.1}, {"objective": None, "objective_kind": "exact"}, 0, None),
         ({"gap_target": 1e-3}, {"gap": 1e-4}, 0.0, "gap <= 0.001"),
         ({"gap_target": 1e-3}, {"gap": None}, 0.0, None),
+        ({"gap_target": 1e-3}, {"gap": 1.0, "next_gap": 1e-4}, 0.0, "gap <= 0.001"),
+        ({"gap_target": 1e-3}, {"gap": 1e-4, "next_gap": 1.0}, 0.0, None),
+        ({"gap_target": 1}, {"next_gap": 0.5, "next_gap_is_bound": True}, 0.0, "gap <= 1"),
     ],
 )
 def test_reason_to_stop(settings, row, now_s, reason):
@@ -185,3 +207,36 @@ def test_faults_are_read_from_the_job_record_in_the_order_of_their_rounds():
         ),
         PlannedFault(round=9, kind="return", count=2),
     )
+
+
+def test_what_is_left_to_the_driver_goes_by_the_algorithm():
+    def read(name, **record):
+        made = settings_from_record({"algorithm": {"name": name}, **record}, 1, False)
+        return made.placement, made.absent, made.holders
+
+    assert read("cocoa", absent="auto", placement="auto") == ("random", "reload", None)
+    assert read("cocoa", absent="freeze", placement="contiguous", holders=1) == (
+        "contiguous",
+        "freeze",
+        1,
+    )
+    assert read("batch_gradient", absent="auto", holders="auto") == ("contiguous", "auto", 1)
+    assert read("batch_gradient", absent="taylor", holders=2) == ("contiguous", "taylor", 2)
+
+
+@pytest.mark.parametrize(("limits", "holders"), [((None, 10), 2), ((100, 99), 1), ((100, 100), 2)])
+def test_bodies_have_two_holders_where_they_fit_twice(limits, holders):
+    state = JobState(settings=Settings(holders=None))
+    for slot, limit in enumerate(limits):
+        state.membership.admit(
+            address=f"w{slot}",
+            host="h",
+            pid=slot,
+            threads=1,
+            slot=None,
+            now_s=0.0,
+            limit_bytes=limit,
+        )
+    state.ledger.add(MemberId(0, 1), [ChunkInfo(id=ChunkId("s", 0, 0), rows=1, nbytes=100)])
+    state.settle_holders()
+    assert state.holders == holders
