@@ -226,6 +226,11 @@ def covtype() -> Iterator[Finding]:
 # --- 6, 7: the elastic policy ------------------------------------------------------------------
 
 
+def rival(members: int) -> Plan:
+    """Plan a static run for as long as it takes to tell that it is no rival."""
+    return fixed(members, partitions=16, gap=1e-6, placement="contiguous", units_max=25.0)
+
+
 def elastic() -> Iterator[Finding]:
     """Item 6."""
     knee = {"name": "knee", "to": [4, 1], "layout": "partitions"}
@@ -234,12 +239,7 @@ def elastic() -> Iterator[Finding]:
         runs = curves(name, scaled)
         for gap, least, rivals in ((1e-5, 1.5, (2, 4, 8, 16)), (1e-6, 0.8, (1,))):
             cost = cost_of(runs, gap)
-            static = {
-                k: cost_of(
-                    curves(name, fixed(k, partitions=16, gap=1e-6, placement="contiguous")), gap
-                )
-                for k in rivals
-            }
+            static = {k: cost_of(curves(name, rival(k)), gap) for k in rivals}
             best = min(static, key=lambda k: static[k].value)
             ratio = static[best].value / cost.value if cost.is_reached else 0.0
             more = "" if static[best].is_reached else " (at least)"
@@ -248,7 +248,7 @@ def elastic() -> Iterator[Finding]:
         gap = 1e-5
         ours = cost_of(runs, gap, "member_units").value
         most = cost_of(
-            curves(name, fixed(16, partitions=16, gap=1e-6, placement="contiguous")),
+            curves(name, rival(16)),
             gap,
             "member_units",
         ).value
