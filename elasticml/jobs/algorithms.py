@@ -82,8 +82,8 @@ class CoCoA(Settings):
     scale: Scale = "none"
     #: Rows that are visited one after another, for the processor's cache.
     bucket: Count | Literal["auto"] = "auto"
-    #: Leave rows out for a while that have not changed for several visits.
-    shrink: bool = False
+    #: Leave rows out for a while that cannot change soon; None: unless ``mode="paper"``.
+    shrink: bool | None = None
     #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
     tolerance: float = Field(default=0.0, ge=0)
     #: By default the job's.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables, visits
-from elasticml.algorithms.cocoa.tables import Caches
+from elasticml.algorithms.cocoa.rests import Rests
+from elasticml.algorithms.cocoa.tables import Cached
 from elasticml.algorithms.cocoa.tables import Piece as Piece
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import Dtype, dense_chunk
@@ -27,8 +28,6 @@ BUCKET: Final = 8
 _VALUES_PER_CALL: Final = 8_000_000
 #: Stored values of an epoch from which a thread pays: about a millisecond.
 VALUES_PER_THREAD: Final = 1_000_000
-#: A row's margin moves by as little as this share of what the model's step allows.
-_TYPICAL_SHARE: Final = 1 / 8
 _MASK: Final = 2**64 - 1
 
 
@@ -105,12 +104,10 @@ class LocalSolver:
         self._like: NDArray[Any] = np.empty(0, self._dtype)
         self._bucket = BUCKET if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
-        self._shrink = shrink
+        self._rests = Rests(is_used=shrink)
         self._grow = grow
         self._values_per_thread = values_per_thread
-        #: The model of the last pass; None before the first one.
-        self._last: F64 | None = None
-        self._caches: Caches = {}
+        self._caches: dict[tuple[ChunkId, str], Cached] = {}
         self._pieces: tuple[Piece, ...] = ()
         self._table = np.zeros((0, tables.N_FIELDS), np.int64)
         self._visits = np.zeros(0, np.int64)
@@ -139,18 +136,19 @@ class LocalSolver:
         self._pieces = tuple(pieces)
         self._grams = tables.grams_of(pieces[0].chunk.layout) if pieces else self._grams
         self._table = np.zeros((len(pieces), tables.N_FIELDS), np.int64)
-        caches: Caches = {}
-        for number, piece in enumerate(pieces):
-            chunk = piece.chunk
-            content, cached = self._caches.get(chunk.id, ("", None))
-            is_known = cached is not None and content == chunk.content_id
-            if cached is None or not is_known:
-                cached = tables.new_cached(chunk.n_rows, self._dtype)
+        keys = [(piece.chunk.id, piece.chunk.content_id) for piece in pieces]
+        known = [self._caches.get(key) for key in keys]
+        sizes = [piece.chunk.n_rows for piece in pieces]
+        self._rests.bind(sizes, [None if cached is None else cached.rest for cached in known])
+        self._caches = {}
+        for number, rest in enumerate(self._rests.views(sizes)):
+            piece, old = pieces[number], known[number]
+            norms = np.zeros(rest.size, self._dtype) if old is None else old.norms
+            cached = Cached(norms=norms, rest=rest)
             tables.fill_row(self._table, number, piece, cached)
-            if not is_known:
+            if old is None:
                 visits.write_norms(self._table[number], self._grams, self._like)
-            caches[chunk.id] = (chunk.content_id, cached)
-        self._caches = caches
+            self._caches[keys[number]] = cached
         self._visits = _visits_of(pieces, self._bucket)
         self._weight = tables.total_weight(pieces)
         self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._visits.size))
@@ -194,7 +192,7 @@ class LocalSolver:
         -------
         Update
         """
-        reach = self._reach(v)
+        reach = self._rests.begin(v, serial)
         own, partitions = self._weight, self._partitions(parallel.n_threads)
         total = Update(
             dv=np.zeros(v.size),
@@ -242,20 +240,11 @@ class LocalSolver:
         worth = n_threads if self._values_per_thread <= 0 else stored // self._values_per_thread
         return int(max(1, min(n_threads, worth)))
 
-    def _reach(self, v: F64) -> float:
-        """Return for how many epochs a row rests per unit of room and of its length; 0: none."""
-        last, self._last = self._last, v.copy()
-        if not self._shrink or last is None or last.size != v.size:
-            return 0.0
-        moved = float(np.linalg.norm(v - last))
-        return 1.0 / (_TYPICAL_SHARE * moved) if moved > 0.0 else 0.0
-
     def _is_untouched(self, v: F64) -> bool:
         """Tell whether nothing has been computed yet; if so, no row rests any longer."""
         if v.any() or any(piece.alpha.any() for piece in self._pieces):
             return False
-        for _, cached in self._caches.values():
-            cached.rest[:] = 0
+        self._rests.wake()
         return True
 
     def _walk(

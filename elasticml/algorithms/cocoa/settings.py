@@ -26,7 +26,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "aggregation": (None, "line_search", "fixed"),
     "intercept": (False, True),
     "scale": ("none", "maxabs", "standard"),
-    "shrink": (False, True),
+    "shrink": (None, False, True),
 }
 
 
@@ -54,8 +54,8 @@ class Settings:
     scale: Literal["none", "maxabs", "standard"] = "none"
     #: Rows that are visited one after another; None: as the solver chooses.
     bucket: int | None = None
-    #: Leave rows out for a while that have not changed for several visits: less work, more rounds.
-    shrink: bool = False
+    #: Leave rows out for a while that cannot change soon: less work, hardly another round.
+    shrink: bool = True
     #: Stop when the certified gap is at most this.
     tolerance: float = 0.0
     seed: int = 0
@@ -107,6 +107,7 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
         values["aggregation"] = "fixed" if raw.get("mode") == "paper" else "line_search"
     elif raw["aggregation"] == "line_search" and raw.get("mode") == "paper":
         raise wrong("aggregation", "line_search", "fixed with mode: paper, or mode: default")
+    values.setdefault("shrink", raw.get("mode") != "paper")
     if raw.get("warm_start") is not None:
         values["warm_start"] = _warm_start(raw["warm_start"])
     return Settings(**values)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa import rows
 from elasticml.data.chunk import Chunk, Layout
 from elasticml.data.ngrams import first_columns
-from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 
@@ -50,7 +49,7 @@ class Cached:
 
     #: (n_rows,) squared norms of the rows, without the intercept's constant.
     norms: NDArray[Any]
-    #: (n_rows,) how long each row rests: see :mod:`elasticml.algorithms.cocoa.visits`.
+    #: (n_rows,) how long each row rests: see :mod:`elasticml.algorithms.cocoa.rests`.
     rest: NDArray[np.uint8]
 
 
@@ -140,11 +139,3 @@ def is_same(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
         and a.weights is b.weights
         for a, b in zip(old, new, strict=True)
     )
-
-
-def new_cached(n_rows: int, dtype: np.dtype[Any]) -> Cached:
-    """Make empty caches for a chunk; its norms are computed by the kernel that also visits."""
-    return Cached(norms=np.zeros(n_rows, dtype), rest=np.zeros(n_rows, np.uint8))
-
-
-Caches = dict[ChunkId, tuple[str, Cached]]

@@ -86,6 +86,23 @@ def test_resting_rows_do_not_change_what_is_reached(loss: str) -> None:
         assert visited[0] == visited[1]
 
 
+def test_a_pass_that_is_repeated_gives_the_same_bits() -> None:
+    p = problem("csr", "hinge")
+    solver, v = p.solver(), np.zeros(p.X.shape[1])
+    for serial in range(12):
+        before = [piece.alpha.copy() for piece in p.pieces]
+        first = p.run(solver, v, serial)
+        after = p.alpha
+        for piece, old in zip(p.pieces, before, strict=True):
+            piece.alpha[:] = old
+        again = p.run(solver, v, serial)
+        assert (again.visited, again.dual) == (first.visited, first.dual)
+        np.testing.assert_array_equal(again.dv, first.dv)
+        np.testing.assert_array_equal(p.alpha, after)
+        v = v + first.dv
+    assert first.visited < 230
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("bucket", [1, 8, 64, 1000])
 def test_every_row_has_its_turn_once_an_epoch(loss: str, bucket: int) -> None:

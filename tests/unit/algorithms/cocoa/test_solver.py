@@ -62,9 +62,9 @@ def image(chunks: list[Chunk]) -> np.ndarray:
 ZERO = np.zeros(5)
 
 
-def begun() -> tuple[CocoaSolver, list[Chunk], dict[str, np.ndarray]]:
+def begun(**settings: Any) -> tuple[CocoaSolver, list[Chunk], dict[str, np.ndarray]]:
     """After a certificate and a pass under serials 1 and 2."""
-    solver, chunks = make()
+    solver, chunks = make(**settings)
     ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
     return solver, chunks, ask(solver, chunks, "pass", ZERO, serial=2, settle=1)
 
@@ -93,7 +93,7 @@ def test_an_exchange_that_is_repeated_settles_nothing_twice() -> None:
 
 
 def test_a_chunk_that_missed_the_last_exchange_takes_no_part_in_a_pass() -> None:
-    solver, chunks, came = begun()
+    solver, chunks, came = begun(shrink=False)
     missed, others = chunks[0], chunks[1:]
     ask(solver, others, "pass", came["dv"], serial=3, settle=2, gamma=1.0)
     came = ask(solver, chunks, "pass", came["dv"], serial=4, settle=3, gamma=1.0)

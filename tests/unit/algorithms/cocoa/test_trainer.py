@@ -297,7 +297,7 @@ def test_paper_mode_adds_with_sigma_of_as_many_as_there_are_members() -> None:
         ["certify", "pass", "certify"],
         *[["pass", "certify"]] * 3,
     ]
-    fixed, _, _ = train(aggregation="fixed", sigma=float(K), rounds=4, gap_every=1)
+    fixed, _, _ = train(aggregation="fixed", sigma=float(K), rounds=4, gap_every=1, shrink=False)
     for name in ("primal", "dual"):
         assert [row.extra[name] for row in run.rows] == [row.extra[name] for row in fixed.rows]
     assert {row.step for row in run.rows} == {1.0}
@@ -315,7 +315,7 @@ def test_a_warm_start_begins_where_the_model_was() -> None:
 
 def test_policies_tune_local_epochs_and_damping_from_the_next_round_on() -> None:
     tuned = {1: {"local_epochs": 3, "damping": 0.25, "step_size": 1.0}, 2: {"damping": 9.0}}
-    run, _, _ = train(rounds=5, tuned=tuned)
+    run, _, _ = train(rounds=5, tuned=tuned, shrink=False)
     asked = [a.exchange.parameters for a in run.asked if a.exchange.operation == "pass"]
     assert [parameters["local_epochs"] for parameters in asked] == [1.0, 1.0, 3.0, 3.0, 3.0]
     assert run.rows[2].extra["damping"] == 0.25
