@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
@@ -127,7 +127,12 @@ def _explained(error: ValidationError, kind: type[Settings], path: str) -> Confi
     """Turn the first of pydantic's errors into one line."""
     details = error.errors(include_url=False)
     first = details[0]
-    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    # A value that may be of several kinds has one error for each of them.
+    kinds = [
+        d for d in details if d["loc"][:1] == first["loc"][:1] and d["input"] is first["input"]
+    ]
+    left = len(details) - len(kinds)
+    more = f" (and {left} more)" if left else ""
     where = path
     for step in first["loc"]:
         # Union branches add their type's name to the location; it is no key of the file.
@@ -140,7 +145,29 @@ def _explained(error: ValidationError, kind: type[Settings], path: str) -> Confi
         field = kind.model_fields.get(str(first["loc"][-1]))
         what = f": {field.description}" if field and field.description else ""
         return ConfigError(f"{where} is missing{what}{more}", path=where)
-    return ConfigError(f"{where}: got {_short(first['input'])}{_wanted(first)}{more}", path=where)
+    wanted = _wanted(first) if len(kinds) == 1 else _wanted_of_several(kinds)
+    return ConfigError(f"{where}: got {_short(first['input'])}{wanted}{more}", path=where)
+
+
+def _wanted_of_several(kinds: Sequence[Mapping[str, Any]]) -> str:
+    """Say what a value of several kinds may be, and which of the words is meant."""
+    wanted: list[str] = []
+    guess = ""
+    for detail in kinds:
+        if detail["type"] == "literal_error":
+            words = _words(detail)
+            match = nearest(detail["input"], words)
+            guess = f"; did you mean {match!r}?" if match else guess
+            wanted += words
+        else:
+            wanted.append(_wanted(detail).removeprefix(", wanted ").removeprefix(": "))
+    return f", wanted {' or '.join(dict.fromkeys(wanted))}{guess}"
+
+
+def _words(detail: Mapping[str, Any]) -> list[str]:
+    """List the words that there are where a word is wanted."""
+    expected: str = detail["ctx"]["expected"]
+    return expected.replace(" or ", ", ").replace("'", "").split(", ")
 
 
 def _wanted(detail: Mapping[str, Any]) -> str:
@@ -148,18 +175,27 @@ def _wanted(detail: Mapping[str, Any]) -> str:
     context = detail.get("ctx", {})
     match detail["type"]:
         case "literal_error":
-            words = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
-            return _hint(detail["input"], words)
+            return _hint(detail["input"], _words(detail))
         case "value_error":
             return f": {context['error']}"
         case "greater_than_equal":
             return f", wanted at least {context['ge']:g}"
         case "greater_than":
             return f", wanted more than {context['gt']:g}"
+        case "less_than_equal":
+            return f", wanted at most {context['le']:g}"
+        case "less_than":
+            return f", wanted less than {context['lt']:g}"
         case "int_parsing" | "int_type" | "int_from_float":
             return ", wanted a whole number"
         case "float_parsing" | "float_type" | "finite_number":
             return ", wanted a finite number"
         case "bool_parsing" | "bool_type":
             return ", wanted true or false"
+        case "dict_type":
+            return ", wanted a mapping"
+        case "list_type" | "tuple_type":
+            return ", wanted a list"
+        case "string_type":
+            return ", wanted text"
     return f": {detail['msg'][0].lower()}{detail['msg'][1:]}"

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithms import BatchGradient
+from elasticml.jobs.algorithms import BatchGradient, CoCoA
 from elasticml.jobs.schema import keys_of, nearest, read_settings
 from elasticml.jobs.settings import Fault, LocalWorkers, Stop
 
@@ -49,6 +49,35 @@ def test_an_unknown_word_names_the_nearest_and_all_there_are():
 )
 def test_wrong_values_say_what_was_got_and_wanted(kind, raw, text):
     assert message(kind, raw).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "text"),
+    [
+        (CoCoA, {"gamma": 2}, "section.gamma: got 2, wanted at most 1"),
+        (CoCoA, {"sigma": -1}, "section.sigma: got -1, wanted more than 0 or auto"),
+        (CoCoA, {"gap_every": 1.5}, "section.gap_every: got 1.5, wanted a whole number or auto"),
+        (
+            CoCoA,
+            {"class_weight": "balancd"},
+            "section.class_weight: got 'balancd', wanted a mapping or balanced; "
+            "did you mean 'balanced'?",
+        ),
+        (
+            CoCoA,
+            {"sigma": 0, "gap_every": 0, "l2": 0},
+            "section.l2: got 0, wanted more than 0 (and 4 more)",
+        ),
+        (
+            Fault,
+            {"round": 1, "lose": "x"},
+            "section.lose: got 'x', wanted a whole number or a list",
+        ),
+        (LocalWorkers, {"slowdown": 3}, "section.slowdown: got 3, wanted a mapping"),
+    ],
+)
+def test_a_value_of_several_kinds_is_one_error_that_names_them_all(kind, raw, text):
+    assert message(kind, raw) == text
 
 
 def test_several_errors_show_the_first_and_count_the_rest():
