@@ -8,6 +8,7 @@ the rest is carried out when the boundary is looked at for the first time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
 
 from elasticml.control.commands import Command, RequestMembers
 from elasticml.control.copying import Copying
@@ -115,7 +116,7 @@ class Advising:
 
     def _suggested(self, policy: Policy, view: View) -> Sequence[Suggestion]:
         try:
-            return list(policy.suggest(view))
+            suggestions = list(policy.suggest(view))
         except ElasticmlError:
             raise
         except Exception as error:
@@ -123,6 +124,15 @@ class Advising:
             raise JobFailedError(
                 f"policy {policy.name} failed: {type(error).__name__}: {error}", policy=policy.name
             ) from error
+        for suggestion in suggestions:
+            if not isinstance(suggestion, Suggestion):
+                raise JobFailedError(
+                    f"policy {policy.name} suggested {suggestion!r}, wanted one of "
+                    f"{', '.join(kind.__name__ for kind in get_args(Suggestion))} of "
+                    "elasticml.control.policy",
+                    policy=policy.name,
+                )
+        return suggestions
 
     # --- carrying out -----------------------------------------------------------------------------
 

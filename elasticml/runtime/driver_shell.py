@@ -158,6 +158,12 @@ class DriverShell:
                     # A broken invariant must not be summed into a model.
                     logger.exception("job %s: broken invariant", self.record["job"])
                     commands = self.driver.handle(ev.Failed(reason=error.message), self.now_s())
+                except Exception as error:
+                    # What is wrong with a suggestion may show only when it is carried out; a job
+                    # that nobody drives any more must not hang.
+                    logger.exception("job %s: the driver failed", self.record["job"])
+                    reason = f"the driver failed: {type(error).__name__}: {error}"
+                    commands = self.driver.handle(ev.Failed(reason=reason), self.now_s())
                 for command in commands:
                     self._perform(command)
         finally:

@@ -226,6 +226,11 @@ def test_policy_that_fails_ends_the_job_with_its_name():
         made.run(lambda k: 0)
 
 
+def test_policy_that_suggests_what_is_no_suggestion_ends_the_job_and_says_what_there_is():
+    with pytest.raises(JobFailedError, match="policy says suggested 'more', wanted one of Readmit"):
+        world("more").run(lambda k: 0)
+
+
 def test_group_that_survivors_have_copies_of_is_back_before_the_next_round():
     made = PureWorld(
         Settings(start_members=3, n_blocks=2, topology="star", holders=2, absent="reload"), rounds=8

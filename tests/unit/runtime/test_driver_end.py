@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from elasticml.control.policy import Retire
 from elasticml.runtime.execution import InlineRunner
 from tests.memory_world import World, toy_record
 
@@ -34,4 +35,24 @@ async def test_thread_and_chunks_are_let_go_at_the_end_of_a_job_and_its_model_is
     assert list(world.shell._intake.frames([0])) == []
     assert world.shell.state == ("cancelled" if is_cancelled else "done")
     assert world.shell.desk.training.last_arrays()
+    await world.close()
+
+
+class Garbled:
+    """Asks for what fails when it is carried out."""
+
+    name = "garbled"
+
+    def suggest(self, view):
+        return [Retire(members=3, why="no tuple")]
+
+
+async def test_a_suggestion_that_cannot_be_carried_out_ends_the_job_and_does_not_hang():
+    record = {**toy_record(), "policies": [f"{__name__}:Garbled"]}
+    world = World(record)
+    for _ in range(6):
+        await world.add()
+    await world.run()
+    assert world.shell.state == "failed"
+    assert "the driver failed: TypeError" in world.shell.error["message"]
     await world.close()
