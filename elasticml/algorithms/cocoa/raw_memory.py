@@ -12,7 +12,7 @@ from numba import types
 from numba.extending import intrinsic
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def pointer(typing_context: Any, address: Any, like: Any) -> Any:
     """Return a pointer to elements of the type that the array ``like`` has."""
     target = types.CPointer(like.dtype)
@@ -23,7 +23,7 @@ def pointer(typing_context: Any, address: Any, like: Any) -> Any:
     return target(address, like), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def prefetch(typing_context: Any, address: Any) -> Any:
     """Have the line of memory at an address brought into the second-level cache.
 
