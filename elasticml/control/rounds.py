@@ -52,12 +52,7 @@ class Rounds:
             shown["gap_is_bound"] = self.last_row.get("next_gap_is_bound", False)
         self.last_row = dict(row)
         if idle:
-            shown["step"] = None
-            if row.get("next_objective") is not None:
-                shown["objective"] = row["next_objective"]
-            if row.get("next_gap") is not None:
-                shown["gap"] = row["next_gap"]
-                shown["gap_is_bound"] = row.get("next_gap_is_bound", False)
+            shown = self.waiting_row()
         else:
             self.history.ended(row, now_s)
         fields = self.row(shown)
@@ -67,6 +62,22 @@ class Rounds:
         ]
         state.round += 1
         return commands
+
+    def waiting_row(self) -> dict[str, Any]:
+        """Say what is known of the model with which the last round ended: it is what waits."""
+        row = self.last_row
+        objective, gap = row.get("next_objective"), row.get("next_gap")
+        is_bound = gap is not None and bool(row.get("next_gap_is_bound"))
+        if gap is None and objective is not None and objective == row.get("objective"):
+            gap, is_bound = row.get("gap"), bool(row.get("gap_is_bound"))
+        return {
+            "objective": objective,
+            "objective_kind": None if objective is None else "exact",
+            "gap": gap,
+            "gap_is_bound": is_bound,
+            "step": None,
+            "stand_ins": row.get("stand_ins", 0),
+        }
 
     def row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Fill in the columns that only the driver knows."""

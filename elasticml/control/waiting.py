@@ -36,9 +36,9 @@ class Waiting:
         if now_s < self._since_s + pace_s:
             return []
         self._since_s += pace_s
-        row = rounds.last_row or {"objective": None, "objective_kind": None}
+        commands = rounds.finish(rounds.last_row, now_s, idle=True)
         # What was planned for an exchange of the new round comes now: there is none.
-        commands = rounds.finish(row, now_s, idle=True) + rounds.due_loss(*EXCHANGE_PHASES)
+        commands += rounds.due_loss(*EXCHANGE_PHASES)
         # Within a round the boundary, which takes planned returns, is not reached.
         return commands if at_round_start else commands + rounds.due_return()
 

@@ -18,7 +18,7 @@ from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
 from elasticml.data.source import Source
 from elasticml.errors import DataError, ElasticmlError, error_to_dict
 from elasticml.terms import VERSION
-from elasticml.training.journal import Journal, final_row, loaded_record
+from elasticml.training.journal import Journal, final_model, loaded_record
 from elasticml.training.run import Training
 
 
@@ -135,10 +135,14 @@ class Desk:
         self.state = command.state
         if command.state == "failed" and self.error is None:
             self.error = {"kind": "JobFailedError", "message": command.reason, "fields": {}}
-        rounds, members = machine.state.round, machine.members_at_end
+        rounds, members, objective = machine.state.round, machine.members_at_end, None
         if model is not None or self.journal.rows:
-            row = final_row(model, rounds, members, machine.state.ledger.absent_rows())
+            # A job that was cut short ends with the model of its last whole round.
+            known = final_model(model) if model is not None else machine.rounds.waiting_row()
+            absent_examples = machine.state.ledger.absent_rows()
+            row = {**known, "round": rounds, "members": members, "absent_examples": absent_examples}
             self.add_row(now_s, row, sent_bytes, waited=True)
+            objective = row["objective"]
         converged = model is not None and has_converged(model, machine.state.settings)
         ended = {
             "state": command.state,
@@ -153,7 +157,7 @@ class Desk:
             converged=converged,
             rounds=rounds,
             seconds=now_s,
-            objective=None if model is None else model.objective,
+            objective=objective,
             facts=None if self.facts is None else self.facts.to_json(),
             members=members,
         )

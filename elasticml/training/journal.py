@@ -128,21 +128,15 @@ class Journal:
         }
 
 
-def final_row(
-    model: Model | None, rounds: int, members: int, absent_examples: int
-) -> dict[str, Any]:
-    """Make the history's last row: the state after the last round."""
-    objective = None if model is None else model.objective
+def final_model(model: Model) -> dict[str, Any]:
+    """Write what is known of the final model, for the history's last row."""
     return {
-        "round": rounds,
-        "objective": objective,
-        "objective_kind": None if objective is None else "exact",
-        "gap": None if model is None else model.gap,
-        "gap_is_bound": model is not None and model.gap_is_bound,
+        "objective": model.objective,
+        "objective_kind": None if model.objective is None else "exact",
+        "gap": model.gap,
+        "gap_is_bound": model.gap_is_bound,
         "step": None,
         "stand_ins": 0,
-        "members": members,
-        "absent_examples": absent_examples,
     }
 
 

@@ -309,7 +309,8 @@ class _Ascent:
         # Whoever waits for absent examples does so at the beginning of the next round.
         if self.cadence.is_due() and not (self.is_stale and self.waits):
             yield from self.certify()
-        after = self._shown() if self.current is not None else None
+        after = self._shown()
+        measured = after if self.current is not None else None
         return RoundEnd(
             objective=None if known is None else known.primal,
             objective_kind="bound" if known is not None and known.is_bound else "exact",
@@ -330,8 +331,8 @@ class _Ascent:
             model=model,
             next_model=self._arrays(),
             next_objective=None if after is None or after.is_bound else after.primal,
-            next_gap=None if after is None else after.gap,
-            next_gap_is_bound=after is not None and after.is_bound,
+            next_gap=None if measured is None else measured.gap,
+            next_gap_is_bound=measured is not None and measured.is_bound,
         )
 
     def tune(self, tuned: Mapping[str, Scalar]) -> None:

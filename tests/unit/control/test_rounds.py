@@ -56,6 +56,25 @@ def test_idle_round_has_the_gap_of_the_model_that_waits():
     assert (idle["gap"], idle["gap_is_bound"]) == (2.0, True)
 
 
+def test_idle_round_says_nothing_of_another_model_than_the_one_that_waits():
+    book = rounds()
+    row = {"objective": 5.0, "objective_kind": "bound", "gap": 3.0, "visited": 9.0}
+    book.finish({**row, "next_gap": 2.0, "next_gap_is_bound": True}, 1.0)
+    idle = book.finish(book.last_row, 2.0, idle=True)[0].fields
+    assert (idle["objective"], idle["objective_kind"], idle["gap"]) == (None, None, 2.0)
+    assert "visited" not in idle
+    book.finish(row, 3.0)
+    idle = book.finish(book.last_row, 4.0, idle=True)[0].fields
+    assert (idle["objective"], idle["gap"]) == (None, None)
+
+
+def test_idle_round_keeps_the_gap_of_a_model_that_has_not_changed():
+    book = rounds()
+    book.finish({"objective": 5.0, "gap": 3.0, "next_objective": 5.0, "next_gap": None}, 1.0)
+    idle = book.finish(book.last_row, 2.0, idle=True)[0].fields
+    assert (idle["objective"], idle["gap"], idle["gap_is_bound"]) == (5.0, 3.0, False)
+
+
 @pytest.mark.parametrize(
     ("settings", "row", "now_s", "reason"),
     [
