@@ -16,7 +16,7 @@ from elasticml.data.body import aligned_buffer
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import DataFacts
 from elasticml.data.source import Source, source_from_spec
-from elasticml.errors import ElasticmlError, JobFailedError, error_to_dict
+from elasticml.errors import DataError, ElasticmlError, JobFailedError, error_to_dict
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.environment import Environment
@@ -142,7 +142,10 @@ class MemberShell:
         elif frame.kind == Kind.CHUNK:
             assert frame.payload is not None
             id = chunk_id(frame.prefix["chunk"])
-            self._store.put([Chunk.from_body(id, frame.payload)])
+            try:
+                self._store.put([Chunk.from_body(id, frame.payload)])
+            except DataError as error:
+                self._fail(error)
         else:
             self._obey(frame.prefix)
 
