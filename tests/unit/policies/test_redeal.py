@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_share_of_zero_does_nothing_until_it_is_tuned():
     world.tuned["redeal_share"] = 0.5
     world.play(1)
     assert isinstance(world.said[0][1], Move)
+
+
+def test_nothing_is_dealt_anew_while_a_job_waits():
+    world = PolicyWorld([Redeal()], dict.fromkeys(range(4), 1.0), n_chunks=64, holders=2)
+    world.play(2)
+    view = world.view()
+    assert Redeal().suggest(view)
+    assert Redeal().suggest(replace(view, round=view.round + 1)) == []
 
 
 def test_drawing_balances_by_speed():
