@@ -65,6 +65,8 @@ class World:
         "driver"; for tests that stop one of them.
     scaler : Scaler, optional
         Starts workers that policies ask for.
+    limit_bytes : int, optional
+        Memory of each worker for chunk bodies.
     """
 
     def __init__(
@@ -74,10 +76,12 @@ class World:
         source: Any = None,
         runner: Callable[[str], Runner] = lambda address: InlineRunner(),
         scaler: Scaler | None = None,
+        limit_bytes: int | None = None,
     ) -> None:
         self.network = FaultyNetwork(seed)
         self.now = 0.0
         self._runner = runner
+        self._limit_bytes = limit_bytes
         self.hosts: dict[str, MemberHost] = {}
         self._names = itertools.count()
         self._injector = Injector(self)
@@ -131,7 +135,7 @@ class World:
             self.shell.invite(address)
             return [self.shell.record["job"]]
 
-        self.hosts[address] = MemberHost(environment, announce)
+        self.hosts[address] = MemberHost(environment, announce, self._limit_bytes)
         await announce()
         return address
 
