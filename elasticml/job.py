@@ -270,6 +270,12 @@ class Job:
                 "start workers or set members.start",
                 path="members.start",
             )
+        if self.members.min > members:
+            raise ConfigError(
+                f"members.min: got {self.members.min}, wanted at most {members}, the workers that "
+                "the job begins with; lower it, add workers or set members.start",
+                path="members.min",
+            )
         check_faults(self.faults, members)
         limits = [worker.get("memory_limit") or 0 for worker in workers.values()]
         self.check_memory(min(limits, default=0))

@@ -230,6 +230,13 @@ def _check_together(job: JobFile) -> None:
             )
         return
     workers, start = job.cluster.workers, job.members.start
+    most = job.cluster.workers_max or workers
+    if job.members.min > most:
+        raise ConfigError(
+            f"members.min: got {job.members.min}, wanted at most {most}, the workers that there "
+            "may be; lower it or raise cluster.workers",
+            path="members.min",
+        )
     if start is not None and start > workers:
         raise ConfigError(
             f"members.start: got {start}, wanted at most cluster.workers, {workers}: the others "

@@ -19,7 +19,7 @@ Holders = Literal["auto", 1, 2]
 Placement = Literal["auto", "contiguous", "random"]
 
 #: Policies that decide by the certified gap, and would never do anything without one.
-NEED_GAP = ("knee", "gap_per_container_second")
+NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work")
 
 
 def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
@@ -37,12 +37,36 @@ def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
     if not policies:
         return []
     from elasticml.policies.registry import check_entries
-    from elasticml.policies.settings import entry_of
 
     if isinstance(policies, str | Mapping):
         return check_entries(policies)  # which says that a list is wanted
-    given = [p if isinstance(p, str | Mapping) else entry_of(p) for p in policies]
-    return check_entries(given)
+    return check_entries([_written(p, f"policies[{i}]") for i, p in enumerate(policies)])
+
+
+def _written(policy: object, path: str) -> object:
+    """Write a policy object as its entry; one of the user's own is named by where it is defined."""
+    from elasticml.policies.registry import POLICIES
+    from elasticml.policies.settings import NAME, entry_of
+
+    kind = type(policy)
+    if isinstance(policy, type) or not callable(getattr(policy, "suggest", None)):
+        return policy
+    if kind.__module__ == "__main__":
+        raise ConfigError(
+            f"{path}: {kind.__qualname__} is defined in the script itself, which workers and "
+            "scheduler cannot import; put it into a module of its own",
+            path=path,
+        )
+    try:
+        entry = entry_of(policy)
+    except AttributeError as error:
+        raise ConfigError(
+            f"{path}: {error}; a policy has a name and keeps its settings under their own names",
+            path=path,
+        ) from None
+    if kind not in POLICIES.values():
+        entry[NAME] = f"{kind.__module__}:{kind.__qualname__}"
+    return entry
 
 
 def check_together(

@@ -111,6 +111,12 @@ class LocalWorkers(Settings):
             raise ValueError(
                 f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
             )
+        most = self.workers_max or self.workers
+        if max(self.slowdown, default=0) >= most:
+            raise ValueError(
+                f"slowdown: got worker {max(self.slowdown)}, wanted numbers below {most}: the "
+                "first worker is 0"
+            )
 
     @field_validator("memory")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,8 @@ def _arrays(given: Given) -> Mapping[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
-    except (OSError, ValueError) as error:
-        why = "does not exist" if isinstance(error, FileNotFoundError) else f"no model: {error}"
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        # What numpy says of other files is advice to have it unpickle them.
+        why = str(error.strerror) if isinstance(error, OSError) and error.strerror else "no model"
+        why = "does not exist" if isinstance(error, FileNotFoundError) else why
         raise ConfigError(f"warm_start: {path}: {why}; {_WANTED}", path="warm_start") from None

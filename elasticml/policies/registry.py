@@ -67,6 +67,12 @@ def kind_of(name: str, path: str = "policies") -> type:
             f"{path}: {name!r} is no class with a method suggest(view), which a policy must be",
             key=name,
         )
+    if not isinstance(getattr(kind, "name", None), str):
+        raise ConfigError(
+            f"{path}: {name!r} has no name, by which the story calls it; give the class one, such "
+            f"as name = {attribute.lower()!r}",
+            key=name,
+        )
     return kind
 
 

@@ -35,6 +35,53 @@ def test_policies_are_given_as_objects_names_or_mappings():
     assert [entry["name"] for entry in policy_entries(given)] == ["rebalance", "redeal", "knee"]
 
 
+class Own:
+    """A user's own policy."""
+
+    name = "own"
+
+    def __init__(self, *, level: int = 3) -> None:
+        self.level = level
+
+    def suggest(self, view):
+        return []
+
+
+class Forgetful(Own):
+    def __init__(self, *, level: int = 3) -> None:
+        pass
+
+
+class Nameless:
+    def suggest(self, view):
+        return []
+
+
+def test_a_policy_of_ones_own_is_named_by_where_it_is_defined():
+    assert policy_entries([Own(level=5)]) == [{"name": f"{__name__}:Own", "level": 5}]
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        (Forgetful(), "no attribute 'level'; a policy has a name and keeps its settings"),
+        (Nameless(), "no attribute 'name'; a policy has a name"),
+        (f"{__name__}:Nameless", "Nameless' has no name, by which the story calls it; give the"),
+        (Own, "wanted a name or a mapping"),
+        (5, "got 5, wanted a name or a mapping"),
+    ],
+)
+def test_what_is_no_policy_is_said(policy, text):
+    with pytest.raises(ConfigError, match=text):
+        policy_entries([policy])
+
+
+def test_a_policy_of_the_script_itself_cannot_be_imported_by_others(monkeypatch):
+    monkeypatch.setattr(Own, "__module__", "__main__")
+    with pytest.raises(ConfigError, match="put it into a module of its own"):
+        policy_entries([Own()])
+
+
 MODEL = LinearModel({"coef": np.array([[1.0, 2.0]]), "intercept": np.array([3.0])}, None)
 
 
@@ -53,7 +100,7 @@ def test_a_job_starts_from_what_a_run_has_left(tmp_path):
     ("given", "text"),
     [
         ("/nowhere/model.npz", "/nowhere/model.npz: does not exist"),
-        (__file__, "no model"),
+        (__file__, r"test_layout\.py: no model; wanted"),
         ({"intercept": [1.0]}, "no coef in what was given"),
         ({"coef": [float("nan")]}, "coef is not finite"),
         (3, "got 3; wanted a result's model"),
