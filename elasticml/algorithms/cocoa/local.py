@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables, visits
+from elasticml.algorithms.cocoa.crowding import Crowding
+from elasticml.algorithms.cocoa.passes import Plan
+from elasticml.algorithms.cocoa.passes import Update as Update
 from elasticml.algorithms.cocoa.rests import Rests
 from elasticml.algorithms.cocoa.tables import Cached
 from elasticml.algorithms.cocoa.tables import Piece as Piece
@@ -28,36 +31,9 @@ BUCKET: Final = 8
 _VALUES_PER_CALL: Final = 8_000_000
 #: Stored values of an epoch from which a thread pays: about a millisecond.
 VALUES_PER_THREAD: Final = 1_000_000
+#: Most slices of an epoch.
+SLICES_MAX: Final = 16
 _MASK: Final = 2**64 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """What one pass over a member's rows came to."""
-
-    #: (D,) ``1/(l2 S) sum s_i (change of a_i) x_i``, without the factor sigma'.
-    dv: F64
-    #: Sum of ``s_i`` times the change of ``-conj``.
-    dual: float
-    #: ``1/2 sum s_i c (change of a_i)^2``, c the curvature of ``-conj`` where it is a parabola.
-    curvature: float
-    #: Rows looked at; those that rest are not counted.
-    visited: int
-    #: Values read of these rows.
-    stored: int
-    #: Parts that the rows were dealt into, one a thread.
-    partitions: int = 0
-
-    def plus(self, dv: F64, sums: F64) -> Update:
-        """Add one thread's change of the model and the sums of its visits."""
-        return Update(
-            dv=self.dv + dv,
-            dual=self.dual + float(sums[0]),
-            curvature=self.curvature + float(sums[1]),
-            visited=self.visited + int(sums[2]),
-            stored=self.stored + int(sums[3]),
-            partitions=self.partitions,
-        )
 
 
 class LocalSolver:
@@ -105,6 +81,7 @@ class LocalSolver:
         self._bucket = BUCKET if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._rests = Rests(is_used=shrink)
+        self._crowding = Crowding()
         self._grow = grow
         self._values_per_thread = values_per_thread
         self._caches: dict[tuple[ChunkId, str], Cached] = {}
@@ -170,6 +147,8 @@ class LocalSolver:
 
         Each epoch deals the rows anew to the threads; a thread works on a copy of the model in
         which its own steps count ``sigma' = max(1, damping S / S_t)`` times, S_t its rows' weight.
+        Where there is work enough, copies are brought together several times in an epoch, and
+        threads are as bold as that allows, see :mod:`elasticml.algorithms.cocoa.crowding`.
 
         Parameters
         ----------
@@ -192,49 +171,73 @@ class LocalSolver:
         -------
         Update
         """
-        reach = self._rests.begin(v, serial)
-        own, partitions = self._weight, self._partitions(parallel.n_threads)
-        total = Update(
-            dv=np.zeros(v.size),
-            dual=0.0,
-            curvature=0.0,
-            visited=0,
-            stored=0,
-            partitions=partitions if own > 0.0 else 0,
-        )
-        if own <= 0.0:
+        total = Update(dv=np.zeros(v.size))
+        reach, n_parts = self._rests.begin(v, serial), self._parts(parallel.n_threads)
+        if self._weight <= 0.0:
             return total
-        whole = max(1.0, damping * total_weight / own) if sigma is None else sigma
-        is_first = self._grow and sigma is None and epochs >= 1.0 and self._is_untouched(v)
+        plan = Plan(
+            l2_total=l2_total,
+            total_weight=total_weight,
+            own_weight=self._weight,
+            damping=damping,
+            sigma=sigma,
+            reach=reach,
+            n_parts=n_parts,
+            n_slices=self._slices(n_parts),
+            is_first=self._grow and sigma is None and epochs >= 1.0 and self._is_untouched(v),
+        )
+        self._crowding.begin(serial, n_parts)
         for epoch in range(math.ceil(epochs)):
             order = self._visits.copy()
             visits.shuffle(order, _mixed(seed, serial, epoch))
             # A fraction of an epoch visits the first buckets of its order.
             order = order[: max(1, round(min(1.0, epochs - epoch) * order.size))]
-            start = v + whole * total.dv if epoch else v
-            damped = 1.0 if is_first else damping
-
-            def work(
-                part: NDArray[np.int64],
-                start: F64 = start,
-                damped: float = damped,
-                grows: bool = is_first and epoch == 0,
-            ) -> tuple[F64, F64]:
-                share = visits.weight_of_visits(part, self._bucket, self._table)
-                if share <= 0.0:
-                    factor = whole
-                elif sigma is None:
-                    factor = max(1.0, damped * total_weight / share)
-                else:
-                    factor = sigma * own / share
-                grown = share if grows else 0.0
-                return self._walk(part, start, factor, factor / l2_total, reach, grown)
-
-            for dv, sums in parallel.map(work, _dealt(order, partitions)):
-                total = total.plus(dv, sums)
+            grows, seen = plan.is_first and epoch == 0, 0.0
+            for part in np.array_split(order, min(plan.n_slices, order.size)):
+                start = v + plan.whole * total.dv
+                done, weight = self._slice(part, start, plan, seen if grows else None, parallel)
+                total, seen = total.plus(done), seen + weight
         return total
 
-    def _partitions(self, n_threads: int) -> int:
+    def _slice(
+        self,
+        order: NDArray[np.int64],
+        start: F64,
+        plan: Plan,
+        seen: float | None,
+        parallel: Parallel,
+    ) -> tuple[Update, float]:
+        """Deal some visits to the threads; return what they did together, and the rows' weight."""
+        parts = np.array_split(order, min(plan.n_parts, order.size))
+        weights = [visits.weight_of_visits(part, self._bucket, self._table) for part in parts]
+        weight = sum(weights)
+
+        def walk(k: int) -> Update:
+            factor = plan.sigma_of(weights[k], weight, self._crowding.factor)
+            grown = None
+            if seen is not None and weights[k] > 0.0:
+                # Each thread goes on as if the others had found the like of what it has.
+                share = weights[k] / weight
+                grown = (share * plan.own_weight, share * seen)
+            return self._walk(parts[k], start, factor, plan, grown)
+
+        total = Update(dv=np.zeros(start.size))
+        for done in parallel.map(walk, range(len(parts))):
+            total = total.plus(done)
+        if plan.n_slices > 1:
+            if seen is None and plan.sigma is None:
+                self._crowding.adapt(start, total, plan)
+            return replace(total, partitions=1), weight
+        return replace(total, partitions=len(parts)), weight
+
+    def _slices(self, n_parts: int) -> int:
+        """Return how often in an epoch the threads' models are brought together."""
+        stored = self._stored_per_visit * self._visits.size
+        if n_parts == 1 or self._values_per_thread <= 0:
+            return 1
+        return int(max(1, min(SLICES_MAX, stored // (n_parts * self._values_per_thread))))
+
+    def _parts(self, n_threads: int) -> int:
         """Return into how many parts an epoch is dealt: no more than pay."""
         stored = self._stored_per_visit * self._visits.size
         worth = n_threads if self._values_per_thread <= 0 else stored // self._values_per_thread
@@ -252,14 +255,22 @@ class LocalSolver:
         part: NDArray[np.int64],
         start: F64,
         factor: float,
-        unit: float,
-        reach: float,
-        share: float,
-    ) -> tuple[F64, F64]:
-        """Visit one thread's rows; return its change of the model and its sums."""
+        plan: Plan,
+        grown: tuple[float, float] | None,
+    ) -> Update:
+        """Visit one thread's rows on a model of its own.
+
+        Parameters
+        ----------
+        factor : float
+            This thread's sigma'.
+        grown : tuple of float, optional
+            In a first pass: weight of all rows that count, and of those seen before.
+        """
         r = start.astype(self._dtype)
         before = r.copy()
         sums = np.zeros(visits.N_SUMS)
+        share, sums[4] = (0.0, 0.0) if grown is None else grown
         stride = max(1, int(_VALUES_PER_CALL / self._stored_per_visit))
         for begin in range(0, part.size, stride):
             visits.visit(
@@ -272,19 +283,20 @@ class LocalSolver:
                 self._like,
                 self._loss.code,
                 self._loss.curvature,
-                unit,
+                factor / plan.l2_total,
                 self._intercept,
-                reach,
+                plan.reach,
                 share,
                 r,
                 sums,
             )
-        return (r.astype(np.float64) - before) / factor, sums
-
-
-def _dealt(order: NDArray[np.int64], n_threads: int) -> list[NDArray[np.int64]]:
-    """Cut a random order of visits into equal parts, one a thread."""
-    return np.array_split(order, min(n_threads, order.size))
+        return Update(
+            dv=(r.astype(np.float64) - before) / factor,
+            dual=float(sums[0]),
+            curvature=float(sums[1]),
+            visited=int(sums[2]),
+            stored=int(sums[3]),
+        )
 
 
 def _visits_of(pieces: Sequence[Piece], bucket: int) -> NDArray[np.int64]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from elasticml.algorithms.cocoa.crowding import Crowding
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.passes import Plan, Update
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, chunk_of, problem
 
@@ -232,3 +234,55 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         )
     with pytest.raises(ValueError, match="bucket is 0"):
         p.solver(bucket=0)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_models_brought_together_within_an_epoch_stay_those_of_their_duals(loss: str) -> None:
+    p = problem("csr", loss)
+    solver, v = p.solver(values_per_thread=100), np.zeros(p.X.shape[1])
+    for serial in range(300):
+        update = p.run(solver, v, serial, parallel=InTurn(3), epochs=1.3)
+        v = v + update.dv
+        assert update.partitions == 1
+        if serial < 5:
+            np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-13)
+    assert -1e-12 <= p.primal(v) - p.dual() <= 5e-6
+
+
+def test_a_repeated_pass_of_several_slices_gives_the_same_bits() -> None:
+    p = problem("csr", "squared_hinge")
+    solver, v = p.solver(values_per_thread=100), np.zeros(p.X.shape[1])
+    for serial in range(6):
+        before = [piece.alpha.copy() for piece in p.pieces]
+        first = p.run(solver, v, serial, parallel=InTurn(2))
+        for piece, old in zip(p.pieces, before, strict=True):
+            piece.alpha[:] = old
+        again = p.run(solver, v, serial, parallel=InTurn(2))
+        np.testing.assert_array_equal(again.dv, first.dv)
+        v = v + first.dv
+
+
+def test_threads_become_bolder_until_they_are_in_each_others_way() -> None:
+    plan = Plan(
+        l2_total=2.0,
+        total_weight=10.0,
+        own_weight=10.0,
+        damping=1.0,
+        sigma=None,
+        reach=0.0,
+        n_parts=3,
+        n_slices=4,
+        is_first=False,
+    )
+    crowding, model, step = Crowding(), np.zeros(2), np.array([1.0, 1.0])
+    crowding.begin(0, 3)
+    assert crowding.factor == 3.0
+    # The dual objective along the step: slope - bend t, with bend 2 |step|^2 = 4.
+    for slope, factor in ((8.0, 3.0 / 1.15), (4.2, 3.0 / 1.15), (3.0, 3.0), (9.0, 3.0 / 1.15)):
+        crowding.adapt(model, Update(dv=step, dual=slope), plan)
+        assert crowding.factor == pytest.approx(factor)
+    crowding.begin(0, 3)
+    assert crowding.factor == 3.0
+    for _ in range(20):
+        crowding.adapt(model, Update(dv=step, dual=9.0), plan)
+    assert crowding.factor == 1.0

@@ -1,0 +1,78 @@
+"""What a local pass is asked to do, and what it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What one pass over a member's rows came to."""
+
+    #: (D,) ``1/(l2 S) sum s_i (change of a_i) x_i``, without the factor sigma'.
+    dv: F64
+    #: Sum of ``s_i`` times the change of ``-conj``.
+    dual: float = 0.0
+    #: ``1/2 sum s_i c (change of a_i)^2``, c the curvature of ``-conj`` where it is a parabola.
+    curvature: float = 0.0
+    #: Rows looked at; those that rest are not counted.
+    visited: int = 0
+    #: Values read of these rows.
+    stored: int = 0
+    #: Parts of the rows that changed without seeing each other.
+    partitions: int = 0
+
+    def plus(self, other: Update) -> Update:
+        """Add what was done elsewhere or later."""
+        return Update(
+            dv=self.dv + other.dv,
+            dual=self.dual + other.dual,
+            curvature=self.curvature + other.curvature,
+            visited=self.visited + other.visited,
+            stored=self.stored + other.stored,
+            partitions=max(self.partitions, other.partitions),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What holds throughout a pass."""
+
+    l2_total: float
+    #: S, and the weight of the member's own rows.
+    total_weight: float
+    own_weight: float
+    damping: float
+    #: The members' sigma' where it is fixed.
+    sigma: float | None
+    #: See :class:`elasticml.algorithms.cocoa.rests.Rests`.
+    reach: float
+    #: Parts that each slice is dealt into, one a thread.
+    n_parts: int
+    #: Slices of an epoch, after each of which the threads' models are brought together.
+    n_slices: int
+    #: This pass begins from nothing.
+    is_first: bool
+
+    @property
+    def whole(self) -> float:
+        """The member's sigma', without that of its threads."""
+        if self.sigma is not None:
+            return self.sigma
+        damping = 1.0 if self.is_first else self.damping
+        return max(1.0, damping * self.total_weight / self.own_weight)
+
+    def sigma_of(self, weight: float, slice_weight: float, crowding: float) -> float:
+        """Return sigma' for a part of so much weight, dealt from a slice of so much."""
+        if weight <= 0.0:
+            return self.whole
+        if self.is_first or self.sigma is not None:
+            return self.whole * slice_weight / weight
+        if self.n_slices > 1:
+            return self.whole * crowding
+        return max(1.0, self.damping * self.total_weight / weight)
