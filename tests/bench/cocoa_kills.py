@@ -40,8 +40,8 @@ def main() -> int:
     options = parser.parse_args()
     data = load(options.set)
     wrong = 0
-    print("| absent | phase | killed | rounds | gap | bounds (tightest, loosest) | wrong |")
-    print("|---|---|---|---|---|---|---|")
+    print("| absent | phase | killed | rounds | gap | bounds (from, to) | v off A alpha | wrong |")
+    print("|---|---|---|---|---|---|---|---|")
     with em.LocalCluster(options.members) as cluster, Client(cluster) as client:
         for absent, mode in (("auto", "default"), ("freeze", "default"), ("freeze", "paper")):
             for phase in PHASES:
@@ -83,6 +83,8 @@ def one(
     summary = result.summary
     wrong = 0
     ratios = []
+    drift = max(float(row.get("drift") or 0.0) for row in result.history)
+    wrong += drift > 1e-10
     for row in result.history:
         full, claimed = row.get("objective_full"), row.get("objective")
         if full is None or claimed is None:
@@ -106,6 +108,7 @@ def one(
         "rounds": summary["rounds"],
         "gap": f"{summary['gap']:.2e}" if summary["gap"] is not None else None,
         "bounds": bounds,
+        "drift": f"{drift:.0e}",
         "wrong": wrong,
     }
 

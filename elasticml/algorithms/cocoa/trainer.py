@@ -172,6 +172,9 @@ class _Ascent:
     #: The best of all certificates.
     best: Certificate | None = None
     resyncs: int = 0
+    #: Relative distance of the model from the one made anew from the dual variables, at the last
+    #: certificate in which they should have been the same: v = A alpha.
+    drift: float | None = None
 
     # --- exchanges ----------------------------------------------------------------------------
 
@@ -203,6 +206,9 @@ class _Ascent:
         self.frozens.keep(outcome.exchange, sent_v, arrays)
         image = self.frozens.add_image(np.asarray(arrays["image"]))
         self.v = self.columns.up(image) / (self.settings.l2 * self.weight)
+        if not self.is_stale and self.serial > 1:
+            norm = float(np.linalg.norm(self.v))
+            self.drift = float(np.linalg.norm(self.v - sent_v)) / norm if norm else 0.0
         self.resyncs += self.is_stale
         self.is_stale = False
         self.current = self._certificate(sent_v, arrays, self.weight - weight)
@@ -327,6 +333,7 @@ class _Ascent:
                 "unset": float(outcome.arrays["unset"]),
                 "visited": float(outcome.arrays["visited"]),
                 "resyncs": self.resyncs,
+                "drift": self.drift,
             },
             model=model,
             next_model=self._arrays(),
