@@ -88,7 +88,7 @@ class LocalSolver:
         self._pieces: tuple[Piece, ...] = ()
         self._table = np.zeros((0, tables.N_FIELDS), np.int64)
         self._visits = np.zeros(0, np.int64)
-        self._grams = np.zeros((0, 4), np.int64)
+        self._grams = np.zeros((0, tables.GRAM_FIELDS), np.int64)
         self._weight = 0.0
         self._stored_per_visit = 1.0
 

@@ -121,14 +121,14 @@ def binary_add(at_indices: int, count: int, c: Any, r: Vector) -> None:
 def sequence_dot(at_codes: int, length: int, grams: NDArray[np.int64], r: Vector) -> Any:
     """Return the sum of ``r`` over the row's n-grams.
 
-    ``grams`` (hi - lo + 1, 4): see :func:`elasticml.algorithms.cocoa.tables.grams_of`.
+    ``grams`` (hi - lo + 1, 259): see :func:`elasticml.algorithms.cocoa.tables.grams_of`.
     """
     codes = carray(pointer(at_codes, _U1), (length,), np.uint8)
     total = r.dtype.type(0.0)
     for g in range(grams.shape[0]):
-        first, n_grams, drop, places = grams[g, 0], grams[g, 1], grams[g, 2], grams[g, 3]
+        first, n_grams, places = grams[g, 0], grams[g, 1], grams[g, 2]
         for p in range(places):
-            total += r[np.uint64(first + p * n_grams + codes[p] // drop)]
+            total += r[np.uint64(first + p * n_grams + grams[g, 3 + np.uint64(codes[p])])]
     return total
 
 
@@ -137,9 +137,9 @@ def sequence_add(at_codes: int, length: int, grams: NDArray[np.int64], c: Any, r
     """Add ``c`` to ``r`` at the row's n-grams."""
     codes = carray(pointer(at_codes, _U1), (length,), np.uint8)
     for g in range(grams.shape[0]):
-        first, n_grams, drop, places = grams[g, 0], grams[g, 1], grams[g, 2], grams[g, 3]
+        first, n_grams, places = grams[g, 0], grams[g, 1], grams[g, 2]
         for p in range(places):
-            r[np.uint64(first + p * n_grams + codes[p] // drop)] += c
+            r[np.uint64(first + p * n_grams + grams[g, 3 + np.uint64(codes[p])])] += c
 
 
 @kernel

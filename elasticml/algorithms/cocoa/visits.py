@@ -75,7 +75,7 @@ def write_norms(t: I64, grams: I64, like: Vector) -> None:
     kind, width = t[0], t[2]
     places = 0
     for g in range(grams.shape[0]):
-        places += grams[g, 3]
+        places += grams[g, 2]
     indptr = carray(pointer(t[3], _I4), (t[1] + 1,), np.int32)
     for i in range(t[1]):
         if kind == 3:
@@ -158,7 +158,7 @@ def visit(
     visits : ndarray (n,), int64
         Those from ``begin`` to ``end`` are made.
     table : ndarray (chunks, N_FIELDS), int64
-    grams : ndarray (any, 4), int64
+    grams : ndarray (any, GRAM_FIELDS), int64
     like : ndarray (0,)
         Of the type of the chunks' values.
     code : int

@@ -1,0 +1,114 @@
+"""Bytes per second of the local pass for each kind of chunk.
+
+    python tests/bench/cocoa_kernels.py [MiB of data, 256 by default]
+
+A pass goes through the rows of all chunks in random buckets; after some passes most rows are looked
+at and few changed. Beside it, by turns: reading the chunks' bytes from front to back once, which is
+what the memory gives one core, and the pass in order of the rows.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from elasticml.algorithms.cocoa import visits
+from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.parallel import Serial
+from elasticml.data.chunk import binary_csr_chunk, dense_chunk, sequence_chunk
+from elasticml.data.ngrams import sequence_layout
+from elasticml.data.shapes import synthetic
+from elasticml.terms import ChunkId
+
+PASSES, REPEATS = 3, 7
+
+
+def text(mib, kind, dtype):
+    """Rows with the shape of RCV1; as ones where ``kind`` is binary."""
+    per_row = {"csr float32": 600, "csr float64": 900, "binary csr": 310}[kind]
+    source = synthetic("rcv1", max(2000, mib * 2**20 // per_row), dtype=dtype)
+    for block in source.blocks():
+        for c in source.read(block.index, 2**20, 1)[0]:
+            if kind == "binary csr":
+                c = binary_csr_chunk(c.id, c.labels, c.indptr, c.indices, c.layout.n_columns)
+            yield c
+
+
+def dense(mib, width, dtype):
+    """Rows of normal numbers with a planted model."""
+    rng = np.random.default_rng(0)
+    itemsize = 4 if dtype == "float32" else 8
+    rows = 2**20 // (width * itemsize)
+    w = rng.standard_normal(width)
+    for k in range(mib):
+        X = rng.standard_normal((rows, width))
+        y = np.sign(X @ w + 5.0 * rng.standard_normal(rows))
+        yield dense_chunk(ChunkId("dense", 0, k), y, X, dtype=dtype)
+
+
+def sequences(mib):
+    """Letters without meaning, 141 a row, n-grams of 1 to 4."""
+    rng = np.random.default_rng(0)
+    layout = sequence_layout("ACGT", 141, (1, 4))
+    for k in range(max(1, mib // 8)):
+        codes = rng.integers(0, 256, (7000, 141), np.uint8)
+        y = np.where(rng.random(7000) < 0.5, 1.0, -1.0)
+        yield sequence_chunk(ChunkId("letters", 0, k), y, codes, layout)
+
+
+def measure(name, chunks, dtype):
+    """Print one line."""
+    chunks = list(chunks)
+    rows, nbytes = (sum(getattr(c, key) for c in chunks) for key in ("n_rows", "nbytes"))
+    pieces = [Piece(c, np.array(c.labels), None, np.zeros(c.n_rows)) for c in chunks]
+    d = max(c.layout.n_columns for c in chunks)
+    given = {"l2_total": 1e-2 * rows, "total_weight": float(rows), "damping": 1.0, "epochs": 1}
+    solver = LocalSolver(
+        loss="hinge", dtype=dtype, bucket=None, intercept_scaling=None, shrink=False
+    )
+    solver.bind(pieces)
+    words = [np.frombuffer(c.body[: len(c.body) // 8 * 8], np.uint64) for c in chunks]
+    v, serial = np.zeros(d), 0
+    for serial in range(PASSES):
+        update = solver.run(v, seed=0, serial=serial, parallel=Serial(), **given)
+        v = v + update.dv
+    shuffle = visits.shuffle
+    times = {"read": [], "random": [], "in order": []}
+    for repeat in range(REPEATS):
+        for way, some in times.items():
+            visits.shuffle = (lambda order, seed: None) if way == "in order" else shuffle
+            started = time.perf_counter()
+            if way == "read":
+                sum(int(part.max()) for part in words)
+            else:
+                serial += 1
+                solver.run(v, seed=repeat, serial=serial, parallel=Serial(), **given)
+            some.append(time.perf_counter() - started)
+    visits.shuffle = shuffle
+    best = {way: min(some) for way, some in times.items()}
+    rates = " | ".join(f"{nbytes / best[way] / 1e9:.1f}" for way in times)
+    each = best["random"] / update.stored * 1e9
+    print(f"{name} | {nbytes / 2**20:.0f} | {rates} | {best['read'] / best['random']:.2f} ", end="")
+    print(f"| {each:.2f}", flush=True)
+
+
+def main(mib):
+    """Print the table."""
+    print("kind | MiB | read GB/s | pass GB/s | pass in order | pass / read | ns a value")
+    print("---|---|---|---|---|---|---")
+    for kind, dtype in (
+        ("csr float32", "float32"),
+        ("csr float64", "float64"),
+        ("binary csr", "float64"),
+    ):
+        measure(kind, text(mib, kind, dtype), dtype)
+    for width in (32, 256):
+        for dtype in ("float32", "float64"):
+            measure(f"dense {width} {dtype}", dense(mib, width, dtype), dtype)
+    measure("sequences 141", sequences(mib), "float64")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 256)
