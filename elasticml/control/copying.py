@@ -139,6 +139,10 @@ class Copying:
                 self._next_s = now_s + COPY_PAUSE_S
         return self.pump()
 
+    def waive(self, member: MemberId) -> None:
+        """Give up copies to a member that have not been ordered: it needs its memory for more."""
+        self.waiting = {c: m for c, m in self.waiting.items() if m != member}
+
     def lost(self, member: MemberId) -> None:
         """Forget copies from and to a vanished member."""
         self.waiting = {c: m for c, m in self.waiting.items() if m != member}

@@ -252,13 +252,29 @@ class Mobility:
             rows[reader] += ledger.info[chunk].rows
             self.rereading[chunk] = reader
             given.setdefault(reader, []).append(chunk)
-        return self._load(given)
+        return self._load(given, self.bytes_to())
 
-    def _load(self, given: Mapping[MemberId, Collection[ChunkId]]) -> list[Command]:
-        return [
-            LoadChunks(cause=self.state.cause, member=m, chunks=tuple(chunks))
-            for m, chunks in given.items()
-        ]
+    def _load(
+        self, given: Mapping[MemberId, Collection[ChunkId]], coming: Mapping[MemberId, int]
+    ) -> list[Command]:
+        """Have members load chunks, and first drop copies where there is no room for them.
+
+        ``coming`` are the bytes that were on their way to them already.
+        """
+        ledger = self.state.ledger
+        commands: list[Command] = []
+        for member, chunks in given.items():
+            limit = self.state.membership.members[member].limit_bytes
+            if limit is not None:
+                bodies = sum(ledger.info[c].nbytes for c in chunks if not ledger.holds(member, c))
+                if bodies:
+                    self.copying.waive(member)
+                here = ledger.held_bytes(member) + coming.get(member, 0)
+                lacking = here + self.copying.bytes_to(member) + bodies - limit
+                commands += self._make_room(member, lacking) if bodies and lacking > 0 else []
+            load = LoadChunks(cause=self.state.cause, member=member, chunks=tuple(chunks))
+            commands.append(load)
+        return commands
 
     def _reown(self, chunk: ChunkId, member: MemberId) -> None:
         ledger = self.state.ledger
@@ -274,7 +290,7 @@ class Mobility:
 
     def readmit(self, group: Group, owners: dict[ChunkId, MemberId]) -> list[Command]:
         """Have the chunks of an absent group loaded by those who shall own them."""
-        ledger = self.state.ledger
+        ledger, coming = self.state.ledger, self.bytes_to()
         self.returning[group.id] = owners
         self.loading[group.id] = set(owners)
         if all(ledger.holds(target, chunk) for chunk, target in owners.items()):
@@ -282,7 +298,7 @@ class Mobility:
         loads: dict[MemberId, list[ChunkId]] = {}
         for chunk in sorted(owners):
             loads.setdefault(owners[chunk], []).append(chunk)
-        return self._load(loads)
+        return self._load(loads, coming)
 
     def commit_returns(self, now_s: float) -> list[Command]:
         """End the absence of every group that is complete again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from elasticml.control.policy import Chunks, GroupView, MemberView, Readmit, View
+from elasticml.control.policy import GroupView, MemberView, Readmit, View
 from elasticml.terms import ChunkId, MemberId
 
 
@@ -55,9 +55,10 @@ class WholeGroup:
 
 
 class Reload:
-    """Bring every group back at once: on those who have its bodies where all of them are held.
+    """Bring every group back at once: on those who have the bodies, as far as somebody has.
 
-    Else on free members where there are any, and on survivors where there are none.
+    Else on free members where there are any, and on survivors where there are none; on more of
+    them than have vanished where these have no memory left.
     """
 
     name = "reload"
@@ -67,44 +68,89 @@ class Reload:
         """Return the groups to bring back now: all of them."""
         free = list(view.spares)
         found: list[Readmit] = []
-        load = {m.id: m.rows for m in (*view.working, *view.spares)}
+        homes = _Homes(view)
         for group in view.groups:
-            owners = None if view.chunks is None else _on_holders(group, view.chunks, load)
-            if owners is not None:
+            owners = homes.of_holders(group)
+            if owners and len(owners) == len(group.chunks):
                 found.append(Readmit(group=group.id, targets=(), why="copies", owners=owners))
                 free = [m for m in free if m.id not in set(owners.values())]
                 continue
             hosts = free or sorted(view.working, key=lambda m: (m.rows, m.id))
             if not hosts:
                 break
-            found.append(
-                Readmit(
-                    group=group.id,
-                    targets=tuple(m.id for m in hosts[: max(len(group.former), 1)]),
-                    why="free members" if free else "read again on survivors",
-                )
-            )
+            why = "free members" if free else "read again on survivors"
+            targets = tuple(m.id for m in hosts[: max(len(group.former), 1)])
+            if owners or not homes.fit(group, targets):
+                if owners:
+                    why = f"{len(owners)} of {len(group.chunks)} copies, {why}"
+                others = [m.id for m in (*free, *view.working)]
+                homes.give(group, owners, targets, others)
+                found.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
+            else:
+                found.append(Readmit(group=group.id, targets=targets, why=why))
             free = free[len(group.former) :]
         return found
 
 
-def _on_holders(
-    group: GroupView, chunks: Chunks, load: dict[MemberId, int]
-) -> dict[ChunkId, MemberId] | None:
-    """Give every chunk to the emptiest of those who have its body; None where one has nobody.
+class _Homes:
+    """What members that stay own, and what their memory has room for; grows with what is given."""
 
-    ``load`` is how many examples each member has that stays; what is given is added to it.
-    """
-    after = dict(load)
-    owners: dict[ChunkId, MemberId] = {}
-    for chunk in group.chunks:
-        holders = [m for m in chunks.holders(chunk) if m in after]
-        if not holders:
+    def __init__(self, view: View) -> None:
+        self._chunks = view.chunks
+        members = (*view.working, *view.spares)
+        self._rows = {m.id: m.rows for m in members}
+        #: Bytes left when copies of others' chunks are dropped; None without a limit.
+        self._left = {m.id: self._room(m) for m in members}
+
+    def _room(self, member: MemberView) -> int | None:
+        chunks, limit = self._chunks, member.limit_bytes
+        if chunks is None or limit is None:
             return None
-        owner = owners[chunk] = min(holders, key=lambda m: (after[m], m))
-        after[owner] += chunks.rows(chunk)
-    load.update(after)
-    return owners if owners else None
+        return limit - sum(chunks.nbytes(c) for c in chunks.of(member.id))
+
+    def of_holders(self, group: GroupView) -> dict[ChunkId, MemberId]:
+        """Give every chunk that somebody has to the emptiest of those who have it."""
+        owners: dict[ChunkId, MemberId] = {}
+        if self._chunks is None:
+            return owners
+        for chunk in group.chunks:
+            holders = [m for m in self._chunks.holders(chunk) if m in self._rows]
+            if holders:
+                self._take(owners, chunk, min(holders, key=lambda m: (self._rows[m], m)))
+        return owners
+
+    def fit(self, group: GroupView, members: Sequence[MemberId]) -> bool:
+        """Whether each of these has room for the group."""
+        chunks, lefts = self._chunks, [self._left[m] for m in members]
+        if chunks is None or all(left is None for left in lefts):
+            return True
+        nbytes = sum(chunks.nbytes(c) for c in group.chunks)
+        return all(left is None or left >= nbytes for left in lefts)
+
+    def give(
+        self,
+        group: GroupView,
+        owners: dict[ChunkId, MemberId],
+        wanted: Sequence[MemberId],
+        others: Sequence[MemberId],
+    ) -> None:
+        """Give the other chunks of a group to the emptiest that has room, the wanted ones first."""
+        for chunk in group.chunks:
+            if chunk not in owners:
+                among = self._roomy(chunk, wanted) or self._roomy(chunk, others) or wanted
+                self._take(owners, chunk, min(among, key=lambda m: (self._rows[m], m)))
+
+    def _roomy(self, chunk: ChunkId, members: Sequence[MemberId]) -> list[MemberId]:
+        assert self._chunks is not None
+        nbytes = self._chunks.nbytes(chunk)
+        return [m for m in members if (left := self._left[m]) is None or left >= nbytes]
+
+    def _take(self, owners: dict[ChunkId, MemberId], chunk: ChunkId, member: MemberId) -> None:
+        assert self._chunks is not None
+        owners[chunk] = member
+        self._rows[member] += self._chunks.rows(chunk)
+        left = self._left[member]
+        self._left[member] = None if left is None else left - self._chunks.nbytes(chunk)
 
 
 def _former_slots_first(group: GroupView, free: Sequence[MemberView]) -> list[MemberView]:

@@ -159,6 +159,19 @@ def test_group_is_loaded_by_its_target_and_returns_when_all_of_it_is_there():
     assert moves.state.ledger.absent_rows() == 0
 
 
+def test_members_drop_copies_where_there_is_no_room_for_what_comes_back():
+    moves = mobility()
+    state, own = moves.state, [chunk(0, k) for k in range(2)]
+    state.ledger.hold(C, own)
+    state.membership.members[C].limit_bytes = 3
+    moves.copying.waiting[chunk(0, 1)] = C
+    lose(moves, B)
+    _, drop, order = readmit(moves, 10.0)
+    assert drop == DropChunks(member=C, chunks=(chunk(0, 0),))
+    assert order == LoadChunks(member=C, chunks=(chunk(1, 0), chunk(1, 1)))
+    assert moves.copying.waiting == {}
+
+
 def test_group_that_returns_is_not_readmitted_a_second_time():
     moves = mobility()
     lose(moves, B)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from elasticml.control.policy import GroupView, MemberView, View
 from elasticml.policies.absence import Reload, WholeGroup, absence_policy
-from elasticml.terms import GroupId, MemberId
+from elasticml.terms import ChunkId, ChunkInfo, GroupId, MemberId
+from tests.policy_world import FakeChunks
 
 
 def group(name: int, *slots: int, since_s: float = 0.0) -> GroupView:
@@ -75,3 +77,38 @@ def test_policy_follows_the_absent_setting():
     assert isinstance(absence_policy("reload"), Reload)
     for absent in ("taylor", "ignore", "ignore_rescaled", "stall"):
         assert isinstance(absence_policy(absent), WholeGroup)
+
+
+def chunks_of_a_group(held_by: dict[int, int], survivors: dict[int, int]) -> FakeChunks:
+    """Chunks 0 to 3 have vanished; some are held by a slot still. Survivors own others, of 10 B."""
+    ids = [ChunkId("data", 0, k) for k in range(4 + sum(survivors.values()))]
+    held: dict[ChunkId, set[MemberId]] = {c: set() for c in ids}
+    for k, slot in held_by.items():
+        held[ids[k]].add(MemberId(slot, 2))
+    rest, owners = iter(ids[4:]), {}
+    for slot, count in survivors.items():
+        for _ in range(count):
+            owners[next(rest)] = MemberId(slot, 2)
+    infos = {c: ChunkInfo(id=c, rows=1, nbytes=10) for c in ids}
+    return FakeChunks(infos=infos, owners=owners, held=held)
+
+
+def reloaded(chunks: FakeChunks, limit_bytes: int) -> list[int]:
+    """Slots to which the four chunks go, in their order."""
+    gone = replace(group(1, 8), chunks=tuple(chunks.infos)[:4])
+    working = tuple(replace(m, limit_bytes=limit_bytes, rows=5) for m in seen(0, 1))
+    (found,) = Reload().suggest(replace(view([gone], (), working), chunks=chunks))
+    if found.owners is None:
+        return [t.slot for t in found.targets]
+    assert sorted(found.owners) == list(gone.chunks)
+    return [found.owners[c].slot for c in gone.chunks]
+
+
+def test_reload_reads_only_those_chunks_again_that_nobody_has():
+    found = reloaded(chunks_of_a_group({0: 1, 2: 1, 3: 1}, {0: 5, 1: 5}), 1000)
+    assert found == [1, 0, 1, 1]
+
+
+def test_reload_spreads_what_does_not_fit_one_survivor():
+    assert reloaded(chunks_of_a_group({}, {0: 5, 1: 5}), 90) == [0]
+    assert reloaded(chunks_of_a_group({}, {0: 5, 1: 5}), 70) == [0, 0, 1, 1]
