@@ -236,8 +236,11 @@ async def cocoa_run(seed: int) -> CocoaRun:
         run.error = "" if world.shell.error is None else world.shell.error["message"]
         joined = {r["member"]: f"w{r['pid']}" for r in world.events("MemberJoined")}
         lost = [r for r in world.events("MemberLost") if r["reason"] != "retired"]
+        meant = faults.touched | scaler.released
         run.collateral = sorted(
-            {joined[r["member"]] for r in lost} - faults.touched - scaler.released
+            f"{joined[r['member']]}: {r['reason']}"
+            for r in lost
+            if joined[r["member"]] not in meant
         )
         run.rounds = world.shell.driver.state.round
         if limit_bytes is not None and FULL in run.error:
