@@ -128,6 +128,7 @@ class Driver:
         self.state.cause = event.cause or type(event).__name__
         commands = self._handlers[type(event)](event, now_s)
         commands = self._settle(commands, now_s)
+        self.reach.relaid()
         few = len(self.state.membership.members) <= FULL_CHECK_MEMBERS_MAX
         often = few and (self.check_every_event or isinstance(event, (ev.Lost, ev.Arrived)))
         if often or isinstance(event, ev.RoundFinished):

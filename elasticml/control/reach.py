@@ -30,11 +30,13 @@ class Reach:
 
     def unreachable(self, now_s: float) -> list[MemberId]:
         """List members that have been cut off from their present parent for too long."""
-        cut_off = []
-        for member, (peer, since_s) in sorted(self._down.items()):
-            if self._state.parents.get(member) != peer:
-                # It has another parent since; should it get this one back, that is a new link.
+        self.relaid()
+        limit_s = self._state.settings.status_s_max
+        return [m for m, (_, since_s) in sorted(self._down.items()) if now_s - since_s > limit_s]
+
+    def relaid(self) -> None:
+        """Forget links that are no longer wanted: should one be wanted again, it is a new one."""
+        parents = self._state.parents
+        for member, (peer, _) in list(self._down.items()):
+            if parents.get(member) != peer:
                 del self._down[member]
-            elif now_s - since_s > self._state.settings.status_s_max:
-                cut_off.append(member)
-        return cut_off

@@ -94,6 +94,15 @@ def test_child_with_another_parent_since_is_not_blamed_even_if_the_first_comes_b
     assert links.unreachable(99.0) == []
 
 
+def test_child_that_gets_its_parent_back_between_two_looks_at_the_clock_is_not_blamed():
+    links = reach()
+    links.link_down(B, A, 1.0)
+    links._state.parents[B] = None
+    links.relaid()
+    links._state.parents[B] = A
+    assert links.unreachable(99.0) == []
+
+
 def test_report_about_the_dead_is_not_kept():
     links = reach()
     links._state.membership.remove(A)
