@@ -125,6 +125,11 @@ class View:
     #: Of the job: with the round it is the only source of chance that a policy has.
     seed: int = 0
 
+    @property
+    def has_waited(self) -> bool:
+        """Whether the last round did nothing but wait: nobody has used what was done before it."""
+        return bool(self.history) and self.history[-1].round < self.round - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readmit:

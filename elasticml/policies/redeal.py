@@ -75,7 +75,7 @@ class Redeal:
     def suggest(self, view: View) -> Sequence[Move]:
         """Return this round's changes of owner."""
         chunks = view.chunks
-        if chunks is None or len(view.working) < 2 or _has_waited(view):
+        if chunks is None or len(view.working) < 2 or view.has_waited:
             return []
         share = float(view.tuned.get("redeal_share", self._share(view, chunks)))
         owner = {chunk: m.id for m in view.working for chunk in chunks.of(m.id)}
@@ -129,11 +129,6 @@ class Redeal:
         each = max(sum(chunks.nbytes(c) for c in chunks.of(m.id)) for m in view.working)
         affordable = COST * statistics.median(seconds) * view.move_bytes_per_s / max(each, 1)
         return min(SHARE_MAX, affordable)
-
-
-def _has_waited(view: View) -> bool:
-    """Whether the last round did nothing but wait: nobody has used what was dealt before it."""
-    return bool(view.history) and view.history[-1].round < view.round - 1
 
 
 class Deal:

@@ -57,7 +57,7 @@ class GlobalShuffle:
     def suggest(self, view: View) -> Sequence[Suggestion]:
         """Return this round's copies, changes of owner and copies that are no longer wanted."""
         chunks = view.chunks
-        if chunks is None or len(view.working) <= view.holders:
+        if chunks is None or len(view.working) <= view.holders or view.has_waited:
             # Everybody holds everything, or there is nobody to change with.
             return []
         members = sorted(m.id for m in view.working)

@@ -78,3 +78,11 @@ def test_where_everybody_holds_everything_nothing_is_copied():
     world.play(5)
     assert world.said == []
     assert world.chunks.held_by(member(0)) == frozenset(world.chunks.infos)
+
+
+def test_nothing_is_copied_while_a_job_waits():
+    world = PolicyWorld([], dict.fromkeys(range(4), 1.0), n_chunks=16)
+    world.play(2)
+    view = world.view()
+    assert GlobalShuffle(share=1.0).suggest(view)
+    assert GlobalShuffle(share=1.0).suggest(dataclasses.replace(view, round=view.round + 1)) == []
