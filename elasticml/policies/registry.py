@@ -167,8 +167,8 @@ def make_policies(
     """Make the policies that a job runs with, in the order in which they are asked.
 
     By themselves there are the rule for absent chunks that goes with ``absent``, elastic scaling,
-    replicas where chunks may have two holders, and with them re-dealing for ``cocoa``. An entry
-    takes the place of the one of its name.
+    replicas where chunks may have two holders, and with them re-dealing for ``cocoa``, unless
+    absent chunks are frozen. An entry takes the place of the one of its name.
 
     Parameters
     ----------
@@ -202,7 +202,9 @@ def make_policies(
         found[absence_policy(absent).name] = {}
     if holders != 1:
         found["replicas"] = {}
-        if algorithm == "cocoa":
+        # With "freeze" it is known what those that vanish had only while they still have what they
+        # had at the last certificate; dealt anew, all of their dual variables would be void.
+        if algorithm == "cocoa" and absent != "freeze":
             found["redeal"] = {}
     for entry in given:
         settings = {k: v for k, v in entry.items() if k != NAME}

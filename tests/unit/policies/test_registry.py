@@ -51,6 +51,12 @@ def test_two_holders_bring_replicas_and_cocoa_re_dealing_with_them():
     assert names(holders=1, absent="reload", algorithm="cocoa") == both[:2]
 
 
+def test_nothing_is_dealt_anew_by_itself_where_absent_chunks_are_frozen():
+    cocoa = {"holders": 2, "absent": "freeze", "algorithm": "cocoa"}
+    assert "redeal" not in names(**cocoa)
+    assert "redeal" in names(["redeal"], **cocoa)
+
+
 def test_what_is_on_by_itself_can_be_switched_off():
     left = names([{"redeal": "none"}], holders=2, algorithm="cocoa")
     assert left == ["whole_group", "elastic_scaling", "replicas"]
