@@ -22,6 +22,9 @@ F64 = NDArray[np.float64]
 #: What a margin is expected to move by, as a share of what the model's step allows. At 1/8 passes
 #: are as many as without rests on every set tried; at 1/16 some sets needed a tenth more.
 _TYPICAL_SHARE: Final = 1 / 8
+#: A model that moves so many times as far as at the shortest of its recent steps wakes every row:
+#: their rests were reckoned with the short one. Members that come back bring such jumps.
+_JUMP: Final = 4.0
 
 
 @kernel
@@ -44,6 +47,8 @@ class Rests:
         self._last: F64 | None = None
         self._serial: int | None = None
         self._reach = 0.0
+        #: The shortest step since all rows were awake.
+        self._shortest = math.inf
 
     def bind(self, sizes: Sequence[int], known: Sequence[NDArray[np.uint8] | None]) -> None:
         """Lay out rows of chunks with so many rows; known chunks keep their rests."""
@@ -82,9 +87,14 @@ class Rests:
         self._serial, self._reach = serial, 0.0
         if self._is_used and last is not None and last.size == v.size:
             moved = math.sqrt(_squared_distance(v, last))
+            if moved > _JUMP * self._shortest:
+                self.wake()
+            if moved > 0.0:
+                self._shortest = min(self._shortest, moved)
             self._reach = 1.0 / (_TYPICAL_SHARE * moved) if moved > 0.0 else 0.0
         return self._reach
 
     def wake(self) -> None:
         """Have no row rest any longer."""
         self._left[:] = 0
+        self._shortest = math.inf
