@@ -40,6 +40,11 @@ def client() -> Generator[Client]:
         yield client
 
 
+def _hear_interrupts() -> None:
+    """Undo what a shell does to jobs in its background: they ignore SIGINT, and so do theirs."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def start(folder: Path, job: dict, *options: str) -> subprocess.Popen[str]:
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job))
@@ -51,6 +56,7 @@ def start(folder: Path, job: dict, *options: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_hear_interrupts,
     )
 
 

@@ -165,7 +165,7 @@ def test_cocoa_and_its_policies_are_simulated(command, tmp_path):
         algorithm={"name": "cocoa", "l2": 0.01},
         cluster={"workers": 3},
         policies=["rebalance", {"name": "knee", "to": [1]}],
-        stop={"rounds": 40, "gap": 1e-6},
+        stop={"rounds": 100, "gap": 1e-6},
         simulate={"slow": {0: 2.0}},
     )
     code, out, err = command("simulate", path, "--out", tmp_path / "run")
