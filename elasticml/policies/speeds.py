@@ -12,8 +12,10 @@ from elasticml.terms import ChunkId, MemberId
 def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId, float]:
     """Estimate what an example costs each member: the median over its last rounds.
 
-    A member without a measurement counts as the median of those that have one; where nobody has,
-    an example costs everybody 1, so that times are numbers of examples.
+    A member without a measurement counts as the median of those that have one; so does a member
+    that was now faster than that median and now slower: short passes on a busy host are mostly
+    noise, and loads that follow noise are worse than equal ones. Where nobody was measured an
+    example costs everybody 1, so that times are numbers of examples.
 
     Parameters
     ----------
@@ -21,14 +23,16 @@ def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId
     rounds : int
         How many rounds back the median looks.
 
-    Source: the uni-task paper, section 4 (rebalancing): the median over the last I iterations.
+    Source: the uni-task paper, section 4 (rebalancing): the median over the last I iterations. The
+    test for noise is ours.
     """
-    measured = {
-        m.id: statistics.median(m.seconds_per_row[-rounds:])
-        for m in members
-        if m.seconds_per_row and statistics.median(m.seconds_per_row[-rounds:]) > 0
-    }
+    recent = {m.id: m.seconds_per_row[-rounds:] for m in members if m.seconds_per_row}
+    measured = {id: statistics.median(times) for id, times in recent.items()}
+    measured = {id: cost for id, cost in measured.items() if cost > 0}
     usual = statistics.median(measured.values()) if measured else 1.0
+    for id in list(measured):
+        if min(recent[id]) < usual < max(recent[id]):
+            measured[id] = usual
     return {m.id: measured.get(m.id, usual) for m in members}
 
 

@@ -1,0 +1,27 @@
+"""What an example costs each member, as balancing policies see it."""
+
+from elasticml.control.policy import MemberView
+from elasticml.policies.speeds import seconds_per_row
+from elasticml.terms import MemberId
+
+
+def member(slot: int, *times: float) -> MemberView:
+    return MemberView(id=MemberId(slot, 1), host="a", rows=10, seconds_per_row=times)
+
+
+def costs(*members: MemberView) -> list[float]:
+    return list(seconds_per_row(members, 4).values())
+
+
+def test_a_member_that_is_slower_every_time_is_slow() -> None:
+    assert costs(member(0, 1, 1, 1), member(1, 1, 1, 1), member(2, 1.5, 1.6, 1.4)) == [1, 1, 1.5]
+
+
+def test_a_member_that_is_now_faster_and_now_slower_is_neither() -> None:
+    # On a loaded host equal members looked up to three times as fast as one another.
+    assert costs(member(0, 1, 1, 1), member(1, 1, 1, 1), member(2, 0.5, 3.0, 2.0)) == [1, 1, 1]
+
+
+def test_a_member_without_measurement_counts_as_the_median() -> None:
+    assert costs(member(0, 2.0), member(1, 2.0), member(2)) == [2, 2, 2]
+    assert costs(member(0), member(1)) == [1, 1]
