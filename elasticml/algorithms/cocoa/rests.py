@@ -83,7 +83,6 @@ class Rests:
             np.copyto(self._left, self._before)
             return self._reach
         last, self._last = self._last, v.copy()
-        np.copyto(self._before, self._left)
         self._serial, self._reach = serial, 0.0
         if self._is_used and last is not None and last.size == v.size:
             moved = math.sqrt(_squared_distance(v, last))
@@ -92,6 +91,7 @@ class Rests:
             if moved > 0.0:
                 self._shortest = min(self._shortest, moved)
             self._reach = 1.0 / (_TYPICAL_SHARE * moved) if moved > 0.0 else 0.0
+        np.copyto(self._before, self._left)
         return self._reach
 
     def wake(self) -> None:

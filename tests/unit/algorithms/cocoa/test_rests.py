@@ -36,3 +36,17 @@ def test_a_repeated_pass_finds_the_rests_as_they_were() -> None:
     rests.views([1])[0][:] = 7
     assert rests.begin(np.full(2, 1.5), 2) == reach
     assert rests.views([1])[0][0] == 0
+
+
+def test_a_repeated_pass_after_a_jump_finds_all_rows_awake_again() -> None:
+    rests, v = Rests(is_used=True), np.zeros(3)
+    rests.bind([4], [None])
+    (left,) = rests.views([4])
+    for serial, at in enumerate((0.0, 1.0, 1.1)):
+        rests.begin(v + at, serial)
+    left[:] = 9
+    first = rests.begin(v + 5.0, 3)
+    assert not left.any()
+    left[:] = 7
+    assert rests.begin(v + 5.0, 3) == first
+    assert not left.any()
