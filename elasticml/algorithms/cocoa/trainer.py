@@ -206,10 +206,12 @@ class _Ascent:
         self.frozens.keep(outcome.exchange, sent_v, arrays)
         image = self.frozens.add_image(np.asarray(arrays["image"]))
         self.v = self.columns.up(image) / (self.settings.l2 * self.weight)
-        if not self.is_stale and self.serial > 1:
+        # Dual variables may have been lost since the last pass without anybody being missing now.
+        stale = self.is_stale or (self.serial > 1 and float(arrays["unset"]) > 0.0)
+        if not stale and self.serial > 1:
             norm = float(np.linalg.norm(self.v))
             self.drift = float(np.linalg.norm(self.v - sent_v)) / norm if norm else 0.0
-        self.resyncs += self.is_stale
+        self.resyncs += stale
         self.is_stale = False
         self.current = self._certificate(sent_v, arrays, self.weight - weight)
         self.best = self.current if self.best is None else self.current.better(self.best)
