@@ -22,6 +22,8 @@ WORKER_MODULES = (
     "elasticml.data.source",
     "elasticml.data.products",
     "elasticml.objectives.losses",
+    "elasticml.objectives.conjugates",
+    "elasticml.algorithms.cocoa.local",
     "elasticml.collective.dask_links",
     "elasticml.runtime.member_plugin",
 )

@@ -19,8 +19,8 @@ from elasticml.data.kernels import kernel
 
 F64 = NDArray[np.float64]
 
-#: What a margin is expected to move by, as a share of what the model's step allows. At 1/8 there are
-#: at most an eighth more passes than without rests on the sets tried, and as many on most.
+#: What a margin is expected to move by, as a share of what the model's step allows. At 1/8 passes
+#: are at most an eighth more than without rests on the sets tried, and as many on most.
 _TYPICAL_SHARE: Final = 1 / 8
 #: A model that moves so many times as far as at the shortest of its recent steps wakes every row:
 #: their rests were reckoned with the short one. Members that come back bring such jumps.
