@@ -13,9 +13,10 @@ def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId
     """Estimate what an example costs each member: the median over its last rounds.
 
     A member without a measurement counts as the median of those that have one; so does a member
-    that was now faster than that median and now slower: short passes on a busy host are mostly
-    noise, and loads that follow noise are worse than equal ones. Where nobody was measured an
-    example costs everybody 1, so that times are numbers of examples.
+    that differs from it by less than half of what the middle half of its own measurements differ
+    by: short passes on a busy host are mostly noise, and loads that follow noise are worse than
+    equal ones. Where nobody was measured an example costs everybody 1, so that times are numbers
+    of examples.
 
     Parameters
     ----------
@@ -30,10 +31,18 @@ def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId
     measured = {id: statistics.median(times) for id, times in recent.items()}
     measured = {id: cost for id, cost in measured.items() if cost > 0}
     usual = statistics.median(measured.values()) if measured else 1.0
-    for id in list(measured):
-        if min(recent[id]) < usual < max(recent[id]):
+    for id, cost in list(measured.items()):
+        if abs(cost - usual) < 0.5 * _middle_half(recent[id]):
             measured[id] = usual
     return {m.id: measured.get(m.id, usual) for m in members}
+
+
+def _middle_half(times: Sequence[float]) -> float:
+    """Return by how much the middle half of these differ, their interquartile range."""
+    if len(times) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return high - low
 
 
 def rows_owned(chunks: Chunks, member: MemberId) -> int:

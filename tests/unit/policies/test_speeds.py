@@ -19,7 +19,13 @@ def test_a_member_that_is_slower_every_time_is_slow() -> None:
 
 def test_a_member_that_is_now_faster_and_now_slower_is_neither() -> None:
     # On a loaded host equal members looked up to three times as fast as one another.
-    assert costs(member(0, 1, 1, 1), member(1, 1, 1, 1), member(2, 0.5, 3.0, 2.0)) == [1, 1, 1]
+    noisy = member(2, 0.5, 3.0, 1.2, 0.9)
+    assert costs(member(0, 1, 1, 1), member(1, 1, 1, 1), noisy) == [1, 1, 1]
+
+
+def test_one_quick_round_does_not_hide_a_slow_member() -> None:
+    # Of two members the slow one was held for a usual one, and its load stayed.
+    assert costs(member(0, 1, 1, 1, 1), member(1, 1.5, 1.1, 1.6, 1.5)) == [1, 1.5]
 
 
 def test_a_member_without_measurement_counts_as_the_median() -> None:
