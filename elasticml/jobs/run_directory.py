@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
@@ -19,6 +20,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from elasticml.data.places import reason_of, write_whole
 from elasticml.errors import ConfigError, JobFailedError
 
 Row = dict[str, Any]
@@ -67,19 +69,6 @@ def history_row(record: Mapping[str, Any]) -> Row:
     row = {name: value for name, value in record.items() if name not in _STORY_FIELDS}
     row.setdefault("seconds", record.get("t"))
     return row
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name, then rename it: a reader sees all of it or none."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def default_run_path(name: str, now: datetime) -> Path:
@@ -156,11 +145,11 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(dict(job), sort_keys=False, default_flow_style=None, width=100)
-            write_whole(self.path / "job.yaml", text.encode())
+            write_whole(str(self.path / "job.yaml"), text.encode())
             self._story = (self.path / "story.jsonl").open("w", encoding="utf-8")
             self._history = (self.path / "history.csv").open("w", encoding="utf-8", newline="")
-        except OSError as error:
-            raise _cannot_write(self.path, error.strerror) from None
+        except (OSError, ConfigError) as error:
+            raise _cannot_write(self.path, reason_of(error.__cause__ or error)) from None
         self._set_columns(list(FIRST_COLUMNS))
         return self
 
@@ -186,8 +175,9 @@ class RunDirectory:
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            why = error.strerror if self.path.is_dir() else "it has been removed"
+        except (OSError, ConfigError) as error:
+            is_there = self.path.is_dir()
+            why = reason_of(error.__cause__ or error) if is_there else "it has been removed"
             raise JobFailedError(
                 f"{self.path}: the run cannot be written any more: {why}; run it again",
                 reason=DIRECTORY_LOST,
@@ -206,7 +196,7 @@ class RunDirectory:
         if self._history is not None:
             self._history.close()
         self._columns = columns
-        write_whole(self.path / "history.csv", _csv_text(self._rows, columns).encode())
+        write_whole(str(self.path / "history.csv"), _csv_text(self._rows, columns).encode())
         self._history = (self.path / "history.csv").open("a", encoding="utf-8", newline="")
 
     def write_history(self, rows: Sequence[Row]) -> None:
@@ -230,7 +220,9 @@ class RunDirectory:
 
     def _write(self, name: str, content: bytes) -> None:
         with self._writing():
-            write_whole(self.path / name, content)
+            if not self.path.is_dir():  # it would be made anew, with nothing but this in it
+                raise FileNotFoundError(errno.ENOENT, "it has been removed", str(self.path))
+            write_whole(str(self.path / name), content)
 
     def discard(self) -> None:
         """Remove the run, and the directories that were made for it: it has never begun."""

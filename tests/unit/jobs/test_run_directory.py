@@ -20,7 +20,6 @@ from elasticml.jobs.run_directory import (
     columns_of,
     default_run_path,
     json_safe,
-    write_whole,
 )
 from elasticml.report.run import read_run
 
@@ -154,20 +153,6 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
 def test_nothing_is_recorded_before_the_directory_is_open(tmp_path):
     with pytest.raises(ValueError, match="not open"):
         RunDirectory(tmp_path).record([ended(0)])
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_remains(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_whole(path, b"old")
-
-    def fail(descriptor):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_run_is_named_after_job_and_time_and_never_twice(tmp_path, monkeypatch):
