@@ -1,7 +1,7 @@
 """The board on which a cluster posts what its resource manager takes back; the jobs read it.
 
-A cluster that is told of pre-emption, of containers' ends and of nodes that go posts it here, by the
-Dask addresses of the workers concerned. Every job of the scheduler hears of it; one that begins
+A cluster that is told of pre-emption, of containers' ends and of nodes that go posts it here, by
+the Dask addresses of the workers concerned. Every job of the scheduler hears of it; one that begins
 later is told what still holds.
 """
 
