@@ -1,0 +1,200 @@
+"""Specifications of applications: built by dask-yarn, run by elasticml's own services.
+
+A specification written for dask-yarn stays as it is but for the commands that start dask-yarn's
+services: what runs in the containers is ``elasticml.clusters.on_yarn.service``.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from elasticml.clusters.on_yarn.compat import import_dask_yarn, import_skein
+from elasticml.clusters.on_yarn.environments import read_environment
+from elasticml.clusters.on_yarn.tls import SECURITY_VARIABLE, wants_tls
+from elasticml.errors import ConfigError
+
+if TYPE_CHECKING:
+    import skein
+
+SCHEDULER = "dask.scheduler"
+WORKER = "dask.worker"
+
+#: The module whose command line is dask-yarn's ``services``.
+SERVICE_MODULE = "elasticml.clusters.on_yarn.service"
+
+# The command by its name or path: `dask-yarn services worker`, `"$ENV/bin/dask-yarn" services …`.
+_BY_NAME = re.compile(
+    r"""(?<![\w./-])(?P<folder>[^\s;&|"'`()]*/)?dask-yarn(?P<quote>["']?)(?P<gap>(?:\s|\\\n)+)"""
+    r"services(?=\s|\\)"
+)
+# The same through an interpreter: `environment/bin/python -m dask_yarn.cli services worker`.
+_BY_MODULE = re.compile(r"-m(?P<gap>(?:\s|\\\n)+)dask_yarn(?:\.cli)?(?:\s|\\\n)+services(?=\s|\\)")
+
+
+def rewrite_script(script: str) -> str:
+    """Return a script with dask-yarn's services replaced by elasticml's; nothing else changes.
+
+    >>> rewrite_script("source env/bin/activate; dask-yarn services worker --nthreads 2")
+    'source env/bin/activate; python -m elasticml.clusters.on_yarn.service worker --nthreads 2'
+    """
+    script = _BY_NAME.sub(rf"\g<folder>python\g<quote>\g<gap>-m {SERVICE_MODULE}", script)
+    return _BY_MODULE.sub(rf"-m\g<gap>{SERVICE_MODULE}", script)
+
+
+def rewrite(spec: skein.ApplicationSpec) -> skein.ApplicationSpec:
+    """Return a copy of a specification that runs elasticml's services in place of dask-yarn's."""
+    spec = copy.deepcopy(spec)
+    for service in spec.services.values():
+        service.script = rewrite_script(service.script)
+    spec.master.script = rewrite_script(spec.master.script)
+    return spec
+
+
+def read_specification(source: skein.ApplicationSpec | Mapping[str, Any] | str) -> Any:
+    """Return the specification that a record, a mapping or a YAML or JSON file holds.
+
+    Raises
+    ------
+    ConfigError
+        When it is none, or has no service ``dask.worker``.
+    """
+    model = import_skein()
+    try:
+        if isinstance(source, model.ApplicationSpec):
+            spec = source
+        elif isinstance(source, Mapping):
+            spec = model.ApplicationSpec.from_dict(dict(source))
+        else:
+            spec = model.ApplicationSpec.from_file(str(source))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"specification: {' '.join(str(error).split())}; wanted what skein describes in "
+            "https://jcristharif.com/skein/specification.html",
+        ) from error
+    if WORKER not in spec.services:
+        raise ConfigError(
+            f"specification: got services {sorted(spec.services)}, wanted one named {WORKER!r}"
+        )
+    return spec
+
+
+def make_specification(**arguments: Any) -> skein.ApplicationSpec:
+    """Return the specification that dask-yarn makes of its arguments and its configuration.
+
+    Parameters
+    ----------
+    **arguments
+        Those of dask-yarn's ``YarnCluster`` that describe containers; None is what
+        ``yarn.*`` in Dask's configuration says. Where all are None and ``yarn.specification`` is
+        set, that one is taken.
+
+    Raises
+    ------
+    ConfigError
+        When an argument is wrong, or there is no environment.
+    """
+    import dask
+
+    dask_yarn = import_dask_yarn()
+    is_given = any(value is not None for value in arguments.values())
+    written = dask.config.get("yarn.specification", None)
+    if written and not is_given:
+        return rewrite(read_specification(written))
+    # dask-yarn writes into the mapping that it is given: neither the caller's nor the
+    # configuration's own.
+    for name, setting in (("worker_env", "yarn.worker.env"), ("client_env", "yarn.client.env")):
+        if name == "worker_env" or name in arguments:
+            environment = arguments.get(name)
+            arguments[name] = dict(dask.config.get(setting) if environment is None else environment)
+    try:
+        spec = dask_yarn._make_specification(**arguments)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(_one_line(error)) from error
+    environment = arguments.get("environment") or dask.config.get("yarn.environment")
+    for service in spec.services.values():
+        service.script = read_environment(environment).guard(service.script)
+    return rewrite(spec)
+
+
+def with_placement(
+    spec: skein.ApplicationSpec,
+    *,
+    node_label: str | None = None,
+    nodes: list[str] | None = None,
+    racks: list[str] | None = None,
+    relax_locality: bool | None = None,
+) -> skein.ApplicationSpec:
+    """Return a copy with the containers of the workers where they are wanted; None changes nothing.
+
+    Parameters
+    ----------
+    node_label : str or None
+        Label that every container of the application asks for.
+    nodes, racks : list of str or None
+        Hosts and racks for workers.
+    relax_locality : bool or None
+        Whether workers may be elsewhere when these are full.
+    """
+    spec = copy.deepcopy(spec)
+    worker = spec.services[WORKER]
+    if node_label is not None:
+        spec.node_label = node_label
+    if nodes is not None:
+        worker.nodes = list(nodes)
+    if racks is not None:
+        worker.racks = list(racks)
+    if relax_locality is not None:
+        worker.relax_locality = relax_locality
+    return spec
+
+
+def with_security(spec: skein.ApplicationSpec, security: str | None = None) -> Any:
+    """Return a copy whose containers know whether to talk TLS; see ``wants_tls``."""
+    spec = copy.deepcopy(spec)
+    choice = "tls" if wants_tls(security) else "none"
+    for service in spec.services.values():
+        service.env = {**service.env, SECURITY_VARIABLE: choice}
+    return spec
+
+
+def is_local(spec: skein.ApplicationSpec) -> bool:
+    """Tell whether the scheduler runs at the client: no service of the application is one."""
+    return SCHEDULER not in spec.services
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAsk:
+    """What one kind of container asks for, and how many there are to begin with."""
+
+    service: str
+    memory_mib: int
+    vcores: int
+    node_label: str
+    instances: int
+
+
+def asked_containers(spec: skein.ApplicationSpec) -> list[ContainerAsk]:
+    """List what an application asks for: the master, then its services in alphabetical order."""
+    services = [("master", spec.master.resources, spec.node_label, 1)]
+    services += [
+        (name, service.resources, service.node_label or spec.node_label, service.instances)
+        for name, service in sorted(spec.services.items())
+    ]
+    return [
+        ContainerAsk(
+            service=name,
+            memory_mib=resources.memory,
+            vcores=resources.vcores,
+            node_label=label,
+            instances=instances,
+        )
+        for name, resources, label, instances in services
+    ]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
