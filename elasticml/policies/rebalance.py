@@ -38,7 +38,7 @@ class Rebalance:
 
     name = "rebalance"
 
-    def __init__(self, *, rounds: int = 4, share: float = 0.5, tolerance: float = 0.02) -> None:
+    def __init__(self, *, rounds: int = 8, share: float = 0.5, tolerance: float = 0.02) -> None:
         number(self.name, "rounds", rounds, low=1, whole=True)
         number(self.name, "share", share, high=1, above=True)
         number(self.name, "tolerance", tolerance)

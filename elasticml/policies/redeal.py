@@ -51,7 +51,7 @@ class Redeal:
 
     name = "redeal"
 
-    def __init__(self, *, share: float | str = AUTO, rounds: int = 4) -> None:
+    def __init__(self, *, share: float | str = AUTO, rounds: int = 8) -> None:
         if isinstance(share, str) and share != AUTO:
             raise ConfigError(
                 f"{self.name}.share: got {share!r}, wanted 'auto' or a number from 0 to 1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -12,11 +13,13 @@ from elasticml.terms import ChunkId, MemberId
 def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId, float]:
     """Estimate what an example costs each member: the median over its last rounds.
 
-    A member without a measurement counts as the median of those that have one; so does a member
-    that differs from it by less than half of what the middle half of its own measurements differ
-    by: short passes on a busy host are mostly noise, and loads that follow noise are worse than
-    equal ones. Where nobody was measured an example costs everybody 1, so that times are numbers
-    of examples.
+    Each round is taken relative to the median of its members: a round with a certificate costs
+    everybody more, and that says nothing of who is slow. A member without a measurement counts as
+    the median of those that have one; so does a member that differs from it by less than the error
+    of its own median, which is about the interquartile range of its measurements over the root of
+    their number: short passes on a busy host are mostly noise, and loads that follow noise are
+    worse than equal ones. Where nobody was measured an example costs everybody 1, so that times
+    are numbers of examples.
 
     Parameters
     ----------
@@ -24,17 +27,27 @@ def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId
     rounds : int
         How many rounds back the median looks.
 
-    Source: the uni-task paper, section 4 (rebalancing): the median over the last I iterations. The
-    test for noise is ours.
+    Source: the uni-task paper, section 4 (rebalancing): the median over the last I iterations.
+    Relative rounds and the test for noise are ours.
     """
     recent = {m.id: m.seconds_per_row[-rounds:] for m in members if m.seconds_per_row}
-    measured = {id: statistics.median(times) for id, times in recent.items()}
-    measured = {id: cost for id, cost in measured.items() if cost > 0}
+    #: Median of each round, the last one first.
+    paces = [
+        statistics.median(times[-k] for times in recent.values() if len(times) >= k)
+        for k in range(1, max(map(len, recent.values()), default=0) + 1)
+    ]
+    relative = {
+        id: [time / pace for time, pace in zip(reversed(times), paces, strict=False) if pace > 0]
+        for id, times in recent.items()
+    }
+    measured = {id: statistics.median(ratios) for id, ratios in relative.items() if ratios}
+    measured = {id: ratio for id, ratio in measured.items() if ratio > 0}
     usual = statistics.median(measured.values()) if measured else 1.0
-    for id, cost in list(measured.items()):
-        if abs(cost - usual) < 0.5 * _middle_half(recent[id]):
+    for id, ratio in list(measured.items()):
+        if abs(ratio - usual) < _middle_half(relative[id]) / math.sqrt(len(relative[id])):
             measured[id] = usual
-    return {m.id: measured.get(m.id, usual) for m in members}
+    pace = statistics.median(paces) if measured else 1.0
+    return {m.id: pace * measured.get(m.id, usual) for m in members}
 
 
 def _middle_half(times: Sequence[float]) -> float:

@@ -31,3 +31,16 @@ def test_one_quick_round_does_not_hide_a_slow_member() -> None:
 def test_a_member_without_measurement_counts_as_the_median() -> None:
     assert costs(member(0, 2.0), member(1, 2.0), member(2)) == [2, 2, 2]
     assert costs(member(0), member(1)) == [1, 1]
+
+
+def test_rounds_that_cost_everybody_more_hide_no_slow_member() -> None:
+    # Every other round takes a certificate, too; the slow member's load stayed where it was.
+    quick, slow = (1, 3, 1, 3, 1, 3, 1), (1.2, 3.6, 1.2, 3.6, 1.2, 3.6, 1.2)
+    first, second = costs(member(0, *quick), member(1, *slow))
+    assert round(second / first, 6) == 1.2
+
+
+def test_a_newcomer_is_compared_in_the_rounds_that_it_took_part_in() -> None:
+    long, short = member(0, 4, 4, 4, 1, 1), member(1, 2, 2)
+    first, second = costs(long, short)
+    assert round(second / first, 6) == 2
