@@ -31,10 +31,12 @@ def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId
     Relative rounds and the test for noise are ours.
     """
     recent = {m.id: m.seconds_per_row[-rounds:] for m in members if m.seconds_per_row}
+    #: Rounds in which nobody can be compared say nothing; those of the young are the last ones.
+    common = sorted((len(times) for times in recent.values()), reverse=True)[:2]
     #: Median of each round, the last one first.
     paces = [
         statistics.median(times[-k] for times in recent.values() if len(times) >= k)
-        for k in range(1, max(map(len, recent.values()), default=0) + 1)
+        for k in range(1, min(common, default=0) + 1)
     ]
     relative = {
         id: [time / pace for time, pace in zip(reversed(times), paces, strict=False) if pace > 0]
