@@ -7,14 +7,11 @@ line on it lets a standby register, its end means that the cluster is over.
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
-import logging
 import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elasticml.clusters.linux import die_with_parent, set_process_name
 from elasticml.clusters.options import WorkerOptions, worker_options
@@ -25,34 +22,10 @@ from elasticml.clusters.settings import (
     load,
     redirect_output,
 )
-from elasticml.runtime.slowness import SLOWNESS_EXTENSION, Slowness
+from elasticml.clusters.worker_life import WorkerLife, exit_soon, first, prepare_interpreter
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
-
-logger = logging.getLogger(__name__)
-
-#: Seconds from the decision to leave to the end of the process, whatever the worker does.
-EXIT_S_MAX = 2.0
-
-#: Interpreter's thread switch interval: a busy Python thread then delays a frame by half a
-#: millisecond, not five (measured in the prototypes of the collective).
-SWITCH_INTERVAL_S = 5e-4
-
-
-async def announce(worker: Worker, grace_s: float, reason: str) -> None:
-    """Tell the jobs that this worker goes; return when it may, at the latest after the grace."""
-    module = "elasticml.runtime.member_plugin"
-    if importlib.util.find_spec(module) is None:
-        return
-    try:
-        announce_notice = importlib.import_module(module).announce_notice
-        await asyncio.wait_for(announce_notice(worker, grace_s, reason), grace_s)
-    except TimeoutError:
-        logger.info("worker %s: the grace of %g s is over", worker.name, grace_s)
-    except Exception:
-        # Whatever a job makes of the notice, the worker goes.
-        logger.exception("worker %s: its end could not be announced", worker.name)
 
 
 class WorkerProcess:
@@ -71,34 +44,22 @@ class WorkerProcess:
         self._lifeline = lifeline
         #: Set by the first line on the lifeline.
         self._released = asyncio.Event()
-        #: Set when the process must end.
-        self._leave = asyncio.Event()
-        #: The announcement under way or done; a second one is never made.
-        self._announcement: asyncio.Task[None] | None = None
-        self._departure: asyncio.Task[None] | None = None
-        self._worker: Worker | None = None
-        self._slowness = Slowness(options.slowdown)
+        self._life = WorkerLife(options.grace_s, options.slowdown)
 
     async def run(self) -> None:
         """Serve until the worker is closed, by whomever."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        loop.add_signal_handler(signal.SIGTERM, self._life.terminated)
         threading.Thread(target=self._watch_lifeline, args=(loop,), daemon=True).start()
         if self._options.standby:
-            await _first(self._released.wait(), self._leave.wait())
-        if self._leave.is_set():
-            return
-        worker = self._new_worker()
-        await worker
-        self._worker = worker
-        await _first(worker.finished(), self._leave.wait())
-        _exit_soon()
-        await worker.close(timeout=1, executor_wait=False, reason="elasticml-worker-leaves")
+            await first(self._released.wait(), self._life.leave.wait())
+        if not self._life.leave.is_set():
+            await self._life.serve(self._new_worker())
 
     def _new_worker(self) -> Worker:
         from distributed.worker import Worker
 
-        worker = Worker(
+        return Worker(
             self._options.scheduler,
             name=self._options.name,
             nthreads=self._options.threads,
@@ -108,70 +69,13 @@ class WorkerProcess:
             dashboard=False,
             dashboard_address="127.0.0.1:0",
         )
-        worker.handlers["em_notice"] = self.notice
-        worker.handlers["em_slow"] = self.slow
-        worker.extensions[SLOWNESS_EXTENSION] = self._slowness
-        return worker
-
-    async def notice(self, grace_s: float, reason: str = "notice") -> str:
-        """Announce the end of this worker; the reply means that it may be ended.
-
-        This is the worker's handler ``em_notice``.
-
-        Parameters
-        ----------
-        grace_s : float
-            Seconds until the worker is ended.
-        reason : str
-            Why, for the job's story.
-        """
-        if self._announcement is None:
-            assert self._worker is not None
-            self._announcement = asyncio.create_task(announce(self._worker, grace_s, reason))
-        await asyncio.shield(self._announcement)
-        return "OK"
-
-    async def slow(self, factor: float) -> str:
-        """Take so many times as long for computations: the worker's handler ``em_slow``."""
-        self._slowness.factor = factor
-        return "OK"
-
-    def _terminated(self) -> None:
-        """Act on SIGTERM: announce it, then leave; after a notice or a second time leave now."""
-        if self._worker is None or self._announcement is not None or self._departure is not None:
-            self._leave.set()
-        else:
-            self._departure = asyncio.create_task(self._depart())
-
-    async def _depart(self) -> None:
-        try:
-            await self.notice(self._options.grace_s, "terminated")
-        finally:
-            self._leave.set()
 
     def _watch_lifeline(self, loop: asyncio.AbstractEventLoop) -> None:
         # A thread, not a reader on the loop: it must end the process where the loop hangs.
         while os.read(self._lifeline, 4096):
             loop.call_soon_threadsafe(self._released.set)
-        _exit_soon()
-        loop.call_soon_threadsafe(self._leave.set)
-
-
-def _exit_soon() -> None:
-    """End the process in ``EXIT_S_MAX`` seconds, whichever thread is stuck."""
-    timer = threading.Timer(EXIT_S_MAX, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
-
-
-async def _first(*waits: Any) -> None:
-    """Wait for the first of several awaitables and cancel the others."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
+        exit_soon()
+        loop.call_soon_threadsafe(self._life.leave.set)
 
 
 def run_worker(options: WorkerOptions, lifeline: int) -> int:
@@ -189,11 +93,8 @@ def run_worker(options: WorkerOptions, lifeline: int) -> int:
     int
         Exit status: 0 when it left in good order.
     """
-    import numpy as np
-
     set_process_name(f"em-{options.name}")
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    np.random.seed()  # noqa: NPY002  (a forked child must not share the global stream)
+    prepare_interpreter()
     asyncio.run(_run(options, lifeline))
     return 0
 
