@@ -13,6 +13,9 @@ from support.elastic_comparison import markdown
 import elasticml as em
 from elasticml.data.arrays import ArraySource
 
+#: Members that every run begins with.
+MEMBERS = 16
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleIn:
@@ -67,7 +70,7 @@ def scale_ins(story: Sequence[Mapping[str, Any]]) -> list[ScaleIn]:
 def overhead_table(names: Sequence[str], source_of: Callable[[str], ArraySource]) -> str:
     """Run 16, 4, 1 and 16, 4, 2 members for real on each data set and tabulate the scale-ins."""
     rows = []
-    with em.LocalCluster(16) as cluster, Client(cluster) as client:
+    with em.LocalCluster(MEMBERS) as cluster, Client(cluster) as client:
         for name in names:
             for least in (1, 2):
                 for scaled in run(name, source_of(name), least, client):
@@ -84,7 +87,7 @@ def overhead_table(names: Sequence[str], source_of: Callable[[str], ArraySource]
                             f"{rate:.0f}",
                         ]
                     )
-                cluster_is_whole(client)
+                cluster.scale(MEMBERS)  # the workers that were given back are gone
     head = ["data", "members", "decide ms", "copy ms", "restart ms", "total ms", "MiB", "MiB/s"]
     words = "Table 3: overhead of each scale-in, on 16 real worker processes of this machine"
     return f"{words} (measured):\n\n{markdown(head, rows)}"
@@ -98,21 +101,16 @@ def run(name: str, source: ArraySource, least: int, client: Client) -> list[Scal
         source,
         name=f"{name}-scale-in-{least}",
         policies=[knee],
-        partitions=16,
+        partitions=MEMBERS,
         holders=1,
         stop=em.Stop(rounds=40, gap=1e-7),
-        members=em.Members(start=16),
+        members=em.Members(start=MEMBERS),
         evaluate=False,
     )
     handle = job.start(client)
     result = handle.result()
     handle.forget()
     return scale_ins(result.story)
-
-
-def cluster_is_whole(client: Client) -> None:
-    """Wait until the workers that were given back have been replaced."""
-    client.wait_for_workers(16, timeout=60)
 
 
 def mean_total_s(scaled: Sequence[ScaleIn]) -> float:
