@@ -16,16 +16,20 @@ export MKL_NUM_THREADS ?= 1
 export NUMBA_NUM_THREADS ?= 2
 export PYTHONUNBUFFERED ?= 1
 
+# What the application master's process is given; where there is neither Maven nor a JDK, notices of
+# pre-emption are missing and all else works.
+AGENT := elasticml/clusters/on_yarn/elasticml-agent.jar
+
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
 
-.PHONY: help setup demo test lint format types studies clean
+.PHONY: help setup agent agent-where-possible demo test lint format types studies clean
 
 help: ## Show what can be made.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-setup: $(STAMP) ## Create the virtual environment and install elasticml into it, once.
+setup: $(STAMP) agent-where-possible ## Create the virtual environment and install elasticml into it, once.
 
 $(STAMP): pyproject.toml
 	@python=""; \
@@ -46,6 +50,20 @@ $(STAMP): pyproject.toml
 	fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $(STAMP)
+
+agent: $(AGENT) ## Build and test the jar that brings YARN's notices (needs Maven and a JDK).
+
+$(AGENT): yarn/agent/pom.xml $(shell find yarn/agent/src -type f)
+	mvn --batch-mode --quiet --file yarn/agent/pom.xml package
+	@mkdir -p $(@D)
+	cp yarn/agent/target/elasticml-agent.jar $@
+
+agent-where-possible: $(STAMP)
+	@if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then \
+		[ -e $(AGENT) ] || echo "make: no notices from YARN: found no Maven and JDK; install both (Debian: maven, default-jdk), then: make agent" >&2; \
+	elif ! $(MAKE) --silent agent; then \
+		echo "make: no notices from YARN: Maven could not build the agent, see above; all else works" >&2; \
+	fi
 
 demo: setup ## Train on 14 workers, kill 7, bring them back; picture and table in runs/demo.
 	$(BIN)/elasticml demo --out runs/demo $(DEMO_ARGS)
@@ -71,5 +89,5 @@ studies: setup ## Run the heavy studies one after the other: the papers' figures
 	done
 
 clean: ## Remove what was built here: environment, caches, runs.
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
 	find elasticml tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,104 @@
+package io.elasticml.agent;
+
+/**
+ * JSON text under construction: an object or an array, in ASCII.
+ *
+ * <p>Written out here because the agent may bring no library into the application master, and which
+ * one Hadoop brings differs from release to release.
+ */
+final class Json {
+  private final StringBuilder text = new StringBuilder();
+  private final char end;
+
+  private Json(char start, char end) {
+    text.append(start);
+    this.end = end;
+  }
+
+  static Json object() {
+    return new Json('{', '}');
+  }
+
+  static Json array() {
+    return new Json('[', ']');
+  }
+
+  /** An array of texts that are JSON already. */
+  static Json array(Iterable<String> items) {
+    Json array = array();
+    for (String item : items) {
+      array.next().text.append(item);
+    }
+    return array;
+  }
+
+  /** Add a member to an object; a value is a text, a number, a truth value, JSON, or null. */
+  Json with(String name, Object value) {
+    next();
+    quote(name);
+    text.append(':');
+    if (value == null || value instanceof Number || value instanceof Boolean) {
+      text.append(value);
+    } else if (value instanceof Json) {
+      text.append(value.toString());
+    } else {
+      quote(value.toString());
+    }
+    return this;
+  }
+
+  /** Add an element to an array. */
+  Json add(Json element) {
+    next().text.append(element.toString());
+    return this;
+  }
+
+  @Override
+  public String toString() {
+    return text.toString() + end;
+  }
+
+  /** At most so many characters from the start, never half of a surrogate pair; null is empty. */
+  static String cut(String whole, int lengthMax) {
+    if (whole == null) {
+      return "";
+    }
+    if (whole.length() <= lengthMax) {
+      return whole;
+    }
+    boolean splitsPair = Character.isHighSurrogate(whole.charAt(lengthMax - 1));
+    return whole.substring(0, splitsPair ? lengthMax - 1 : lengthMax);
+  }
+
+  private Json next() {
+    if (text.length() > 1) {
+      text.append(',');
+    }
+    return this;
+  }
+
+  private void quote(String value) {
+    text.append('"');
+    for (int i = 0; i < value.length(); i++) {
+      char c = value.charAt(i);
+      if (c == '"' || c == '\\') {
+        text.append('\\').append(c);
+      } else if (c >= ' ' && c <= '~') {
+        text.append(c);
+      } else {
+        text.append(String.format("\\u%04x", (int) (isAlone(value, i) ? '\ufffd' : c)));
+      }
+    }
+    text.append('"');
+  }
+
+  /** Whether a surrogate has no partner, so that it stands for no character at all. */
+  private static boolean isAlone(String value, int i) {
+    char c = value.charAt(i);
+    if (Character.isHighSurrogate(c)) {
+      return i + 1 == value.length() || !Character.isLowSurrogate(value.charAt(i + 1));
+    }
+    return Character.isLowSurrogate(c)
+        && (i == 0 || !Character.isHighSurrogate(value.charAt(i - 1)));
+  }
+}

@@ -1,0 +1,91 @@
+package io.elasticml.agent;
+
+import java.io.Closeable;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
+import java.net.InetSocketAddress;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.ipc.RPC;
+import org.apache.hadoop.ipc.Server;
+import org.apache.hadoop.security.token.SecretManager;
+import org.apache.hadoop.security.token.TokenIdentifier;
+import org.apache.hadoop.yarn.api.ApplicationMasterProtocol;
+import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.ipc.YarnRPC;
+
+/**
+ * The cluster's own {@link YarnRPC}, but what the ResourceManager answers to the application
+ * master's heartbeats is shown to {@link Observer} first.
+ */
+public final class NoticeRpc extends YarnRPC {
+  private final YarnRPC inner;
+
+  public NoticeRpc() throws ReflectiveOperationException {
+    this(previous());
+  }
+
+  NoticeRpc(YarnRPC inner) {
+    this.inner = inner;
+  }
+
+  private static YarnRPC previous() throws ReflectiveOperationException {
+    return (YarnRPC) Class.forName(Agent.previousRpc).getDeclaredConstructor().newInstance();
+  }
+
+  @Override
+  @SuppressWarnings("rawtypes") // as in the class that it overrides
+  public Object getProxy(Class protocol, InetSocketAddress address, Configuration conf) {
+    Object proxy = inner.getProxy(protocol, address, conf);
+    return protocol == ApplicationMasterProtocol.class ? observed(proxy) : proxy;
+  }
+
+  @Override
+  public void stopProxy(Object proxy, Configuration conf) {
+    inner.stopProxy(proxy, conf);
+  }
+
+  @Override
+  @SuppressWarnings("rawtypes")
+  public Server getServer(
+      Class protocol,
+      Object instance,
+      InetSocketAddress address,
+      Configuration conf,
+      SecretManager<? extends TokenIdentifier> secretManager,
+      int handlers,
+      String portRange) {
+    return inner.getServer(
+        protocol, instance, address, conf, secretManager, handlers, portRange);
+  }
+
+  /** The same proxy, whose allocate responses are observed. */
+  static Object observed(final Object proxy) {
+    InvocationHandler handler =
+        new InvocationHandler() {
+          @Override
+          public Object invoke(Object self, Method method, Object[] arguments) throws Throwable {
+            // Not of the protocol's, but Closeable's: a proxy is stopped through it.
+            if (method.getDeclaringClass() == Closeable.class) {
+              RPC.stopProxy(proxy);
+              return null;
+            }
+            Object answer;
+            try {
+              answer = method.invoke(proxy, arguments);
+            } catch (InvocationTargetException failure) {
+              throw failure.getCause(); // callers decide by its class whether to try again
+            }
+            if (answer instanceof AllocateResponse) {
+              Observer.see((AllocateResponse) answer);
+            }
+            return answer;
+          }
+        };
+    return Proxy.newProxyInstance(
+        NoticeRpc.class.getClassLoader(),
+        new Class<?>[] {ApplicationMasterProtocol.class, Closeable.class},
+        handler);
+  }
+}
