@@ -80,6 +80,20 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """What a trainer needs to go on after a round in another process, with all examples present.
+
+    Nothing that it refers to is changed afterwards: it is written down while the trainer goes on.
+    """
+
+    arrays: Arrays = field(default_factory=dict)
+    #: Numbers, words, and lists and mappings of them, as JSON has them.
+    values: Mapping[str, Any] = field(default_factory=dict)
+    #: What policies have tuned since, of which the trainer has not been told.
+    tuned: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnd:
     """One row of the history, as far as the algorithm knows it."""
 
@@ -105,6 +119,8 @@ class RoundEnd:
     #: Certified gap at ``next_model`` where it is known; what ``stop: {gap: ...}`` looks at.
     next_gap: float | None = None
     next_gap_is_bound: bool = False
+    #: With what the next round can be begun elsewhere; None: this trainer keeps no checkpoints.
+    resume: Resume | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +194,8 @@ class Algorithm:
     """A registered algorithm: how to make its two halves from validated settings."""
 
     name: str
-    #: (settings, facts, absent) -> generator
-    trainer: Callable[[Mapping[str, Any], DataFacts, str], Trainer]
+    #: (settings, facts, absent) -> generator. One whose rounds end with a ``resume`` is given that
+    #: of a former one as the keyword ``resume``, and goes on with the round after it.
+    trainer: Callable[..., Trainer]
     #: (settings, facts) -> solver
     solver: Callable[[Mapping[str, Any], DataFacts], Solver]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms import column_kernels as kernels
 from elasticml.algorithms import scaling
-from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel
+from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Resume
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunk import Chunk
@@ -50,10 +50,19 @@ def moments_exchange(n_columns: int, *, weighted: bool) -> Exchange:
 
 
 def fix_columns(
-    scale: str, intercept: bool, facts: DataFacts, constant: float = 1.0
+    scale: str,
+    intercept: bool,
+    facts: DataFacts,
+    constant: float = 1.0,
+    resume: Resume | None = None,
 ) -> Generator[Exchange, Outcome, Columns]:
-    """Fix how columns are scaled; an exchange over everybody unless ``scale`` is "none"."""
+    """Fix how columns are scaled; an exchange over everybody unless ``scale`` is "none".
+
+    With ``resume`` there is none, and they are scaled as they were, to the last bit.
+    """
     d = facts.n_columns
+    if resume is not None:
+        return scaling.same_columns(d, intercept, constant, resume.arrays)
     if scale == "none":
         return Columns(n_columns=d, intercept=intercept, constant=constant)
     if scale == "maxabs":

@@ -88,11 +88,29 @@ class Columns:
             out[-1] = (intercept + moved) / self.constant
         return out
 
+    def state(self) -> Mapping[str, F64]:
+        """Return the arrays of which :func:`same_columns` makes the same map again."""
+        parts = {"factor": self.factor, "shift": self.shift}
+        return {name: part for name, part in parts.items() if part is not None}
+
     def arrays(self, w: F64) -> Mapping[str, F64]:
         """Return the model as users know it: ``coef`` (1, d) and ``intercept`` (1,)."""
         sent = self.down(w)
         coef = sent[: self.n_columns].reshape(1, self.n_columns)
         return {"coef": coef, "intercept": sent[-1:] if self.has_offset else np.zeros(1)}
+
+
+def same_columns(
+    n_columns: int, intercept: bool, constant: float, state: Mapping[str, F64]
+) -> Columns:
+    """Make the map again that a :meth:`Columns.state` belongs to, bit for bit."""
+    return Columns(
+        n_columns=n_columns,
+        intercept=intercept,
+        factor=state.get("factor"),
+        shift=state.get("shift"),
+        constant=constant,
+    )
 
 
 def maxabs_columns(n_columns: int, intercept: bool, maxabs: F64, constant: float = 1.0) -> Columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
 from elasticml.control.policy import Progress
@@ -53,6 +53,10 @@ class History:
     def progress(self) -> Sequence[Progress]:
         """Finished rounds, oldest first."""
         return Finished(self._progress)
+
+    def recall(self, progress: Iterable[Progress]) -> None:
+        """Begin with rounds that another driver has seen finish, oldest first."""
+        self._progress[:] = progress
 
     def computed(self, exchange: ExchangeId, seconds: Mapping[MemberId, float]) -> None:
         """Enter what members say with their partials of an exchange."""

@@ -59,7 +59,8 @@ class Ledger:
         self._held_bytes: dict[MemberId, int] = {}
         #: Copies of chunks that nobody has entered yet.
         self._early: dict[ChunkId, set[MemberId]] = {}
-        self._next_group = 1
+        #: Id of the next group of absent chunks.
+        self.next_group = 1
         self._reported: tuple[GroupId, frozenset[ChunkId]] | None = None
 
     # --- chunks that are here ---------------------------------------------------------------
@@ -191,8 +192,8 @@ class Ledger:
         if not missing:
             return None, missing
         if self._reported is None or self._reported[1] != missing:
-            self._reported = (GroupId(self._next_group), missing)
-            self._next_group += 1
+            self._reported = (GroupId(self.next_group), missing)
+            self.next_group += 1
         return self._reported[0], missing
 
     def seal(self) -> Group | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,14 @@ class MemberRecord:
     configured: bool = False
     #: It is to be emptied and let go, its container given back.
     is_retiring: bool = False
+    #: It goes because a container is asked for back: its own, or another one.
+    is_given: bool = False
+    #: Its container is asked for back: it is given nothing.
+    is_marked: bool = False
+    #: Why it will go, where it has a notice of its own.
+    notice_reason: str | None = None
+    #: How its container ended, where that is known before the loss is seen.
+    end_reason: str | None = None
     #: Memory for chunk bodies; None where there is no limit.
     limit_bytes: int | None = None
 
@@ -38,7 +47,8 @@ class Membership:
     def __init__(self) -> None:
         self.members: dict[MemberId, MemberRecord] = {}
         self._incarnations: dict[int, int] = {}
-        self._last_slot_of: dict[str, int] = {}
+        #: The last member at each address that has gone.
+        self._former: dict[str, MemberId] = {}
 
     def admit(
         self,
@@ -69,13 +79,28 @@ class Membership:
         self.members[record.id] = record
         return record
 
+    def incarnations(self) -> dict[str, int]:
+        """Return the last incarnation in each slot, keyed by the slot as text."""
+        return {str(slot): last for slot, last in self._incarnations.items()}
+
+    def count_from(self, incarnations: Mapping[str, int]) -> None:
+        """Give newcomers later incarnations than these, which another driver gave out."""
+        self._incarnations = {int(slot): int(last) for slot, last in incarnations.items()}
+
     def remove(self, member: MemberId) -> MemberRecord | None:
         """Strike a member; None when it is no longer there (a second word of the same loss)."""
-        return self.members.pop(member, None)
+        record = self.members.pop(member, None)
+        if record is not None:
+            self._former[record.address] = member
+        return record
 
     def at(self, address: str) -> MemberRecord | None:
         """Find the living member of an address."""
         return next((m for m in self.members.values() if m.address == address), None)
+
+    def former(self, address: str) -> MemberId | None:
+        """Name the last member of an address that has gone."""
+        return self._former.get(address)
 
     def stage(self, *stages: Stage) -> list[MemberRecord]:
         """List members in one of these stages, by age (oldest first), then by slot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from elasticml.terms import ChunkId, GroupId, MemberId
 
@@ -30,6 +30,8 @@ class MemberView:
     limit_bytes: int | None = None
     #: Bytes of the bodies that it holds, or is about to get.
     held_bytes: int = 0
+    #: Its container is asked for back: it works on, and is given nothing.
+    is_marked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class View:
     round: int
     #: Oldest first.
     groups: tuple[GroupView, ...]
-    #: Ready members without chunks, and not promised any.
+    #: Ready members without chunks, and not promised any; marked ones only where nobody is steady.
     spares: tuple[MemberView, ...]
     #: Members that own chunks and stay.
     working: tuple[MemberView, ...]
@@ -124,6 +126,12 @@ class View:
     move_bytes_per_s: float = 200e6
     #: Of the job: with the round it is the only source of chance that a policy has.
     seed: int = 0
+
+    @property
+    def steady(self) -> tuple[MemberView, ...]:
+        """Members that work and that nobody asks back; all that work where everybody is marked."""
+        steady = tuple(m for m in self.working if not m.is_marked)
+        return self.working if all(m.is_marked for m in (*steady, *self.spares)) else steady
 
     @property
     def has_waited(self) -> bool:
@@ -215,6 +223,25 @@ class Policy(Protocol):
         Asked once at every round boundary; a policy may keep what it has seen from call to call,
         and must give the same answers to the same views.
         """
+        ...
+
+
+@runtime_checkable
+class RememberingPolicy(Policy, Protocol):
+    """A policy that keeps what it has seen when a job goes on in another process.
+
+    One without these two methods begins anew there.
+    """
+
+    def state(self) -> Mapping[str, Any]:
+        """Return what it goes by besides its settings: numbers, words, lists, mappings of words.
+
+        Another life of the policy is given the same, read back from JSON.
+        """
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a former life's :meth:`state`."""
         ...
 
 

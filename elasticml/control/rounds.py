@@ -88,6 +88,15 @@ class Rounds:
             "absent_examples": self.state.ledger.absent_rows(),
         }
 
+    def remember(self) -> dict[str, Any]:
+        """Write down what the next round needs of the last ones, as plain values."""
+        return {"last_row": self.last_row, "durations": list(self._durations)}
+
+    def recall(self, known: Mapping[str, Any]) -> None:
+        """Go on after rounds of which another driver has written down :meth:`remember`."""
+        self.last_row = dict(known["last_row"])
+        self._durations.extend(known["durations"])
+
     def pace_s(self) -> float:
         """Duration of an undisturbed round: the pace of idle ones."""
         return max(PACE_S_MIN, statistics.median(self._durations)) if self._durations else 1.0

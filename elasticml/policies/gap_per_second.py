@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from elasticml.control.policy import Request, Suggestion, View
@@ -123,6 +123,25 @@ class GapPerContainerSecond:
     def entry(self) -> dict[str, Any]:
         """Write the policy as a job record has it."""
         return entry_of(self)
+
+    def state(self) -> dict[str, Any]:
+        """Return since when it measures, what is on trial, and what is left alone until when."""
+        return {
+            "trial": None if self._trial is None else asdict(self._trial),
+            "since_round": self._since_round,
+            "rest": self._rest,
+            "rest_until": self._rest_until,
+            "blocked": {str(size): until for size, until in self._blocked.items()},
+            "most": self._most,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a former life's state."""
+        self._trial = None if state["trial"] is None else Trial(**state["trial"])
+        self._since_round = int(state["since_round"])
+        self._rest, self._rest_until = int(state["rest"]), int(state["rest_until"])
+        self._blocked = {int(size): int(until) for size, until in state["blocked"].items()}
+        self._most = state["most"]
 
     def suggest(self, view: View) -> Sequence[Suggestion]:
         """Return one change of the number of members, or none."""

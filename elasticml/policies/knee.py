@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticml.control.policy import Request, Suggestion, Tune, View
@@ -130,6 +130,22 @@ class ScaleInAtKnee:
     def entry(self) -> dict[str, object]:
         """Write the policy as a job record has it."""
         return entry_of(self)
+
+    def state(self) -> dict[str, Any]:
+        """Return since when it measures, and what it waits for."""
+        return {
+            "since_round": self._since_round,
+            "before": self._before,
+            "cool": self._cool,
+            "rest_until": self._rest_until,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a former life's state."""
+        before = state["before"]
+        self._since_round = int(state["since_round"])
+        self._before = None if before is None else (int(before[0]), float(before[1]))
+        self._cool, self._rest_until = int(state["cool"]), int(state["rest_until"])
 
     def suggest(self, view: View) -> Sequence[Suggestion]:
         """Return a scale-in, a larger share to deal anew, or a way back; mostly nothing."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from elasticml.control.policy import Tune, View
 from elasticml.errors import ConfigError
@@ -96,6 +97,24 @@ class TuneLocalWork:
     def entry(self) -> dict[str, object]:
         """Write the policy as a job record has it."""
         return entry_of(self)
+
+    def state(self) -> dict[str, Any]:
+        """Return since when it measures, what is on trial, and where it has looked already."""
+        return {
+            "trial": None if self._trial is None else asdict(self._trial),
+            "upwards": self._upwards,
+            "failed": self._failed,
+            "since_round": self._since_round,
+            "rest": self._rest,
+            "rest_until": self._rest_until,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a former life's state."""
+        self._trial = None if state["trial"] is None else Trial(**state["trial"])
+        self._upwards, self._failed = bool(state["upwards"]), int(state["failed"])
+        self._since_round = int(state["since_round"])
+        self._rest, self._rest_until = int(state["rest"]), int(state["rest_until"])
 
     def suggest(self, view: View) -> Sequence[Tune]:
         """Return another value to try, the old one where it was better, or mostly nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from elasticml.algorithms import scaling
-from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.algorithms.base import Exchange, Outcome, Resume
 from elasticml.algorithms.batch_gradient import steps
 from elasticml.algorithms.batch_gradient.settings import Settings
 from elasticml.algorithms.column_statistics import moments_exchange
@@ -13,12 +13,15 @@ from elasticml.algorithms.scaling import Columns
 
 
 def fix_step(
-    settings: Settings, columns: Columns
+    settings: Settings, columns: Columns, resume: Resume | None = None
 ) -> Generator[Exchange, Outcome, steps.StepRule | None]:
-    """Fix the step rule; None is the line search. One exchange where ``step_size`` is not given."""
+    """Fix the step rule; None is the line search.
+
+    One exchange where neither ``step_size`` nor a former process says how long the first one is.
+    """
     if settings.step == "line_search":
         return None
-    first = settings.step_size
+    first = settings.step_size if resume is None else float(resume.values["first_step"])
     if first is None:
         outcome = yield moments_exchange(columns.n_columns, weighted=True)
         count, total, squares = (outcome.arrays[name] for name in ("count", "total", "squares"))

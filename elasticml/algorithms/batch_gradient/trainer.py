@@ -18,7 +18,15 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.base import Exchange, Model, Outcome, RoundEnd, Scalar, Trainer
+from elasticml.algorithms.base import (
+    Exchange,
+    Model,
+    Outcome,
+    Resume,
+    RoundEnd,
+    Scalar,
+    Trainer,
+)
 from elasticml.algorithms.batch_gradient import preparation
 from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated, Point, Rules
 from elasticml.algorithms.batch_gradient.line_search import Accepted
@@ -40,7 +48,9 @@ REFRESH_ROUNDS: Final = 50
 FAILED_SEARCHES_MAX: Final = 2
 
 
-def make_trainer(settings: Mapping[str, Any], facts: DataFacts, absent: str) -> Trainer:
+def make_trainer(
+    settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+) -> Trainer:
     """Make the trainer of a job.
 
     Parameters
@@ -50,6 +60,8 @@ def make_trainer(settings: Mapping[str, Any], facts: DataFacts, absent: str) -> 
     facts : DataFacts
     absent : str
         "auto" | "taylor" | "ignore" | "ignore_rescaled" | "stall" | "reload".
+    resume : Resume, optional
+        Of the round after which to go on.
 
     Raises
     ------
@@ -62,12 +74,14 @@ def make_trainer(settings: Mapping[str, Any], facts: DataFacts, absent: str) -> 
     if absent not in ABSENT:
         raise ConfigError(f"absent is {absent!r}, wanted one of {', '.join(ABSENT)}", key="absent")
     targets = targets_for(checked, facts)
-    return _train(checked, facts, targets, Rules.of(absent))
+    return _train(checked, facts, targets, Rules.of(absent), resume)
 
 
-def _train(settings: Settings, facts: DataFacts, targets: Targets, rules: Rules) -> Trainer:
-    columns = yield from fix_columns(settings.scale, settings.intercept, facts)
-    rule = yield from preparation.fix_step(settings, columns)
+def _train(
+    settings: Settings, facts: DataFacts, targets: Targets, rules: Rules, resume: Resume | None
+) -> Trainer:
+    columns = yield from fix_columns(settings.scale, settings.intercept, facts, resume=resume)
+    rule = yield from preparation.fix_step(settings, columns, resume)
     elastic = Elastic(
         columns=columns,
         rules=rules,
@@ -78,6 +92,8 @@ def _train(settings: Settings, facts: DataFacts, targets: Targets, rules: Rules)
     start = Point(serial=0, w=np.zeros(columns.n_model))
     penalty = L2(strength=settings.l2, n_penalised=columns.n_columns)
     descent = _Descent(settings=settings, elastic=elastic, penalty=penalty, rule=rule, point=start)
+    if resume is not None:
+        descent.go_on(resume)
     while True:
         ended = yield from descent.round()
         if isinstance(ended, Model):
@@ -151,6 +167,7 @@ class _Descent:
             model=model,
             next_model=elastic.columns.arrays(self.point.w),
             next_objective=self.value,
+            resume=self._resume(),
         )
 
     def _watched(
@@ -253,6 +270,7 @@ class _Descent:
             extra=self._extra(None, 0, 1),
             model=model,
             next_model=self.elastic.columns.arrays(self.point.w),
+            resume=self._resume(),
         )
 
     def _extra(
@@ -264,6 +282,41 @@ class _Descent:
             "corrections": corrections,
             "note": self.elastic.note,
         }
+
+    # --- in another process --------------------------------------------------------------------
+
+    def _resume(self) -> Resume:
+        """Say what it takes to begin the next round elsewhere, where nobody is absent.
+
+        Caches of solvers and stand-ins are not in it: margins are multiplied anew there.
+        """
+        return Resume(
+            arrays={"w": self.point.w, **self.elastic.columns.state()},
+            values={
+                "points": self.points,
+                "directions": self.directions,
+                "rounds": self.rounds,
+                "longest": self.longest,
+                # With those who were absent the function searched is another one.
+                "is_new": self.is_new or not self.elastic.is_whole,
+                "first_norm": self.first_norm,
+                "failed_searches": self.failed_searches if self.elastic.is_whole else 0,
+                "value": self.value if self.elastic.is_whole else None,
+                "total_weight": self.elastic.total_weight,
+                "first_step": None if self.rule is None else self.rule.first,
+            },
+        )
+
+    def go_on(self, resume: Resume) -> None:
+        """Stand where another process stood at the end of a round."""
+        values = resume.values
+        self.points, self.directions = int(values["points"]), int(values["directions"])
+        self.point = Point(serial=self.points, w=np.array(resume.arrays["w"]))
+        self.rounds = int(values["rounds"])
+        self.longest, self.is_new = values["longest"], bool(values["is_new"])
+        self.first_norm, self.value = values["first_norm"], values["value"]
+        self.failed_searches = int(values["failed_searches"])
+        self.elastic.total_weight = float(values["total_weight"])
 
     def finish(self) -> Generator[Exchange, Outcome, Model]:
         """Make the model when the job stops; one more exchange where its objective is not known."""

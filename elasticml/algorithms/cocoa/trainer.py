@@ -24,13 +24,13 @@ from elasticml.algorithms.base import (
     Model,
     Outcome,
     Proceed,
+    Resume,
     RoundEnd,
     Scalar,
     Trainer,
 )
-from elasticml.algorithms.cocoa import messages
-from elasticml.algorithms.cocoa.absent import Frozens, Limits
-from elasticml.algorithms.cocoa.bins import plan_statistics
+from elasticml.algorithms.cocoa import beginning, messages
+from elasticml.algorithms.cocoa.absent import Frozens
 from elasticml.algorithms.cocoa.cadence import Cadence
 from elasticml.algorithms.cocoa.certificate import Certificate
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
@@ -40,7 +40,7 @@ from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
 from elasticml.data.source import DataFacts
-from elasticml.errors import ConfigError, JobFailedError
+from elasticml.errors import JobFailedError
 
 F64 = NDArray[np.float64]
 #: Gap relative to the objective below which members with float32 kernels add up their steps anew.
@@ -48,7 +48,9 @@ FINE: Final = 1e-4
 _Steps = Generator[Exchange, Outcome, Any]
 
 
-def make_trainer(settings: Mapping[str, Any], facts: DataFacts, absent: str) -> Trainer:
+def make_trainer(
+    settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+) -> Trainer:
     """Make the trainer of a job.
 
     Parameters
@@ -58,6 +60,8 @@ def make_trainer(settings: Mapping[str, Any], facts: DataFacts, absent: str) -> 
     facts : DataFacts
     absent : str
         "auto" | "reload" | "stall" | "freeze".
+    resume : Resume, optional
+        Of the round after which to go on.
 
     Raises
     ------
@@ -70,25 +74,17 @@ def make_trainer(settings: Mapping[str, Any], facts: DataFacts, absent: str) -> 
     rule = read_absent(absent)
     targets = targets_for(checked, facts)
     check_scale(checked.scale, facts)
-    _check_warm_start(checked, facts)
-    return _train(checked, facts, targets, rule)
+    beginning.check_warm_start(checked, facts)
+    return _train(checked, facts, targets, rule, resume)
 
 
-def _check_warm_start(settings: Settings, facts: DataFacts) -> None:
-    coef = settings.warm_start.get("coef")
-    if coef is not None and coef.size != facts.n_columns:
-        raise ConfigError(
-            f"algorithm.warm_start.coef has {coef.size} numbers, wanted {facts.n_columns}, one for "
-            "each feature; use a model of the same features",
-            key="algorithm.warm_start",
-        )
-
-
-def _train(settings: Settings, facts: DataFacts, targets: Targets, rule: Absent) -> Trainer:
+def _train(
+    settings: Settings, facts: DataFacts, targets: Targets, rule: Absent, resume: Resume | None
+) -> Trainer:
     columns = yield from fix_columns(
-        settings.scale, settings.intercept, facts, settings.intercept_scaling
+        settings.scale, settings.intercept, facts, settings.intercept_scaling, resume
     )
-    frozens = yield from _prepare(settings, columns, rule)
+    frozens = yield from beginning.prepare_absence(settings, columns, rule, resume)
     estimated = settings.class_weight is not None and facts.weight_sum != facts.n_rows
     ascent = _Ascent(
         settings=settings,
@@ -101,12 +97,16 @@ def _train(settings: Settings, facts: DataFacts, targets: Targets, rule: Absent)
         ),
         aggregation=Aggregation.of(settings),
         weight=weight_of_all(facts, targets),
-        v=_start(settings, columns),
+        v=beginning.first_model(settings, columns),
         local_epochs=settings.local_epochs,
         single=facts.layout.dtype == "float32",
         waits=rule != "freeze" or estimated,
     )
-    yield from ascent.begin(fill="map" if settings.warm_start else "zero")
+    if resume is None:
+        # Every example gets its first dual variable.
+        yield from ascent.certify(fill="map" if settings.warm_start else "zero")
+    else:
+        ascent.go_on(resume)
     ascent.waits = rule != "freeze"
     while True:
         reached = ascent.reached()
@@ -118,26 +118,6 @@ def _train(settings: Settings, facts: DataFacts, targets: Targets, rule: Absent)
             return (yield from ascent.finish())
         if isinstance(proceed, Proceed):
             ascent.tune(proceed.tuned)
-
-
-def _prepare(
-    settings: Settings, columns: Columns, rule: Absent
-) -> Generator[Exchange, Outcome, Frozens]:
-    frozens = Frozens(loss=settings.loss_name, columns=columns, plan=None)
-    if rule == "freeze":
-        frozens.plan = plan_statistics(settings.loss_name, columns.n_sent)
-        outcome = yield messages.largest_row_exchange(columns)
-        frozens.limits = Limits(
-            rows=np.array(outcome.arrays["rows"]), target=float(outcome.arrays["target"])
-        )
-    return frozens
-
-
-def _start(settings: Settings, columns: Columns) -> F64:
-    if not settings.warm_start:
-        return np.zeros(columns.n_model)
-    intercept = settings.warm_start.get("intercept", np.zeros(1))
-    return columns.trained(settings.warm_start["coef"], float(intercept[0]))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,10 +157,6 @@ class _Ascent:
     drift: float | None = None
 
     # --- exchanges ----------------------------------------------------------------------------
-
-    def begin(self, fill: messages.Fill) -> _Steps:
-        """Give every example its first dual variable, and certify what that is worth."""
-        yield from self.certify(fill=fill)
 
     def certify(self, fill: messages.Fill = "map", *, waits: bool | None = None) -> _Steps:
         """Take both objectives at the model, and make it anew from the dual variables."""
@@ -342,7 +318,39 @@ class _Ascent:
             next_objective=None if after is None or after.is_bound else after.primal,
             next_gap=None if measured is None else measured.gap,
             next_gap_is_bound=measured is not None and measured.is_bound,
+            resume=self._resume(),
         )
+
+    def _resume(self) -> Resume:
+        """Say what it takes to begin the next round elsewhere; dual variables are with members."""
+        return beginning.resume_of(
+            self.v,
+            self.columns,
+            self.best,
+            self.frozens,
+            self.cadence,
+            {
+                "serial": self.serial,
+                "weight": self.weight,
+                "damping": self.aggregation.damping,
+                "local_epochs": self.local_epochs,
+                "resyncs": self.resyncs,
+            },
+        )
+
+    def go_on(self, resume: Resume) -> None:
+        """Stand where another process stood at the end of a round, but for the dual variables.
+
+        No chunk has any: the next round gives each those that belong to the model, and makes the
+        model anew of them. What was certified stays so: the optimum is the same.
+        """
+        values, self.is_stale = resume.values, True
+        self.v, self.best = np.array(resume.arrays["v"]), beginning.certificate_of(resume)
+        self.serial, self.weight = int(values["serial"]), float(values["weight"])
+        self.aggregation = self.aggregation.damped(float(values["damping"]))
+        self.local_epochs, self.resyncs = float(values["local_epochs"]), int(values["resyncs"])
+        beginning.set_cadence(self.cadence, resume)
+        self.tune(resume.tuned)
 
     def tune(self, tuned: Mapping[str, Scalar]) -> None:
         """Take over settings that a policy has changed."""

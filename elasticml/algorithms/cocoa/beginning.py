@@ -1,0 +1,119 @@
+"""What a CoCoA job begins with: limits for bounds, a model to start from, or a former process's."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Exchange, Outcome, Resume
+from elasticml.algorithms.cocoa import messages
+from elasticml.algorithms.cocoa.absent import Frozens, Limits
+from elasticml.algorithms.cocoa.bins import plan_statistics
+from elasticml.algorithms.cocoa.cadence import Cadence
+from elasticml.algorithms.cocoa.certificate import Certificate
+from elasticml.algorithms.cocoa.settings import Absent, Settings
+from elasticml.algorithms.scaling import Columns
+from elasticml.data.source import DataFacts
+from elasticml.errors import ConfigError
+
+F64 = NDArray[np.float64]
+
+
+def check_warm_start(settings: Settings, facts: DataFacts) -> None:
+    """Refuse a model to start from that is of other data.
+
+    Raises
+    ------
+    ConfigError
+        When it has another number of features.
+    """
+    coef = settings.warm_start.get("coef")
+    if coef is not None and coef.size != facts.n_columns:
+        raise ConfigError(
+            f"algorithm.warm_start.coef has {coef.size} numbers, wanted {facts.n_columns}, one for "
+            "each feature; use a model of the same features",
+            key="algorithm.warm_start",
+        )
+
+
+def first_model(settings: Settings, columns: Columns) -> F64:
+    """Return the model to start from, in trained coordinates: zero, or the one given."""
+    if not settings.warm_start:
+        return np.zeros(columns.n_model)
+    intercept = settings.warm_start.get("intercept", np.zeros(1))
+    return columns.trained(settings.warm_start["coef"], float(intercept[0]))
+
+
+def prepare_absence(
+    settings: Settings, columns: Columns, rule: Absent, resume: Resume | None
+) -> Generator[Exchange, Outcome, Frozens]:
+    """Learn what bounds need of all rows; an exchange over everybody, with "freeze" alone."""
+    frozens = Frozens(loss=settings.loss_name, columns=columns, plan=None)
+    if rule != "freeze":
+        return frozens
+    frozens.plan = plan_statistics(settings.loss_name, columns.n_sent)
+    if resume is not None and resume.values["limits"] is not None:
+        limits = resume.values["limits"]
+        frozens.limits = Limits(rows=np.array(limits["rows"]), target=float(limits["target"]))
+        return frozens
+    outcome = yield messages.largest_row_exchange(columns)
+    frozens.limits = Limits(
+        rows=np.array(outcome.arrays["rows"]), target=float(outcome.arrays["target"])
+    )
+    return frozens
+
+
+def resume_of(
+    v: F64,
+    columns: Columns,
+    best: Certificate | None,
+    frozens: Frozens,
+    cadence: Cadence,
+    values: Mapping[str, Any],
+) -> Resume:
+    """Put together what another process needs; it makes the dual variables anew from the model.
+
+    Parameters
+    ----------
+    v : ndarray (D,)
+        The model in trained coordinates.
+    values : mapping
+        Everything that is plain already.
+    """
+    limits, counted = frozens.limits, asdict(cadence)
+    return Resume(
+        arrays={"v": v, **columns.state(), **({} if best is None else {"best_v": best.v})},
+        values={
+            **values,
+            "cadence": {k: counted[k] for k in ("credit", "passes", "certified_at", "marks")},
+            "best": None if best is None else {**best.columns(), "is_bound": best.is_bound},
+            "limits": None
+            if limits is None
+            else {"rows": limits.rows.tolist(), "target": limits.target},
+        },
+    )
+
+
+def certificate_of(resume: Resume) -> Certificate | None:
+    """Read the best certificate of a former process: the optimum lies between its objectives."""
+    best = resume.values["best"]
+    if best is None:
+        return None
+    return Certificate(
+        primal=float(best["primal"]),
+        dual=float(best["dual"]),
+        v=np.array(resume.arrays["best_v"]),
+        is_bound=bool(best["is_bound"]),
+    )
+
+
+def set_cadence(cadence: Cadence, resume: Resume) -> None:
+    """Go on counting where a former process stood."""
+    values = resume.values["cadence"]
+    cadence.credit = float(values["credit"])
+    cadence.passes, cadence.certified_at = int(values["passes"]), int(values["certified_at"])
+    cadence.marks = [(int(passes), float(gap)) for passes, gap in values["marks"]]
