@@ -1,0 +1,275 @@
+"""Submission of applications through skein, with errors of one line that say what to do."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.on_yarn.environments import MISSING_WORDS
+from elasticml.errors import ConfigError, SubmissionError
+
+if TYPE_CHECKING:
+    import skein
+
+#: Keys in skein's store, as dask-yarn names them.
+SCHEDULER_KEY = "dask.scheduler"
+DASHBOARD_KEY = "dask.dashboard"
+
+
+def start_client(*, keytab: str | None = None, principal: str | None = None) -> skein.Client:
+    """Return a skein client with a driver of its own, which ends when the client is closed.
+
+    Parameters
+    ----------
+    keytab, principal : str or None
+        For Kerberos; None is the ticket in the cache.
+
+    Raises
+    ------
+    ConfigError
+        When the keytab is not there, or `yarn` or `java` is not on the PATH.
+    SubmissionError
+        When the driver does not start, with its own reason.
+    """
+    model = import_skein()
+    _check_keytab(keytab, principal)
+    with tempfile.TemporaryDirectory(prefix="elasticml-skein-") as folder:
+        log = Path(folder) / "driver.log"
+        try:
+            # The library leaves its log open and tells of credentials that it makes.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return model.Client(keytab=keytab, principal=principal, log=str(log))
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"skein needs the command {error.filename or error}, which is not on the PATH; "
+                "install Hadoop's client and Java, or run where they are"
+            ) from error
+        except (model.exceptions.SkeinError, OSError) as error:
+            raise SubmissionError(
+                f"skein's driver did not start: {_reason_in(log) or _one_line(error)}; see "
+                "elasticml doctor --yarn"
+            ) from error
+
+
+@contextmanager
+def client_or_own(
+    client: skein.Client | None, keytab: str | None = None, principal: str | None = None
+) -> Iterator[skein.Client]:
+    """Lend the client that is given, else one that is closed afterwards."""
+    if client is not None:
+        yield client
+        return
+    own = start_client(keytab=keytab, principal=principal)
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+def default_credentials() -> skein.Security:
+    """Return the credentials of this user, made where there are none; a container's own in one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_skein().Security.from_default()
+
+
+def submit(client: skein.Client, spec: skein.ApplicationSpec) -> str:
+    """Submit an application and return its id at once.
+
+    Raises
+    ------
+    SubmissionError
+        When the ResourceManager refuses it.
+    """
+    try:
+        return str(client.submit(spec))
+    except (import_skein().exceptions.SkeinError, ValueError) as error:
+        raise SubmissionError(
+            f"YARN refused {spec.name!r} in queue {spec.queue!r}: {_one_line(error)}; see "
+            "elasticml doctor --yarn"
+        ) from error
+
+
+@contextmanager
+def explained(client: skein.Client, app_id: str, environment: str | None = None) -> Iterator[None]:
+    """Turn the loss of an application that is to start into the reason why it ended.
+
+    Parameters
+    ----------
+    client : skein.Client
+        To ask what became of it.
+    app_id : str
+        The application.
+    environment : str or None
+        The environment of its containers, as far as known.
+
+    Raises
+    ------
+    SubmissionError
+        When it ended.
+    """
+    model = import_skein()
+    try:
+        yield
+    except (model.ConnectionError, model.ApplicationNotRunningError, model.ApplicationError) as e:
+        told = last_words(client, app_id)
+        where = "" if environment is None or told else f"is {environment} on every node? "
+        raise SubmissionError(
+            f"{app_id} ended before its scheduler was there: {told or diagnostics(client, app_id)};"
+            f" {where}see yarn logs -applicationId {app_id}",
+            application=app_id,
+        ) from e
+
+
+def diagnostics(client: skein.Client, app_id: str) -> str:
+    """Return what YARN says of the end of an application, in one line."""
+    with suppress(import_skein().exceptions.SkeinError):
+        report = client.application_report(app_id)
+        return _one_line(report.diagnostics).rstrip(".") or f"it is {report.state}"
+    return "YARN does not say why"
+
+
+def last_words(client: skein.Client, app_id: str) -> str | None:
+    """Return the line of a container that found no environment; None where there is no such log.
+
+    Logs of applications that have ended are there only where YARN aggregates them.
+    """
+    with suppress(import_skein().exceptions.SkeinError, ValueError):
+        for text in client.application_logs(app_id).values():
+            for line in text.splitlines():
+                if line.startswith(MISSING_WORDS):
+                    return str(line).removeprefix("elasticml: ")
+    return None
+
+
+# Running applications.
+
+
+def connect_running(client: skein.Client, app_id: str) -> skein.ApplicationClient:
+    """Return the client of an application that runs.
+
+    Raises
+    ------
+    SubmissionError
+        When it does not, or there is none of that id.
+    """
+    exceptions = import_skein().exceptions
+    try:
+        return client.connect(app_id, wait=False)
+    except exceptions.ApplicationNotRunningError as error:
+        raise SubmissionError(
+            f"{app_id} is not running: {diagnostics(client, app_id)}; start another",
+            application=app_id,
+        ) from error
+    except (exceptions.SkeinError, KeyError, ValueError) as error:
+        raise SubmissionError(
+            f"{app_id} cannot be found: {_one_line(error)}; list yours: yarn application -list",
+            application=app_id,
+        ) from error
+
+
+def current_application() -> skein.ApplicationClient:
+    """Return the client of the application that this process belongs to.
+
+    It is named by the variables that dask-yarn sets for local scripts, else by skein's container.
+
+    Raises
+    ------
+    ConfigError
+        When it belongs to none.
+    """
+    model = import_skein()
+    app_id = os.environ.get("DASK_APPLICATION_ID")
+    address = os.environ.get("DASK_APPMASTER_ADDRESS")
+    if app_id is not None and address is not None:
+        folder = os.environ.get("DASK_SECURITY_CREDENTIALS")
+        security = None if folder is None else model.Security.from_directory(folder)
+        return model.ApplicationClient(address, app_id, security=security)
+    if model.properties.application_id is None:
+        raise ConfigError(
+            "this process is in no container of a YARN application; use from_application_id()"
+        )
+    return model.ApplicationClient.from_current()
+
+
+@contextmanager
+def connection_explained(app_id: str) -> Iterator[None]:
+    """Turn the loss of a running application into one line."""
+    exceptions = import_skein().exceptions
+    try:
+        yield
+    except (exceptions.ConnectionError, exceptions.ApplicationError) as error:
+        raise SubmissionError(
+            f"{app_id} cannot be reached: {_one_line(error)}; look whether it runs: elasticml status "
+            f"{app_id}",
+            application=app_id,
+        ) from error
+
+
+def wait_for_addresses(app: skein.ApplicationClient) -> tuple[str, str | None]:
+    """Wait for the addresses of the scheduler and, where there is one, of its dashboard."""
+    scheduler = app.kv.wait(SCHEDULER_KEY).decode()
+    dashboard = app.kv.get(DASHBOARD_KEY)
+    return scheduler, None if dashboard is None else dashboard.decode()
+
+
+def post_addresses(app: skein.ApplicationClient, scheduler: str, dashboard: str | None) -> None:
+    """Tell the containers and clients of an application where its scheduler is."""
+    # The dashboard first: who waits, waits for the scheduler.
+    if dashboard is not None:
+        app.kv[DASHBOARD_KEY] = dashboard.encode()
+    app.kv[SCHEDULER_KEY] = scheduler.encode()
+
+
+def kill_containers(app: skein.ApplicationClient, names: Iterable[str]) -> None:
+    """End containers; those that have ended are passed over."""
+    for name in names:
+        with suppress(ValueError, KeyError):
+            app.kill_container(name)
+
+
+def shut_down(
+    app: skein.ApplicationClient, status: str = "SUCCEEDED", diagnostics: str | None = None
+) -> None:
+    """End an application; one that has ended already is fine."""
+    with suppress(import_skein().exceptions.ConnectionError):
+        app.shutdown(status=status, diagnostics=diagnostics)
+
+
+def host_of(address: str) -> str:
+    """Return the host in a Dask address, as a URL writes it."""
+    return address.partition("://")[2].rpartition(":")[0]
+
+
+def _check_keytab(keytab: str | None, principal: str | None) -> None:
+    if keytab is None and principal is None:
+        return
+    if keytab is None:
+        raise ConfigError(f"principal {principal!r} without a keytab; give keytab=PATH as well")
+    if principal is None:
+        raise ConfigError(f"keytab {keytab!r} without a principal; give principal=NAME as well")
+    if not Path(keytab).is_file():
+        raise ConfigError(
+            f"keytab: there is no file {keytab}; name one that `klist -kt` can read, or leave both "
+            "out and use `kinit`"
+        )
+
+
+def _reason_in(log: Path) -> str | None:
+    """Find the line of a Java log that says what is wrong: the first exception, else the last."""
+    if not log.is_file():
+        return None
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    said = [line for line in lines if "Exception" in line or "Error" in line]
+    return next(iter(said or lines[-1:]), None)
+
+
+def _one_line(what: object) -> str:
+    return " ".join(str(what).split())
