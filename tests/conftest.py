@@ -30,8 +30,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a skipped test into a failed one under ``ELASTICML_CI=1``."""
     report = yield
-    if not hasattr(report, "wasxfail"):
-        _refuse_skip(report)
+    _refuse_skip(report)
     return report
 
 
