@@ -1,0 +1,262 @@
+"""What is new in the agent's documents; the documents are of the form that a real one wrote."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from elasticml.clusters import notices
+from elasticml.clusters.notice_book import (
+    EXITS,
+    HELLO,
+    MARKS,
+    NODES,
+    AgentSeen,
+    ContainerExited,
+    ContainerMarked,
+    MarkLapsed,
+    NodeChanged,
+    NoticeBook,
+    PreemptionTimes,
+    exit_reason,
+    preemption_times,
+)
+from elasticml.clusters.notices import agent_jar, with_agent
+from elasticml.clusters.on_yarn.hadoop_conf import grace_settings
+from elasticml.data.hadoop_sites import HadoopConf
+from elasticml.errors import RemoteProtocolError
+
+ONE, TWO = (f"container_1763734000000_0003_01_00000{i}" for i in (2, 3))
+NOW_S = 1_763_734_500.0
+TIMES = PreemptionTimes(max_wait_s=5.0, interval_s=0.5, sigkill_delay_s=0.25)
+RELEASED = "Container released by application"
+LOST = "Container released on a *lost* node"
+PREEMPTED = "Container preempted by scheduler"
+
+
+def hello(heartbeat_ms: int = 1000) -> bytes:
+    return json.dumps(
+        {"v": 1, "t": 1, "heartbeat_ms": heartbeat_ms, "hadoop": "3.4.2", "java": "17.0.15"}
+    ).encode()
+
+
+def marks(*containers: tuple[str, float, int], seq: int = 1, at_s: float = NOW_S) -> bytes:
+    """A document of marks, each a container, when it was last marked, and how often."""
+    listed = [
+        {"id": id, "first": 1, "last": round(last_s * 1000), "count": count, "strict": False}
+        for id, last_s, count in containers
+    ]
+    asked = [{"n": 1, "mib": 128, "vcores": 1, "where": "*"}]
+    document = {
+        "v": 1,
+        "seq": seq,
+        "t": round(at_s * 1000),
+        "marks": listed,
+        "resources": asked,
+    }
+    return json.dumps(document).encode()
+
+
+def items(*parts: dict[str, Any], first: int = 1) -> bytes:
+    listed = [{"seq": first + i, "t": 1, **part} for i, part in enumerate(parts)]
+    return json.dumps({"v": 1, "items": listed}).encode()
+
+
+def ended(container: str, status: int, message: str = "") -> dict[str, Any]:
+    return {"id": container, "status": status, "message": message}
+
+
+def marked(container: str, deadline_s: float, count: int = 1) -> ContainerMarked:
+    return ContainerMarked(
+        container=container,
+        deadline_s=pytest.approx(deadline_s),  # type: ignore[arg-type]
+        strict=False,
+        count=count,
+    )
+
+
+@pytest.fixture
+def book() -> NoticeBook:
+    """One that has seen the agent, and reads what it writes at once."""
+    book = NoticeBook(TIMES)
+    book.read(HELLO, hello(), NOW_S)
+    book.follow()
+    return book
+
+
+def test_the_agent_is_seen_once():
+    book = NoticeBook(TIMES)
+    seen = [book.read(HELLO, hello(500), NOW_S + i) for i in range(2)]
+    assert seen == [[AgentSeen(heartbeat_ms=500)], []]
+
+
+def test_a_mark_waited_up_to_a_heartbeat_before_it_was_told(book):
+    assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 4.0)]
+
+
+def test_clocks_that_disagree_do_not_change_the_deadline_of_a_fresh_mark(book):
+    assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S + 100) == [marked(ONE, 4.0)]
+
+
+def test_what_was_written_before_the_stream_began_has_less_time_left():
+    book = NoticeBook(TIMES)
+    book.read(HELLO, hello(), NOW_S)
+    document = marks((ONE, NOW_S - 3, 1), (TWO, NOW_S - 20, 1), at_s=NOW_S - 1)
+    assert book.read(MARKS, document, NOW_S) == [marked(ONE, 1.0)]
+    assert book.lapse(NOW_S + 7.4) == []
+    assert book.lapse(NOW_S + 7.5) == [MarkLapsed(container=ONE)]
+
+
+def test_no_time_is_left_where_the_heartbeat_is_longer_than_the_wait():
+    book = NoticeBook(PreemptionTimes(max_wait_s=2.0))
+    book.read(HELLO, hello(5000), NOW_S)
+    assert book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S) == [marked(ONE, 0.0)]
+
+
+def test_a_document_that_repeats_marks_tells_the_new_ones_alone(book):
+    book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
+    both = marks((ONE, NOW_S, 1), (TWO, NOW_S + 1, 1), seq=2, at_s=NOW_S + 1)
+    assert book.read(MARKS, both, NOW_S + 1) == [marked(TWO, 4.0)]
+    assert book.read(MARKS, both, NOW_S + 2) == []
+
+
+def test_a_document_that_was_overtaken_says_nothing(book):
+    book.read(MARKS, marks((ONE, NOW_S, 2), seq=2), NOW_S)
+    assert book.read(MARKS, marks((ONE, NOW_S, 1), (TWO, NOW_S, 1), seq=1), NOW_S) == []
+
+
+def test_a_mark_lapses_after_twice_the_wait_and_one_look(book):
+    book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
+    assert book.next_lapse_s() == pytest.approx(NOW_S + 10.5)
+    assert book.lapse(NOW_S + 10.4) == []
+    assert book.lapse(NOW_S + 10.6) == [MarkLapsed(container=ONE)]
+    assert book.lapse(NOW_S + 99) == []
+    assert book.next_lapse_s() is None
+
+
+def test_a_second_mark_is_told_and_lives_as_long_as_the_first(book):
+    book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
+    book.lapse(NOW_S + 11)
+    again = marks((ONE, NOW_S + 14, 2), seq=2, at_s=NOW_S + 14)
+    assert book.read(MARKS, again, NOW_S + 14) == [marked(ONE, 4.0, count=2)]
+    assert book.next_lapse_s() == pytest.approx(NOW_S + 24.5)
+
+
+def test_an_exit_ends_the_mark_and_marks_that_come_later_say_nothing(book):
+    book.read(MARKS, marks((ONE, NOW_S, 1)), NOW_S)
+    told = book.read(EXITS, items(ended(ONE, -102, PREEMPTED)), NOW_S + 5)
+    assert told == [
+        ContainerExited(container=ONE, status=-102, reason="preempted", message=PREEMPTED)
+    ]
+    assert book.lapse(NOW_S + 99) == []
+    late = marks((ONE, NOW_S + 5, 2), seq=2, at_s=NOW_S + 5)
+    assert book.read(MARKS, late, NOW_S + 5) == []
+
+
+def test_an_exit_that_is_told_twice_counts_once(book):
+    book.read(EXITS, items(ended(ONE, 0)), NOW_S)
+    told = book.read(EXITS, items(ended(ONE, 0), ended(ONE, -106), ended(TWO, 3)), NOW_S)
+    assert told == [ContainerExited(container=TWO, status=3, reason="exit", message="")]
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "reason"),
+    [
+        (0, "", "success"),
+        (3, "", "exit"),
+        (137, "", "killed"),
+        (143, "", "killed"),
+        (-100, RELEASED, "released"),
+        (-100, LOST, "node"),
+        (-100, "Container expired since it was unused", "aborted"),
+        (-101, "", "node"),
+        (-102, PREEMPTED, "preempted"),
+        (-103, "", "memory"),
+        (-104, "", "memory"),
+        (-105, "", "killed"),
+        (-106, "", "killed"),
+        (-108, "", "preempted"),
+        (-1000, "", "aborted"),
+    ],
+)
+def test_why_a_container_ended(status, message, reason):
+    assert exit_reason(status, message) == reason
+
+
+def test_a_change_of_a_node_is_told_once_each_time(book):
+    leaving = {"node": "b:1", "state": "DECOMMISSIONING", "timeout_s": 15, "health": ""}
+    gone = {"node": "b:1", "state": "DECOMMISSIONED", "timeout_s": None, "health": ""}
+    first = book.read(NODES, items(leaving), NOW_S)
+    second = book.read(NODES, items(leaving, gone), NOW_S)
+    assert first == [NodeChanged(node="b:1", state="DECOMMISSIONING", timeout_s=15.0, health="")]
+    assert second == [NodeChanged(node="b:1", state="DECOMMISSIONED", timeout_s=None, health="")]
+
+
+def test_other_keys_are_not_looked_at(book):
+    assert book.read("dask.scheduler", b"tcp://here:1", NOW_S) == []
+    assert book.read("elasticml.agent.later", b"no JSON", NOW_S) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"v": 2, "items": []}',
+        b'{"v": 1, "items": null}',
+        b'{"v": 1, "items": [{"seq": 1, "id": "c"}]}',
+        b'{"v": 1, "items": [{"seq": "one", "id": "c", "status": 0, "message": ""}]}',
+    ],
+)
+def test_a_document_of_another_form_is_refused_and_changes_nothing(book, value):
+    with pytest.raises(RemoteProtocolError, match="make agent") as caught:
+        book.read(EXITS, value, NOW_S)
+    assert "\n" not in str(caught.value)
+    assert len(book.read(EXITS, items(ended(ONE, 0)), NOW_S)) == 1
+
+
+def test_the_times_are_those_of_the_clusters_configuration():
+    policy = "yarn.resourcemanager.monitor.capacity.preemption."
+    conf = HadoopConf(
+        values={
+            policy + "max_wait_before_kill": "2000",
+            policy + "monitoring_interval": "500",
+            "yarn.nodemanager.sleep-delay-before-sigkill.ms": "5000",
+        }
+    )
+    expected = PreemptionTimes(max_wait_s=2.0, interval_s=0.5, sigkill_delay_s=5.0)
+    assert preemption_times(grace_settings(conf, conf)) == expected
+    assert preemption_times(grace_settings(HadoopConf(), HadoopConf())) == PreemptionTimes()
+
+
+class TestSpecifications:
+    """The agent in a specification of skein's."""
+
+    @pytest.fixture
+    def spec(self, monkeypatch, tmp_path):
+        skein = pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
+        (tmp_path / "on_yarn").mkdir()
+        monkeypatch.setattr(notices, "__file__", str(tmp_path / "notices.py"))
+        return skein.ApplicationSpec(
+            master=skein.Master(script="true", env={"JAVA_TOOL_OPTIONS": "-Xmx1g", "A": "1"})
+        )
+
+    def test_there_is_nothing_to_add_without_a_jar(self, spec):
+        assert agent_jar() is None
+        assert with_agent(spec).to_dict() == spec.to_dict()
+
+    def test_the_master_gets_the_jar_and_keeps_its_options(self, spec, tmp_path):
+        jar = tmp_path / "on_yarn" / "elasticml-agent.jar"
+        jar.write_bytes(b"")
+        before = spec.to_dict()
+        once = with_agent(spec, heartbeat_ms=500)
+        options = "-Xmx1g -javaagent:$PWD/elasticml-agent.jar="
+        assert once.master.env == {"JAVA_TOOL_OPTIONS": options + "500", "A": "1"}
+        assert once.master.files["elasticml-agent.jar"].source == jar.as_uri()
+        assert spec.to_dict() == before
+        assert with_agent(once).master.env["JAVA_TOOL_OPTIONS"] == options + "1000"
