@@ -1,0 +1,293 @@
+"""How many worker containers there are to be: decisions alone, on what YARN and skein tell.
+
+skein replaces each container that fails, at once and for ever, and takes a pre-empted one for
+failed. On top of that this decides
+
+* to hold a replacement back when the containers before it were pre-empted soon after they started,
+  so that a queue that has nothing to give is not asked every second;
+* to ask anew for a container that was given in place of one that YARN had marked;
+* to end an application whose worker containers all fail by their own fault;
+* what a job may have, and give back, within the limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+State = Literal["waiting", "requested", "running", "succeeded", "failed", "killed"]
+
+#: States of containers that there are, or that are on their way.
+ACTIVE: tuple[State, ...] = ("waiting", "requested", "running")
+
+#: A container that is pre-empted so soon after its start has gained little.
+YOUNG_S = 60.0
+
+#: Seconds that a replacement is held back at most.
+BACKOFF_S_MAX = 60.0
+
+#: Seconds until a container is asked for in place of one given for a marked one: YARN first has to
+#: hand that one to whom it wanted it for.
+REPLACE_S = 1.0
+
+#: So many worker containers in a row that fail alike before they register end the application.
+FAILURES_MAX = 3
+
+#: Reasons for a container's end that are its own doing.
+OWN_FAULTS = ("exit", "memory", "killed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSeen:
+    """One worker container as skein's application master knows it."""
+
+    #: skein's name, ``dask.worker_3``.
+    name: str
+    #: The number in it; a replacement has a higher one.
+    instance: int
+    state: State
+    #: YARN's name; empty before it is granted.
+    container: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """Give a container back, or withdraw the request for it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    """Ask for one more container; tell its name by ``added``."""
+
+    #: How many containers in its place were pre-empted young, one after the other.
+    streak: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndApplication:
+    """End the application as failed."""
+
+    message: str
+
+
+Action = Kill | Add | EndApplication
+
+
+@dataclass(slots=True)
+class _Record:
+    instance: int
+    state: State
+    #: Pre-emptions of young containers in its place, one after the other.
+    streak: int = 0
+    #: Whether it is known in whose place it is; nobody else's replacement then.
+    is_claimed: bool = False
+    has_registered: bool = False
+    started_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Heir:
+    """What a container that was pre-empted leaves to its replacement."""
+
+    instance: int
+    streak: int
+
+
+@dataclass(slots=True)
+class _Failures:
+    """Containers that failed in a row before they registered, all alike."""
+
+    kind: tuple[str, int | None] = ("", None)
+    count: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Allotment:
+    """What is asked of YARN for the workers, and why.
+
+    Parameters
+    ----------
+    minimum, maximum : int
+        Limits for what a job may give back and ask for; None is no limit.
+    """
+
+    minimum: int = 0
+    maximum: int | None = None
+    _records: dict[str, _Record] = field(default_factory=dict, init=False)
+    _heirs: list[_Heir] = field(default_factory=list, init=False)
+    #: Streaks of the containers that are held back, and when each is to be asked for.
+    _held: list[tuple[float, int]] = field(default_factory=list, init=False)
+    #: Containers that YARN wants back and for which none has been given.
+    _marked: list[str] = field(default_factory=list, init=False)
+    _failures: _Failures = field(default_factory=_Failures, init=False)
+
+    @property
+    def count(self) -> int:
+        """Containers that are there, asked for, or held back."""
+        active = sum(record.state in ACTIVE for record in self._records.values())
+        return active + len(self._held) + len(self._heirs)
+
+    def see(self, containers: Iterable[ContainerSeen], now_s: float) -> list[Action]:
+        """Take note of the containers of the service, in whatever state, and of the time."""
+        for seen in containers:
+            record = self._records.get(seen.name)
+            if record is None:
+                record = self._records[seen.name] = _Record(seen.instance, seen.state)
+            if seen.state == "running" and record.started_s is None:
+                record.started_s = now_s
+            record.state = seen.state
+        actions = self._claim(now_s)
+        due = [streak for due_s, streak in self._held if due_s <= now_s]
+        self._held = [(due_s, streak) for due_s, streak in self._held if due_s > now_s]
+        actions += [Add(streak=streak) for streak in due if self._has_room()]
+        missing = self.minimum - self.count - sum(isinstance(action, Add) for action in actions)
+        return actions + [Add() for _ in range(missing)]
+
+    def added(self, name: str, instance: int, streak: int) -> None:
+        """Take note of a container that was asked for by ``Add``."""
+        self._records[name] = _Record(instance, "requested", streak=streak, is_claimed=True)
+
+    def registered(self, name: str) -> None:
+        """Take note that the worker in a container has registered: workers can."""
+        self._failures = _Failures()
+        if name in self._records:
+            self._records[name].has_registered = True
+
+    def marked(self, name: str) -> None:
+        """Take note that YARN wants a container back."""
+        if name not in self._marked:
+            self._marked.append(name)
+
+    def lapsed(self, name: str) -> None:
+        """Take note that YARN no longer wants a container back."""
+        if name in self._marked:
+            self._marked.remove(name)
+
+    def ended(
+        self, name: str, reason: str, status: int | None, message: str, now_s: float
+    ) -> list[Action]:
+        """Take note of how a container ended.
+
+        Parameters
+        ----------
+        reason : str
+            As in ``ContainerExited``: "preempted", "released", "node", "memory", "exit", …
+        status : int or None
+            Exit status.
+        message : str
+            What YARN says of it, for the application's last line.
+        """
+        record = self._records.get(name)
+        self.lapsed(name)
+        if record is None:
+            return []
+        was_killed = record.state == "killed"
+        record.state = record.state if record.state not in ACTIVE else "failed"
+        if reason == "preempted" and not was_killed:
+            lived_s = now_s - (now_s if record.started_s is None else record.started_s)
+            streak = record.streak + 1 if lived_s < YOUNG_S else 1
+            self._heirs.append(_Heir(record.instance, streak))
+            return self._claim(now_s)
+        if reason in OWN_FAULTS and not record.has_registered and not was_killed:
+            return self._failed((reason, status), message)
+        return []
+
+    def request(self, count: int) -> list[Action]:
+        """Ask for more containers, as many as there may be."""
+        room = count if self.maximum is None else self.maximum - self.count
+        return [Add() for _ in range(max(0, min(count, room)))]
+
+    def release(self, names: Sequence[str], now_s: float) -> list[Action]:
+        """Give containers back; one that is given for a marked one is asked for anew later."""
+        actions: list[Action] = []
+        for name in names:
+            record = self._records.get(name)
+            if record is None or record.state not in ACTIVE:
+                continue
+            answered = name if name in self._marked else next(iter(self._marked), None)
+            if answered is not None:
+                self._marked.remove(answered)
+                self._held.append((now_s + REPLACE_S, 0))
+            elif self.count <= self.minimum:
+                continue
+            record.state = "killed"
+            actions.append(Kill(name=name))
+        return actions
+
+    def _has_room(self) -> bool:
+        return self.maximum is None or self.count < self.maximum
+
+    def _claim(self, now_s: float) -> list[Action]:
+        """Find the replacements of pre-empted containers; hold back those that come too often."""
+        actions: list[Action] = []
+        left: list[_Heir] = []
+        for heir in self._heirs:
+            name = self._replacement(heir.instance)
+            if name is None:
+                left.append(heir)
+                continue
+            record = self._records[name]
+            record.is_claimed, record.streak = True, heir.streak
+            wait_s = backoff_s(heir.streak)
+            if wait_s > 0 and record.state == "requested":
+                record.state = "killed"
+                self._held.append((now_s + wait_s, heir.streak))
+                actions.append(Kill(name=name))
+        self._heirs = left
+        return actions
+
+    def _replacement(self, instance: int) -> str | None:
+        """Name the youngest container that is nobody's replacement yet and may be this one's."""
+        free = [
+            (record.state == "requested", record.instance, name)
+            for name, record in self._records.items()
+            if record.state in ("requested", "running")
+            and record.instance > instance
+            and not (record.is_claimed or record.has_registered)
+        ]
+        return max(free)[2] if free else None
+
+    def _failed(self, kind: tuple[str, int | None], message: str) -> list[Action]:
+        if self._failures.kind != kind:
+            self._failures = _Failures(kind)
+        self._failures.count += 1
+        if self._failures.count != FAILURES_MAX:
+            return []
+        reason, status = kind
+        how = reason if status is None else f"{reason}, status {status}"
+        return [
+            EndApplication(
+                message=f"{FAILURES_MAX} worker containers in a row ended before they registered "
+                f"({how}): {last_line(message)}; mend that and submit again"
+            )
+        ]
+
+
+def backoff_s(streak: int) -> float:
+    """Return how long a replacement is held back: 0, then 1, 2, 4 … seconds from the second on.
+
+    >>> [backoff_s(streak) for streak in (0, 1, 2, 3, 4, 20)]
+    [0.0, 0.0, 1.0, 2.0, 4.0, 60.0]
+    """
+    return 0.0 if streak < 2 else float(min(BACKOFF_S_MAX, 2 ** min(streak - 2, 10)))
+
+
+def last_line(message: str) -> str:
+    r"""Return the last line that says something in what YARN tells of a container's end.
+
+    >>> last_line("Exit code: 1\nLast 4096 bytes of stderr :\nNo module named 'x'\n\n[]\n.")
+    "No module named 'x'"
+    """
+    lines = [line.strip() for line in message.splitlines()]
+    telling = [line for line in lines if sum(map(str.isalpha, line)) > 2 and not _is_frame(line)]
+    return telling[-1] if telling else "nothing is known of why; see the containers' logs"
+
+
+def _is_frame(line: str) -> bool:
+    """Tell what YARN puts around the output of a container."""
+    frames = ("Last 4096 bytes", "For more detailed output", "Error file:", "Failing this attempt")
+    return any(frame in line for frame in frames)

@@ -1,0 +1,361 @@
+"""The keeper of an application's worker containers: asks for them, gives them back, passes word on.
+
+It lives in the scheduler's process, on its loop; skein's calls, which block, are made in threads.
+What is to be done is decided in ``allotment``; here it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from elasticml.clusters import notices as told
+from elasticml.clusters.on_yarn import allotment as plan
+from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY, WORKER_SERVICE
+from elasticml.runtime.reclaims import Ended, NodeTold, Reason, Reclaim, Restored, reclaims_of
+from elasticml.runtime.scaling import SCALER_EXTENSION
+
+if TYPE_CHECKING:
+    import skein
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at the containers, where nothing is told.
+LOOK_S = 1.0
+
+#: Seconds that others have, at most, to leave a worker that is given back: where YARN waits for its
+#: container, and where nobody does.
+HURRIED_S_MAX = 1.0
+UNHURRIED_S_MAX = 30.0
+
+#: States as skein names them.
+_STATES = ("WAITING", "REQUESTED", "RUNNING", "SUCCEEDED", "FAILED", "KILLED")
+
+#: What the board calls the reasons that it has no word of its own for.
+_BOARD_REASONS: dict[str, Reason] = {"aborted": "killed", "success": "exit"}
+
+
+class YarnKeeper(SchedulerPlugin):
+    """Keeps the containers of the service ``dask.worker``; the jobs' Scaler.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The running scheduler that the workers register with.
+    app : skein.ApplicationClient
+        The application.
+    allotment : Allotment
+        What decides how many containers there are to be.
+    times : PreemptionTimes, optional
+        How the cluster takes containers back; YARN's defaults.
+    container : str
+        YARN's name of the scheduler's own container.
+    """
+
+    name = "elasticml-yarn-keeper"
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        app: skein.ApplicationClient,
+        allotment: plan.Allotment,
+        *,
+        times: told.PreemptionTimes | None = None,
+        container: str = "",
+    ) -> None:
+        self._scheduler = scheduler
+        self._app = app
+        self._allotment = allotment
+        self._own_container = container
+        self._board = reclaims_of(scheduler.extensions)
+        self._stream = told.NoticeStream(app, times or told.PreemptionTimes())
+        #: By YARN's name of a container: its worker's address, kept after its end, skein's name,
+        #: and the node.
+        self._addresses: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._nodes: dict[str, str] = {}
+        #: Containers that are over: nothing more is said of them.
+        self._over: set[str] = set()
+        #: Marks on containers whose workers have not registered: strictness, and when they end.
+        self._marks: dict[str, tuple[bool, float]] = {}
+        self._notices: asyncio.Queue[told.Notice] = asyncio.Queue()
+        self._has_agent = False
+        #: One decision and what follows from it at a time.
+        self._turn = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+
+    # --- begin and end -------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Look at the containers, offer the scaler, and begin to listen."""
+        for seen in await self._look():
+            if seen.state not in plan.ACTIVE:
+                self._over.add(seen.container)
+        self._scheduler.add_plugin(self)
+        self._scheduler.extensions[SCALER_EXTENSION] = self
+        loop = asyncio.get_running_loop()
+
+        def hand_over(notice: told.Notice) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(self._notices.put_nowait, notice)
+
+        self._stream.start(hand_over)
+        self._watching = loop.create_task(self._watch())
+
+    async def close(self) -> None:
+        """End listening; containers stay as they are."""
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+            await asyncio.to_thread(self._stream.close)
+
+    # --- what Dask's scheduler tells -----------------------------------------------------
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Note which container a worker that has registered lives in."""
+        state = scheduler.workers[worker]
+        identity = state.extra.get(STARTUP_KEY)
+        if identity is None:
+            return
+        container = identity["container"]
+        self._addresses[container] = worker
+        self._names[container] = str(state.name)
+        self._nodes[container] = identity["node"]
+        self._allotment.registered(str(state.name))
+        if container in self._marks:
+            strict, until_s = self._marks.pop(container)
+            self._post_mark(worker, max(0.0, until_s - time.monotonic()), strict)
+
+    # --- what jobs ask -------------------------------------------------------------------
+
+    async def request(self, count: int) -> int:
+        """Ask YARN for more containers, as many as there may be.
+
+        Returns
+        -------
+        int
+            How many have been asked for. They come when the queue has room, which may take long.
+        """
+        async with self._turn:
+            return await self._perform(self._allotment.request(count))
+
+    async def release(self, addresses: Sequence[str]) -> None:
+        """Give the containers of workers back, after a word to others who use them.
+
+        A container that is given in place of one that YARN marked is asked for anew later.
+        """
+        here = {self._addresses[c]: n for c, n in self._names.items() if c in self._addresses}
+        names = [here[a] for a in addresses if a in here and a in self._scheduler.workers]
+        is_hurried = bool(self._board.live())
+        async with self._turn:
+            actions = self._allotment.release(names, time.monotonic())
+        given = {action.name for action in actions if isinstance(action, plan.Kill)}
+        left = [address for address in addresses if here.get(address) in given]
+        grace_s = HURRIED_S_MAX if is_hurried else UNHURRIED_S_MAX
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._leave(left, grace_s), grace_s)
+        async with self._turn:
+            await self._perform(actions)
+
+    async def _leave(self, addresses: list[str], grace_s: float) -> None:
+        """Let other jobs and plain Dask work leave workers."""
+
+        async def notify(address: str) -> None:
+            with suppress(OSError):
+                await self._scheduler.rpc(address).em_notice(grace_s=grace_s, reason="released")
+
+        await asyncio.gather(*(notify(address) for address in addresses))
+        await self._scheduler.retire_workers(
+            workers=addresses, close_workers=False, remove=False, stimulus_id="elasticml-release"
+        )
+
+    # --- what YARN tells -----------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Act on each notice as it comes, and look at the containers now and then."""
+        while True:
+            notice: told.Notice | None = None
+            with suppress(TimeoutError):
+                notice = await asyncio.wait_for(self._notices.get(), LOOK_S)
+            try:
+                async with self._turn:
+                    if notice is None:
+                        await self._keep()
+                    else:
+                        await self._act_on(notice)
+            except _skein_error() as error:
+                # An application master that is gone for good is the service's matter.
+                logger.info("the application master does not answer: %s", error)
+            except Exception:
+                # One notice that cannot be acted on must not end the keeping.
+                logger.exception("cannot act on %s", notice)
+
+    async def _keep(self) -> None:
+        """Look at the containers, and do what is due; without an agent, find out who ended."""
+        seen = await self._look()
+        await self._perform(self._allotment.see(seen, time.monotonic()))
+        if self._has_agent:
+            return
+        for one in seen:
+            if one.state not in plan.ACTIVE and one.container not in self._over:
+                await self._ended(one.container, _reason(one), None, one.message)
+
+    async def _act_on(self, notice: told.Notice) -> None:
+        match notice:
+            case told.AgentSeen():
+                self._has_agent = True
+            case told.ContainerMarked(container=container):
+                await self._know(container)
+                self._mark(notice)
+            case told.MarkLapsed(container=container):
+                self._marks.pop(container, None)
+                if container in self._names:
+                    self._allotment.lapsed(self._names[container])
+                self._board.post(Restored(address=self._address(container)))
+            case told.ContainerExited(container=container):
+                await self._know(container)
+                await self._ended(container, notice.reason, notice.status, notice.message)
+            case told.NodeChanged():
+                await self._node_changed(notice)
+
+    def _mark(self, notice: told.ContainerMarked) -> None:
+        container = notice.container
+        if container in self._over:
+            return
+        if container not in self._names:
+            # The scheduler's or the application master's own: no job can live without it.
+            word = Reclaim(
+                address=self._address(container),
+                grace_s=notice.deadline_s,
+                negotiable=not notice.strict,
+                essential=True,
+            )
+            self._board.post(word)
+            return
+        self._allotment.marked(self._names[container])
+        if container in self._addresses:
+            self._post_mark(self._addresses[container], notice.deadline_s, notice.strict)
+        else:
+            self._marks[container] = (notice.strict, time.monotonic() + notice.deadline_s)
+
+    def _post_mark(self, address: str, grace_s: float, strict: bool) -> None:
+        self._board.post(Reclaim(address=address, grace_s=grace_s, negotiable=not strict))
+
+    async def _ended(self, container: str, reason: str, status: int | None, message: str) -> None:
+        """Pass on how a container ended, once."""
+        if container in self._over:
+            return
+        self._over.add(container)
+        self._marks.pop(container, None)
+        name = self._names.get(container)
+        logger.info("%s (%s) ended: %s, status %s", name, container, reason, status)
+        if container in self._addresses:
+            word = Ended(
+                address=self._addresses[container],
+                container=container,
+                reason=_board_reason(reason),
+                status=status,
+                message=plan.last_line(message),
+            )
+            self._board.post(word)
+        if name is not None:
+            now_s = time.monotonic()
+            await self._perform(self._allotment.ended(name, reason, status, message, now_s))
+
+    async def _node_changed(self, notice: told.NodeChanged) -> None:
+        state = notice.state.lower()
+        present = self._scheduler.workers
+        addresses = tuple(
+            address
+            for container, address in sorted(self._addresses.items())
+            if self._nodes[container] == notice.node and address in present
+        )
+        grace_s = notice.timeout_s or 0.0
+        self._board.post(
+            NodeTold(node=notice.node, state=state, grace_s=grace_s, addresses=addresses)
+        )
+        if state != "lost":
+            return
+        # The processes of a node that does not answer may live on; nobody else ends them.
+        for address in addresses:
+            await self._scheduler.remove_worker(address, stimulus_id="elasticml-node-lost")
+
+    # --- skein ---------------------------------------------------------------------------
+
+    def _address(self, container: str) -> str:
+        """Return what a container is called on the board."""
+        if container == self._own_container:
+            return str(self._scheduler.address)
+        return self._addresses.get(container, container)
+
+    async def _know(self, container: str) -> None:
+        """Learn which service a container belongs to, where that is not known yet."""
+        if container not in self._names and container != self._own_container:
+            seen = await self._look()
+            await self._perform(self._allotment.see(seen, time.monotonic()))
+
+    async def _look(self) -> list[plan.ContainerSeen]:
+        """List the worker containers, those that are over, too."""
+        found = await asyncio.to_thread(self._app.get_containers, [WORKER_SERVICE], _STATES)
+        seen = [
+            plan.ContainerSeen(
+                name=one.id,
+                instance=one.instance,
+                state=str(one.state).lower(),  # type: ignore[arg-type]
+                container=one.yarn_container_id,
+                message=one.exit_message,
+            )
+            for one in found
+        ]
+        self._names.update({one.container: one.name for one in seen if one.container})
+        return seen
+
+    async def _perform(self, actions: Iterable[plan.Action]) -> int:
+        """Do what was decided; return how many containers have been asked for."""
+        count = 0
+        for action in actions:
+            match action:
+                case plan.Kill(name=name):
+                    logger.info("%s is given back", name)
+                    with suppress(ValueError):  # it is over already
+                        await asyncio.to_thread(self._app.kill_container, name)
+                case plan.Add(streak=streak):
+                    new = await asyncio.to_thread(self._app.add_container, WORKER_SERVICE)
+                    self._allotment.added(new.id, new.instance, streak)
+                    logger.info("%s is asked for", new.id)
+                    count += 1
+                case plan.EndApplication(message=message):
+                    logger.error("%s", message)
+                    await asyncio.to_thread(self._app.shutdown, "FAILED", message)
+        return count
+
+
+def _reason(seen: plan.ContainerSeen) -> told.ExitReason:
+    """Tell from what skein says how a container ended, where no agent tells."""
+    message = seen.message.lower()
+    if seen.state == "succeeded":
+        return "success"
+    if seen.state == "killed":
+        return "released"
+    if "preempted" in message:
+        return "preempted"
+    if "*lost* node" in message:
+        return "node"
+    return "memory" if "memory" in message else "exit"
+
+
+def _board_reason(reason: str) -> Reason:
+    return _BOARD_REASONS.get(reason, reason)  # type: ignore[arg-type]
+
+
+def _skein_error() -> type[Exception]:
+    error: type[Exception] = importlib.import_module("skein.exceptions").SkeinError
+    return error

@@ -1,0 +1,100 @@
+"""What runs in the containers: ``python -m elasticml.clusters.on_yarn.service`` and a service.
+
+The commands, their options and what they read from the environment are those of dask-yarn's
+``dask-yarn services``, whose specifications therefore run unchanged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.errors import ConfigError, ElasticmlError
+
+#: Exit status for what the user can mend.
+BAD_INPUT = 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m elasticml.clusters.on_yarn.service")
+    services = parser.add_subparsers(dest="service", required=True)
+    services.add_parser("scheduler", help="run Dask's scheduler in this container")
+    worker = services.add_parser("worker", help="run a Dask worker in this container")
+    worker.add_argument("--nthreads", type=int, help="threads; as many as the container has vcores")
+    worker.add_argument(
+        "--memory_limit", "--memory-limit", help="bytes, '5 GiB', or 0; the container's memory"
+    )
+    client = services.add_parser("client", help="run a script in this container, then end")
+    client.add_argument("script")
+    client.add_argument("args", nargs=argparse.REMAINDER)
+    return parser
+
+
+def run_client(script: str, arguments: Sequence[str]) -> int:
+    """Run a user's script in this container; its end is the application's.
+
+    Parameters
+    ----------
+    script : str
+        Path of a Python script.
+    arguments : sequence of str
+        What follows it on its command line.
+
+    Returns
+    -------
+    int
+        The script's exit status.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such file.
+    """
+    application = import_skein().ApplicationClient.from_current()
+    if not os.path.exists(script):
+        line = f"client: no file {script!r} in the container; add it to the service's files"
+        application.shutdown("FAILED", line)
+        raise ConfigError(line)
+    status = subprocess.call([sys.executable, script, *arguments])
+    if status == 0:
+        application.shutdown("SUCCEEDED")
+    else:
+        application.shutdown(
+            "FAILED", f"{script} ended with exit status {status}; see the log of dask.client"
+        )
+    return status
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the service that the command line names; return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.service == "scheduler":
+            from elasticml.clusters.on_yarn.scheduler_service import serve
+
+            serve()
+            return 0
+        if options.service == "worker":
+            from elasticml.clusters.on_yarn.worker_service import run_worker
+
+            return run_worker(options.nthreads, options.memory_limit)
+        return run_client(options.script, options.args)
+    except ElasticmlError as error:
+        sys.stderr.write(f"{error}\n")
+        return BAD_INPUT
+
+
+def main() -> None:
+    """Run a service and end the process at once, whatever threads of skein's still wait."""
+    status = run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

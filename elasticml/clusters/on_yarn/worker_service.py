@@ -1,0 +1,236 @@
+"""A Dask worker in a YARN container: no nanny, told of its end, ended with its scheduler.
+
+The application master replaces containers, nobody else does. A worker that ends for want of a
+scheduler says so by its exit status, so that there will be another; one that its scheduler closes
+has done its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticml.clusters.linux import set_process_name
+from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.on_yarn.surroundings import (
+    SCHEDULER_KEY,
+    STARTUP_KEY,
+    Surroundings,
+    find_kernel_cache,
+    named_class,
+    sigkill_delay_s,
+    surroundings,
+    worker_options,
+)
+from elasticml.clusters.on_yarn.tls import container_security
+from elasticml.clusters.settings import WORKER_MODULES, configure_dask, configure_logging, load
+from elasticml.clusters.worker_life import WorkerLife, first, prepare_interpreter
+from elasticml.errors import ConfigError
+
+if TYPE_CHECKING:
+    import skein
+    from distributed.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+#: Exit status of a worker whose scheduler has gone: no failure of its own.
+SCHEDULER_GONE = 75
+
+#: Exit status of a worker that could not reach the scheduler that was named to it.
+SCHEDULER_UNREACHABLE = 74
+
+#: Seconds that a worker tries to register.
+REGISTER_S_MAX = 30.0
+
+#: What remains of the time between SIGTERM and SIGKILL for closing connections.
+CLOSE_S = 0.05
+
+#: Classes that dask-yarn's users name and that a worker of ours stands for.
+_USUAL_CLASSES = ("Nanny", "Worker")
+
+#: Options that only a nanny takes.
+_NANNY_OPTIONS = ("config", "env", "preload_nanny", "preload_nanny_argv", "worker_class")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlan:
+    """What kind of worker to start, from dask-yarn's options."""
+
+    #: Import path of a class of the user's own; None is Dask's worker.
+    class_path: str | None
+    options: dict[str, Any]
+    #: Variables for the environment.
+    variables: dict[str, str]
+
+
+def plan_worker(
+    here: Surroundings,
+    nthreads: int | None,
+    memory_limit: str | int | None,
+    options: dict[str, Any],
+    worker_class: str | None,
+) -> WorkerPlan:
+    """Decide on the worker's class and options as dask-yarn does; a nanny's become the worker's."""
+    chosen: dict[str, Any] = {
+        "name": here.name,
+        "nthreads": here.vcores if nthreads is None else nthreads,
+        "memory_limit": here.memory_bytes if memory_limit is None else memory_limit,
+        "death_timeout": REGISTER_S_MAX,
+        "dashboard": False,
+        **options,
+    }
+    package, _, name = (worker_class or "dask.distributed.Nanny").rpartition(".")
+    is_usual = name in _USUAL_CLASSES and package.split(".")[0] in ("", "dask", "distributed")
+    variables = {}
+    if is_usual:
+        variables = {str(k): str(v) for k, v in (chosen.get("env") or {}).items()}
+        chosen = {key: value for key, value in chosen.items() if key not in _NANNY_OPTIONS}
+    return WorkerPlan(
+        class_path=None if is_usual else worker_class, options=chosen, variables=variables
+    )
+
+
+class WorkerService:
+    """Serves one worker until it is closed, told to go, or left alone.
+
+    Parameters
+    ----------
+    here : Surroundings
+    plan : WorkerPlan
+    scheduler : str
+        Dask address.
+    grace_s : float
+        Seconds between SIGTERM and SIGKILL.
+    """
+
+    def __init__(
+        self, here: Surroundings, plan: WorkerPlan, scheduler: str, grace_s: float
+    ) -> None:
+        self._here = here
+        self._plan = plan
+        self._scheduler = scheduler
+        #: Whether the scheduler, or somebody through it, closed this worker on purpose.
+        self._was_closed = False
+        self._life = WorkerLife(max(grace_s - CLOSE_S, grace_s / 2))
+
+    async def run(self) -> int:
+        """Serve; return the exit status of the process."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._life.terminated)
+        worker = self._new_worker()
+        if not hasattr(worker, "stream_handlers"):
+            return await self._run_foreign(worker)
+        self._note_closing(worker)
+        try:
+            await self._life.serve(worker)
+        except (TimeoutError, RuntimeError, OSError) as error:
+            logger.error("no scheduler at %s: %s", self._scheduler, _root(error))
+            return SCHEDULER_UNREACHABLE
+        return 0 if self._was_closed or self._life.was_told else SCHEDULER_GONE
+
+    async def _run_foreign(self, server: Any) -> int:
+        """Run what is no Dask worker, such as a nanny of the user's own, as Dask does."""
+        await server
+        await first(server.finished(), self._life.leave.wait())
+        await server.close(timeout=1)
+        return 0
+
+    def _new_worker(self) -> Any:
+        here, plan = self._here, self._plan
+        server = _worker_class(plan.class_path)(
+            self._scheduler,
+            **{
+                "security": container_security() if self._scheduler.startswith("tls") else None,
+                "local_directory": os.getcwd(),
+                **plan.options,
+            },
+        )
+        if hasattr(server, "startup_information"):
+            identity = {"container": here.container, "node": here.node}
+            server.startup_information[STARTUP_KEY] = lambda _: identity
+        return server
+
+    def _note_closing(self, worker: Worker) -> None:
+        """Tell a worker that is closed on purpose from one whose connection breaks."""
+
+        async def close(*arguments: Any, **options: Any) -> Any:
+            self._was_closed = True
+            return await worker.close(*arguments, **options)
+
+        worker.stream_handlers["close"] = close
+        worker.handlers["terminate"] = close
+
+
+def _worker_class(path: str | None) -> Any:
+    if path is None:
+        from distributed.worker import Worker
+
+        return Worker
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"worker_class: cannot import {path!r} in the worker's environment: {error}"
+        ) from error
+
+
+def _root(error: BaseException) -> str:
+    """Describe the first cause of an error in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _find_scheduler(application: skein.ApplicationClient) -> str | None:
+    """Wait for the scheduler's address; None where the application has gone meanwhile."""
+    exceptions = importlib.import_module("skein.exceptions")
+    try:
+        return str(application.kv.wait(SCHEDULER_KEY).decode())
+    except (exceptions.ConnectionError, exceptions.ApplicationError) as error:
+        logger.info("the application has gone: %s", error)
+        return None
+
+
+def run_worker(nthreads: int | None = None, memory_limit: str | int | None = None) -> int:
+    """Run the worker of this container until it ends; return its exit status.
+
+    Parameters
+    ----------
+    nthreads : int, optional
+        Threads; the container's vcores where it is left out.
+    memory_limit : str or int, optional
+        As Dask understands it; the container's memory where it is left out.
+
+    Raises
+    ------
+    ConfigError
+        Outside a container, and for options that no worker can be made of.
+    """
+    here = surroundings()
+    plan = plan_worker(here, nthreads, memory_limit, worker_options(), named_class())
+    os.environ.update(plan.variables)
+    cache = find_kernel_cache(Path(__file__).parents[2])
+    if cache is not None:
+        os.environ["NUMBA_CACHE_DIR"] = cache
+    set_process_name(f"em-{here.name}")
+    configure_dask(dashboard=False)
+    configure_logging()
+    # Kernels first: what is registered is ready.
+    load(WORKER_MODULES)
+    prepare_interpreter()
+    scheduler = _find_scheduler(import_skein().ApplicationClient.from_current())
+    if scheduler is None:
+        return SCHEDULER_GONE
+    grace_s = sigkill_delay_s(here.node_http)
+    logger.info("%s in %s: %g s from SIGTERM to SIGKILL", here.name, here.container, grace_s)
+    return asyncio.run(_run(here, plan, scheduler, grace_s))
+
+
+async def _run(here: Surroundings, plan: WorkerPlan, scheduler: str, grace_s: float) -> int:
+    return await WorkerService(here, plan, scheduler, grace_s).run()
