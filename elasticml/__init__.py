@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elasticml.clusters.local import LocalCluster
+    from elasticml.clusters.yarn import YarnCluster
     from elasticml.data.arrays import from_arrays
     from elasticml.data.sequences import read_sequences
     from elasticml.data.svmlight import read_svmlight
@@ -67,6 +68,7 @@ __all__ = [
     "Straggler",
     "SubmissionError",
     "TuneLocalWork",
+    "YarnCluster",
     "__version__",
     "attach",
     "from_arrays",
@@ -82,6 +84,7 @@ __all__ = [
 #: line answers at once and a worker loads only what it needs.
 _HOMES = {
     "LocalCluster": "clusters.local",
+    "YarnCluster": "clusters.yarn",
     "from_arrays": "data.arrays",
     "make_splice": "data.synthetic",
     "read_csv": "data.tabular",

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from elasticml.errors import ConfigError
 
@@ -38,7 +39,9 @@ def import_dask_yarn() -> ModuleType:
     # Two threads that import at once must not take the borrowed names from each other.
     with _lock, _moved_names_restored():
         _import("dask_yarn")
-        return _import("dask_yarn.core")
+        core = _import("dask_yarn.core")
+        _fill_defaults(_import("dask_yarn.config").defaults)
+        return core
 
 
 def _import(name: str) -> ModuleType:
@@ -49,6 +52,16 @@ def _import(name: str) -> ModuleType:
             f"YARN needs dask-yarn and skein, but {error.name} is not installed; "
             "pip install 'elasticml[yarn]'"
         ) from error
+
+
+def _fill_defaults(defaults: dict[str, Any]) -> None:
+    """Put what is not set to what dask-yarn says.
+
+    It does so itself when it is imported; inside ``with dask.config.set(...)`` that is undone.
+    """
+    import dask
+
+    dask.config.update(dask.config.config, defaults, priority="old")
 
 
 @contextmanager

@@ -207,8 +207,7 @@ def connection_explained(app_id: str) -> Iterator[None]:
         yield
     except (exceptions.ConnectionError, exceptions.ApplicationError) as error:
         raise SubmissionError(
-            f"{app_id} cannot be reached: {_one_line(error)}; see elasticml status "
-            f"{app_id}",
+            f"{app_id} cannot be reached: {_one_line(error)}; see elasticml status {app_id}",
             application=app_id,
         ) from error
 
