@@ -12,14 +12,14 @@ from elasticml.errors import ConfigError, JobFailedError
 if TYPE_CHECKING:
     from distributed import Client
 
-    from elasticml.jobs.settings import Cluster
+    from elasticml.jobs.settings import Address, LocalWorkers
 
 #: How long a scheduler may take to answer.
 CONNECT_S = 10
 
 
 @contextmanager
-def client_of(cluster: Cluster, *, verbose: bool = False) -> Iterator[Client]:
+def client_of(cluster: LocalWorkers | Address, *, verbose: bool = False) -> Iterator[Client]:
     """Open a client of the cluster that a job names; local workers are started and ended here.
 
     Raises

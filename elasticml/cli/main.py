@@ -11,12 +11,14 @@ from typing import NoReturn
 
 import click
 
+from elasticml.cli.applications import kill, logs, result, status
 from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
 from elasticml.cli.report import report
 from elasticml.cli.run import run
 from elasticml.cli.simulate import simulate
-from elasticml.errors import ConfigError, DataError, ElasticmlError
+from elasticml.cli.submit import submit
+from elasticml.errors import ConfigError, DataError, ElasticmlError, SubmissionError
 from elasticml.terms import VERSION
 
 #: Exit codes: as asked; bad job, data or command line; failed at run time; interrupted.
@@ -36,12 +38,13 @@ A job file says what to train, on what data and what to do when members vanish:
 \b
     elasticml demo                          see it work, in three minutes
     elasticml run job.yaml                  run a job file
+    elasticml submit job.yaml               run it on a Hadoop cluster; status, logs, result, kill
     elasticml simulate job.yaml             run it in a virtual world, in seconds
     elasticml report runs/first-*           compare runs
     elasticml doctor                        what of this machine is usable
 
-Exit codes: 0 done as asked, 2 wrong job, data or command line, 3 failed at run time,
-130 interrupted.
+Exit codes: 0 done as asked, 2 wrong job, data or command line, or refused by the cluster, 3 failed
+at run time, 130 interrupted.
 """
 
 
@@ -51,7 +54,7 @@ def elasticml() -> None:
     """Hold the commands together."""
 
 
-for _command in (demo, run, simulate, report, doctor):
+for _command in (demo, run, submit, status, logs, result, kill, simulate, report, doctor):
     elasticml.add_command(_command)
 
 
@@ -80,7 +83,7 @@ def _explain(error: Exception) -> int:
     """Say in one line what went wrong; return the exit code."""
     if isinstance(error, ElasticmlError):
         _say(error.message)
-        return BAD_INPUT if isinstance(error, ConfigError | DataError) else FAILED
+        return BAD_INPUT if isinstance(error, ConfigError | DataError | SubmissionError) else FAILED
     text = " ".join(str(error).split()) or "no message"
     _say(f"internal error: {type(error).__name__}: {text} (--verbose shows where)")
     return FAILED

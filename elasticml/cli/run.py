@@ -20,6 +20,9 @@ Examples:
 The directory holds job.yaml, story.jsonl, history.csv, model.npz, summary.json and report.html.
 Story and history grow while the job runs. Ctrl-C ends the job; the directory stays usable.
 
+With cluster: {kind: yarn} the job runs on a Hadoop cluster, and Ctrl-C ends it there, too;
+elasticml submit -h tells of the settings.
+
 Sections of a job file: data, algorithm, cluster, absent, policies, stop, faults, evaluate,
 members, collective, partitions, holders, placement, warm_start, seed, threads; docs/job-files.md
 tells of each. Members that shall be killed on purpose:
@@ -52,10 +55,15 @@ def run(
     from elasticml.job import Job
     from elasticml.jobs.job_file import read_job_file
     from elasticml.jobs.run_directory import check_free, default_run_path
-    from elasticml.jobs.settings import LocalWorkers
+    from elasticml.jobs.settings import LocalWorkers, YarnContainers
     from elasticml.terms import parse_size
 
     file = read_job_file(job, settings)
+    if isinstance(file.cluster, YarnContainers):
+        from elasticml.cli.submit import run_on_yarn
+
+        run_on_yarn(file, out, as_json=as_json, cancels=True)
+        return
     made = Job.from_file(file)
     path = out or default_run_path(file.name, datetime.now())
     check_free(path)

@@ -38,7 +38,7 @@ def simulate(
     from elasticml.jobs.follow import follow
     from elasticml.jobs.job_file import read_job_file
     from elasticml.jobs.run_directory import default_run_path
-    from elasticml.jobs.settings import LocalWorkers
+    from elasticml.jobs.settings import Address
     from elasticml.jobs.simulated import SimulatedJob
 
     file = read_job_file(job, settings)
@@ -46,7 +46,7 @@ def simulate(
     has_data = not (file.simulate or {}).get("costs")
     if has_data:
         made.check_data()
-    workers = file.cluster.workers if isinstance(file.cluster, LocalWorkers) else 1
+    workers = 1 if isinstance(file.cluster, Address) else file.cluster.workers
     # No chance in the job's id: the same file gives the same story, byte for byte.
     record = made.record(f"{file.name}-simulated", file.members.start or workers)
     result = follow(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +78,7 @@ class Handle:
 
         An empty batch says that nothing has happened for a while.
         """
-        while True:
-            answer = self._ask("em_poll", since=since, wait_s=POLL_S)
-            yield answer["records"]
-            since = answer["next"]
-            if answer["done"] and not answer["records"]:
-                return
+        yield from story_batches(lambda n: self._ask("em_poll", since=n, wait_s=POLL_S), since)
 
     def events(self, since: int = 0) -> Iterator[Record]:
         """Yield the story's records as they are told, from a record's number on, to its end."""
@@ -147,6 +142,24 @@ class Handle:
                 reason="scheduler lost",
             ) from error
         return checked(answer)
+
+
+def story_batches(ask: Callable[[int], Record], since: int) -> Iterator[Sequence[Record]]:
+    """Yield a story in batches as it grows, to its end.
+
+    Parameters
+    ----------
+    ask : callable (int)
+        Returns the answer to ``em_poll`` for what there is from a record's number on.
+    since : int
+        The number of the first record to ask for.
+    """
+    while True:
+        answer = ask(since)
+        yield answer["records"]
+        since = answer["next"]
+        if answer["done"] and not answer["records"]:
+            return
 
 
 def attach_handle(client: Client, job_id: str) -> Handle:

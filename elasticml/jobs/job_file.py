@@ -73,7 +73,9 @@ class JobFile:
     simulate: Mapping[str, Any] | None
 
 
-def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
+def read_job_file(
+    path: str | Path, settings: Sequence[str] = (), default_kind: str = "local"
+) -> JobFile:
     """Read a job file.
 
     Parameters
@@ -82,6 +84,8 @@ def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
         Paths in the file are relative to its folder; ``~`` and ``$NAME`` are expanded.
     settings : sequence of str
         Changes such as ``"stop.rounds=50"`` or ``"faults.0.lose=3"``, made before it is checked.
+    default_kind : str
+        The kind of cluster where the file says none.
 
     Raises
     ------
@@ -99,6 +103,11 @@ def read_job_file(path: str | Path, settings: Sequence[str] = ()) -> JobFile:
     raw = _mapping(text, str(path))
     for setting in settings:
         change(raw, setting)
+    if default_kind != "local":
+        if raw.get("cluster") is None:
+            raw["cluster"] = {}
+        if isinstance(raw["cluster"], dict):
+            raw["cluster"].setdefault("kind", default_kind)
     return parse_job(raw, folder=path.resolve().parent, name=path.stem)
 
 
@@ -191,7 +200,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
             raise ConfigError(f"{key} is missing; such as {key}: {{{_EXAMPLES[key]}}}", path=key)
     data, test = _sources(raw["data"], folder)
     members = read_settings(Members, raw.get("members"), "members")
-    cluster = _cluster(raw.get("cluster"), members)
+    cluster = _cluster(raw.get("cluster"), members, folder)
     parsed = JobFile(
         name=str(raw.get("name") or name),
         data=data,
@@ -221,13 +230,13 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
 def _check_together(job: JobFile) -> None:
     """Check what several sections must agree on."""
     check_together(job.algorithm, job.absent, job.stop, job.policies, job.holders, job.placement)
-    if not isinstance(job.cluster, LocalWorkers):
-        if job.faults:
-            raise ConfigError(
-                f"faults: cluster.kind is {job.cluster.kind}, whose processes are not ours to "
-                "stop; use cluster.kind: local, or leave faults out",
-                path="faults",
-            )
+    if not isinstance(job.cluster, LocalWorkers) and job.faults:
+        raise ConfigError(
+            f"faults: cluster.kind is {job.cluster.kind}, whose processes are not ours to "
+            "stop; use cluster.kind: local, or leave faults out",
+            path="faults",
+        )
+    if isinstance(job.cluster, Address):
         return
     workers, start = job.cluster.workers, job.members.start
     most = job.cluster.workers_max or workers
@@ -316,7 +325,7 @@ def _algorithm(section: Mapping[str, Any], scale: object) -> AnyAlgorithm:
     return read_settings(ALGORITHMS[name], rest, "algorithm")
 
 
-def _cluster(section: object, members: Members) -> Cluster:
+def _cluster(section: object, members: Members, folder: Path) -> Cluster:
     if section is None and members.start is not None:
         return LocalWorkers(workers=members.start)
     if isinstance(section, str):
@@ -324,7 +333,21 @@ def _cluster(section: object, members: Members) -> Cluster:
     kind = section.get("kind", "local") if isinstance(section, Mapping) else "local"
     if not _is_one_of(kind, CLUSTERS):
         raise unknown_choice(kind, CLUSTERS, "cluster.kind")
+    if kind == "yarn" and isinstance(section, Mapping):
+        section = {**section, **_places(section, folder)}
+        if section.get("workers") is None and members.start is not None:
+            section["workers"] = members.start
     return read_settings(CLUSTERS[kind], section, "cluster")
+
+
+def _places(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Make the local paths of a cluster's section absolute; whatever is no text is left out."""
+    found = {}
+    for key in ("keytab", "specification", "result"):
+        if isinstance(section.get(key), str):
+            expanded = _expanded(section[key], f"cluster.{key}")
+            found[key] = expanded if "://" in expanded else str(folder / expanded)
+    return found
 
 
 def _world(section: object) -> Mapping[str, Any] | None:

@@ -71,9 +71,14 @@ def history_row(record: Mapping[str, Any]) -> Row:
     return row
 
 
+def run_name(name: str, now: datetime) -> str:
+    """Name a run after its job and the time."""
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'job'}-{now:%Y%m%d-%H%M%S}"
+
+
 def default_run_path(name: str, now: datetime) -> Path:
     """Name a run's directory: ``runs/<name>-<time>``, with a number where that is taken."""
-    stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'job'}-{now:%Y%m%d-%H%M%S}"
+    stem = run_name(name, now)
     path = Path("runs") / stem
     count = 2
     while path.exists():

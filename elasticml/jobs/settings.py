@@ -9,6 +9,10 @@ from pydantic import Field, field_validator
 from elasticml.jobs.schema import Settings
 from elasticml.terms import parse_size
 
+#: No process does anything useful in less.
+CONTAINER_BYTES_MIN = 2**26
+Count = Annotated[int, Field(ge=1)]
+
 
 class Stop(Settings):
     """When a job ends; whichever comes first."""
@@ -121,7 +125,7 @@ class LocalWorkers(Settings):
     @field_validator("memory")
     @classmethod
     def _check_memory(cls, memory: str | int) -> str | int:
-        if memory != "auto" and parse_size(memory) < 2**26:
+        if memory != "auto" and parse_size(memory) < CONTAINER_BYTES_MIN:
             raise ValueError("a worker needs at least 64 MiB")
         return memory
 
@@ -133,10 +137,92 @@ class Address(Settings):
     address: str = Field(description="the scheduler's, such as tcp://host:8786")
 
 
-Cluster = LocalWorkers | Address
+class YarnScheduler(Settings):
+    """The container with the scheduler and the driver; None: as dask-yarn's configuration says."""
+
+    memory: str | int | None = None
+    vcores: Count | None = None
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, memory: str | int | None) -> str | int | None:
+        return _checked_memory(memory)
+
+
+class YarnContainers(Settings):
+    """Containers of a Hadoop cluster, asked for and given back by way of YARN.
+
+    What is None is as dask-yarn's configuration says, files and environment variables included.
+    """
+
+    kind: Literal["yarn"] = "yarn"
+    #: Worker containers that are asked for.
+    workers: Count = 4
+    #: A job begins with so few where no more are granted for a while; by default all of them.
+    workers_min: Count | None = None
+    #: Containers at most, where a policy asks for more; by default ``workers``.
+    workers_max: Count | None = None
+    queue: str | None = None
+    memory: str | int | None = None
+    vcores: Count | None = None
+    #: Compute threads of a member; by default its vcores.
+    threads: Count | None = None
+    #: ``venv://``, ``conda://``, ``python://`` with a path on every node, or an archive.
+    environment: str | None = None
+    #: Pack the environment that submits, and upload it where that has not been done before.
+    pack: bool = False
+    scheduler: YarnScheduler = Field(default_factory=YarnScheduler)
+    #: The application's; by default the job's.
+    name: str | None = None
+    tags: tuple[str, ...] | None = None
+    node_label: str | None = None
+    nodes: tuple[str, ...] | None = None
+    racks: tuple[str, ...] | None = None
+    user: str | None = None
+    security: Literal["tls", "none"] = "tls"
+    #: A skein specification with a service ``dask.worker``; it says what the keys above leave out.
+    specification: str | None = None
+    keytab: str | None = None
+    principal: str | None = None
+    #: Where the run directory goes: a URL, or a path that every node and this machine share.
+    result: str | None = None
+
+    def check(self) -> None:
+        """Check what several fields must agree on."""
+        if self.workers_max is not None and self.workers_max < self.workers:
+            raise ValueError(
+                f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
+            )
+        if self.workers_min is not None and self.workers_min > self.workers:
+            raise ValueError(
+                f"workers_min: got {self.workers_min}, wanted at most workers, {self.workers}"
+            )
+        if (self.keytab is None) != (self.principal is None):
+            given, missing = sorted(("keytab", "principal"), key=lambda k: getattr(self, k) is None)
+            raise ValueError(f"{missing}: missing, and {given} is given; Kerberos needs both")
+        if self.pack and self.environment is not None:
+            raise ValueError(
+                f"pack: the environment that submits would be packed, and environment names "
+                f"{self.environment}; leave one of them out"
+            )
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, memory: str | int | None) -> str | int | None:
+        return _checked_memory(memory)
+
+
+def _checked_memory(memory: str | int | None) -> str | int | None:
+    if memory is not None and parse_size(memory) < CONTAINER_BYTES_MIN:
+        raise ValueError("a container needs at least 64 MiB; give a size such as 2 GiB")
+    return memory
+
+
+Cluster = LocalWorkers | Address | YarnContainers
 
 #: The kinds of cluster of this release.
-CLUSTERS: dict[str, type[LocalWorkers] | type[Address]] = {
+CLUSTERS: dict[str, type[LocalWorkers] | type[Address] | type[YarnContainers]] = {
     "local": LocalWorkers,
     "address": Address,
+    "yarn": YarnContainers,
 }

@@ -9,7 +9,7 @@ from elasticml.job import Job
 from elasticml.jobs.algorithms import BatchGradient, CoCoA
 from elasticml.jobs.job_file import SECTIONS, change, read_job_file
 from elasticml.jobs.record import job_of
-from elasticml.jobs.settings import Address, Evaluate, LocalWorkers, Stop
+from elasticml.jobs.settings import Address, Evaluate, LocalWorkers, Stop, YarnContainers
 
 WHOLE = """
 name: whole
@@ -43,6 +43,23 @@ def message(folder, content, settings=()):
         read_job_file(write(folder, content), settings)
     assert "\n" not in caught.value.message
     return caught.value.message
+
+
+def test_paths_of_a_yarn_cluster_are_relative_to_the_file_and_urls_stay(tmp_path):
+    cluster = {"kind": "yarn", "specification": "spec.yaml", "result": "hdfs://nn:8020/runs/a"}
+    file = read_job_file(write(tmp_path, {**SMALL, "cluster": cluster}))
+    assert file.cluster == YarnContainers(
+        specification=str(tmp_path / "spec.yaml"), result="hdfs://nn:8020/runs/a"
+    )
+
+
+@pytest.mark.parametrize("section", [{}, {"cluster": None}, {"cluster": {"workers": 2}}])
+def test_a_file_that_names_no_kind_of_cluster_is_for_the_one_that_the_command_is_for(
+    tmp_path, section
+):
+    file = read_job_file(write(tmp_path, {**SMALL, **section}), default_kind="yarn")
+    workers = (section.get("cluster") or {}).get("workers", 4)
+    assert file.cluster == YarnContainers(workers=workers)
 
 
 def test_every_section_is_read(tmp_path):
@@ -150,7 +167,37 @@ def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
         ({"holders": 3}, "holders: got 3, wanted auto, 1 or 2"),
         ({"placement": "randm"}, "placement: got 'randm'; did you mean 'random'?"),
         ({"warm_start": 3}, "warm_start: got 3, wanted the path of a model.npz"),
-        ({"cluster": {"kind": "yarn"}}, "cluster.kind: got 'yarn' (there is local, address)"),
+        (
+            {"cluster": {"kind": "yarm"}},
+            "cluster.kind: got 'yarm'; did you mean 'yarn'? (there is local, address, yarn)",
+        ),
+        (
+            {"cluster": {"kind": "yarn", "workers": 4, "workers_max": 3}},
+            "cluster.workers_max: got 3, wanted at least workers, 4",
+        ),
+        (
+            {"cluster": {"kind": "yarn", "workers": 4, "workers_min": 5}},
+            "cluster.workers_min: got 5, wanted at most workers, 4",
+        ),
+        (
+            {"cluster": {"kind": "yarn", "keytab": "me.keytab"}},
+            "cluster.principal: missing, and keytab is given; Kerberos needs both",
+        ),
+        (
+            {"cluster": {"kind": "yarn", "memory": "1 MiB"}},
+            "cluster.memory: got '1 MiB': a container needs at least 64 MiB; give a size such as "
+            "2 GiB",
+        ),
+        (
+            {"cluster": {"kind": "yarn", "pack": True, "environment": "venv:///opt/env"}},
+            "cluster.pack: the environment that submits would be packed, and environment names "
+            "venv:///opt/env; leave one of them out",
+        ),
+        (
+            {"cluster": {"kind": "yarn"}, "faults": [{"round": 1, "lose": 1}]},
+            "faults: cluster.kind is yarn, whose processes are not ours to stop; use "
+            "cluster.kind: local, or leave faults out",
+        ),
         ({"cluster": {"workers": 0}}, "cluster.workers: got 0, wanted at least 1"),
         ({"cluster": {"kind": "address"}}, "cluster.address is missing: the scheduler's, such as"),
         ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'?"),

@@ -1,0 +1,296 @@
+"""Submitted jobs from the client's side: where their runs are, how they stand, how they end."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.on_yarn.hadoop_conf import require_conf
+from elasticml.data import places
+from elasticml.data.hadoop_sites import HadoopConf
+from elasticml.errors import ConfigError, JobFailedError, SubmissionError
+from elasticml.jobs.follow import Watcher
+from elasticml.jobs.run_directory import run_name
+from elasticml.jobs.status import JobStatus
+from elasticml.jobs.submission import CANCEL_KEY, Verdict, read_verdict
+
+if TYPE_CHECKING:
+    import skein
+
+#: Seconds between two looks at the run, and between two at the application.
+LOOK_S = 1.0
+#: Looking takes at most this share of the time: a long story is read less often.
+SHARE_MAX = 0.2
+#: Seconds that a job has to end by itself when it is told to.
+CANCEL_S_MAX = 20.0
+#: Where in a user's home directory it is written which application runs what.
+_INDEX = (".elasticml", "applications")
+_RUNS = ("elasticml", "runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """An application that runs a job, as the client that submitted it wrote it down."""
+
+    id: str
+    #: The job's name.
+    name: str
+    #: Where the run directory is.
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How YARN says that an application stands."""
+
+    #: SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED and the like.
+    state: str
+    #: UNDEFINED until it is over, then SUCCEEDED, FAILED or KILLED.
+    final_status: str
+    queue: str
+    user: str
+    diagnostics: str
+    progress: float
+    containers: int
+    vcores: int
+    memory_mib: int
+    #: Its page at the resource manager.
+    url: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the application has ended."""
+        return self.state in ("FINISHED", "FAILED", "KILLED")
+
+
+def home_place(conf: HadoopConf) -> str:
+    """Name the user's home directory on the file system of a cluster."""
+    system = conf.text("fs.defaultFS", "file:///")
+    if system.startswith("file:"):
+        return str(Path.home())
+    user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    return places.join(system, "user", user)
+
+
+def default_result(conf: HadoopConf, name: str, now: datetime) -> str:
+    """Name the place of a run where none is given: below the user's home directory, and free."""
+    stem = places.join(home_place(conf), *_RUNS, run_name(name, now))
+    place, count = stem, 2
+    while places.names(place):
+        place, count = f"{stem}-{count}", count + 1
+    return place
+
+
+def check_result(place: str) -> None:
+    """Prove that a run can be written to a place, by writing to it.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot, or holds a run already.
+    """
+    if places.names(place):
+        raise ConfigError(
+            f"cluster.result: {place} holds something already; name another place", path=place
+        )
+    trial = places.join(place, ".elasticml-trial")
+    places.write_whole(trial, b"written to see whether that works\n")
+    places.remove(trial)
+
+
+def remember(conf: HadoopConf, application: Application) -> None:
+    """Write down which application runs what, for ``elasticml status`` and the like."""
+    content = json.dumps(asdict(application), indent=2).encode() + b"\n"
+    places.write_whole(_index(conf, application.id), content)
+
+
+def recall(application_id: str, conf: HadoopConf | None = None) -> Application:
+    """Find what an application runs.
+
+    Raises
+    ------
+    ConfigError
+        When this user has submitted no job as that application.
+    """
+    conf = conf or require_conf(os.environ)
+    try:
+        return Application(**json.loads(places.read_bytes(_index(conf, application_id))))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{application_id}: no job of yours runs as that application; elasticml submit prints "
+            "the id, and yarn application -list -appStates ALL lists all applications"
+        ) from None
+
+
+def _index(conf: HadoopConf, application_id: str) -> str:
+    return places.join(home_place(conf), *_INDEX, f"{application_id}.json")
+
+
+@contextmanager
+def _asking(application_id: str) -> Iterator[None]:
+    try:
+        yield
+    except (import_skein().exceptions.SkeinError, ValueError, KeyError) as error:
+        text = " ".join(str(error).split()).strip("'\"") or type(error).__name__
+        raise SubmissionError(
+            f"YARN does not tell of {application_id}: {text}; check the id, and elasticml doctor "
+            "--yarn"
+        ) from error
+
+
+def standing(client: skein.Client, application_id: str) -> Standing:
+    """Ask YARN how an application stands.
+
+    Raises
+    ------
+    SubmissionError
+        When it does not know it, or cannot be reached.
+    """
+    with _asking(application_id):
+        report = client.application_report(application_id)
+    usage = report.usage
+    return Standing(
+        state=str(report.state),
+        final_status=str(report.final_status),
+        queue=report.queue,
+        user=report.user,
+        diagnostics=" ".join((report.diagnostics or "").split()),
+        progress=report.progress,
+        containers=max(0, usage.num_used_containers),
+        vcores=max(0, usage.used_resources.vcores),
+        memory_mib=max(0, usage.used_resources.memory),
+        url=report.tracking_url,
+    )
+
+
+def cancel(client: skein.Client, application_id: str) -> None:
+    """End a job: by its driver, so that what it has reached is kept; else by YARN.
+
+    Raises
+    ------
+    SubmissionError
+        When YARN does not know the application.
+    """
+    now = standing(client, application_id)
+    if now.is_over:
+        return
+    if now.state == "RUNNING":
+        with _asking(application_id):
+            _ask_to_end(client, application_id)
+        until_s = time.monotonic() + CANCEL_S_MAX
+        while time.monotonic() < until_s:
+            if standing(client, application_id).is_over:
+                return
+            time.sleep(LOOK_S)
+    kill(client, application_id)
+
+
+def _ask_to_end(client: skein.Client, application_id: str) -> None:
+    try:
+        with client.connect(application_id, wait=False) as application:
+            application.kv[CANCEL_KEY] = b"1"
+    except (import_skein().ConnectionError, import_skein().ApplicationNotRunningError):
+        return  # its master is between two attempts, or has just ended
+
+
+def kill(client: skein.Client, application_id: str) -> None:
+    """Have YARN end an application at once."""
+    with _asking(application_id):
+        client.kill_application(application_id)
+
+
+class StoryReader:
+    """Reads a story that grows at a place, and that an attempt may have begun anew from a point."""
+
+    def __init__(self, place: str) -> None:
+        self._place = places.join(place, "story.jsonl")
+        self._lines: list[bytes] = []
+
+    def news(self) -> list[Mapping[str, Any]]:
+        """Return the records that were not there before, or are others than before."""
+        try:
+            lines = places.read_bytes(self._place).splitlines()
+        except FileNotFoundError:
+            return []
+        same = 0
+        for before, now in zip(self._lines, lines, strict=False):
+            if before != now:
+                break
+            same += 1
+        self._lines = lines
+        return [json.loads(line) for line in lines[same:]]
+
+
+def status_at(place: str) -> JobStatus:
+    """Return how a job stands, by what its driver has written so far."""
+    status = JobStatus(job="")
+    for record in StoryReader(place).news():
+        status = status.after(record)
+    return status
+
+
+def follow_application(
+    client: skein.Client,
+    application: Application,
+    watchers: Sequence[Watcher],
+    say: Callable[[str], None],
+) -> Verdict:
+    """Follow a job to the end of its application.
+
+    Parameters
+    ----------
+    watchers : sequence of Watcher
+        Told the story as it grows.
+    say : callable
+        Is told the states of the application.
+
+    Raises
+    ------
+    JobFailedError
+        When the application ended without a word of its driver.
+    SubmissionError
+        When YARN cannot be reached.
+    """
+    reader = StoryReader(application.place)
+    told = ""
+    while True:
+        began_s = time.monotonic()
+        now = standing(client, application.id)
+        if now.state != told:
+            told = now.state
+            say(f"{application.id} is {told} in queue {now.queue}")
+        news = reader.news()
+        for watcher in watchers:
+            watcher.record(news)
+        if now.is_over:
+            return verdict_of(application, now)
+        took_s = time.monotonic() - began_s
+        time.sleep(max(LOOK_S, took_s * (1 / SHARE_MAX - 1)))
+
+
+def verdict_of(application: Application, now: Standing) -> Verdict:
+    """Say how an application that is over has ended.
+
+    Raises
+    ------
+    JobFailedError
+        When its driver has not said so: YARN's reason instead.
+    """
+    verdict = read_verdict(application.place)
+    if verdict is not None:
+        return verdict
+    how = "was killed" if now.final_status == "KILLED" else f"ended as {now.final_status}"
+    raise JobFailedError(
+        f"{application.id} {how}: {now.diagnostics or 'YARN does not say why'}; see elasticml logs "
+        f"{application.id}",
+        reason="application ended",
+    )

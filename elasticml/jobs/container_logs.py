@@ -1,0 +1,98 @@
+"""What the containers of an application have written, while it runs and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.data.web import ask
+from elasticml.errors import SubmissionError
+from elasticml.jobs.applications import standing
+
+if TYPE_CHECKING:
+    import skein
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerLog:
+    """The log of one container."""
+
+    #: Which container it is.
+    title: str
+    text: str
+
+
+def container_logs(
+    client: skein.Client, application_id: str, service: str | None = None
+) -> Iterator[ContainerLog]:
+    """Yield the logs of an application's containers.
+
+    Parameters
+    ----------
+    service : str, optional
+        Only those of this service.
+
+    Raises
+    ------
+    SubmissionError
+        When there are none, or YARN does not give them.
+    """
+    if standing(client, application_id).is_over:
+        yield from _collected(client, application_id, service)
+    else:
+        yield from _living(client, application_id, service)
+
+
+def _collected(
+    client: skein.Client, application_id: str, service: str | None
+) -> Iterator[ContainerLog]:
+    """Yield the logs that YARN has collected at the application's end."""
+    try:
+        found = client.application_logs(application_id)
+    except (import_skein().exceptions.SkeinError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise SubmissionError(
+            f"{application_id}: YARN has no logs of it: {text}; they are there some seconds after "
+            "its end where yarn.log-aggregation-enable is true, else on its nodes"
+        ) from error
+    for container, text in sorted(found.items()):
+        if service is None or f"{service}.log" in text:
+            yield ContainerLog(title=container, text=text)
+
+
+def _living(
+    client: skein.Client, application_id: str, service: str | None
+) -> Iterator[ContainerLog]:
+    """Yield the logs of containers that there have been so far, as their nodes have them."""
+    model = import_skein()
+    try:
+        with client.connect(application_id, wait=False) as application:
+            containers = application.get_containers(
+                services=None if service is None else [service],
+                states=["RUNNING", "SUCCEEDED", "FAILED", "KILLED"],
+            )
+    except (model.exceptions.SkeinError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise SubmissionError(
+            f"{application_id} does not answer: {text}; try again when elasticml status says that "
+            "it is RUNNING"
+        ) from error
+    for container in containers:
+        node, name = container.yarn_node_http_address, container.yarn_container_id
+        if not node:
+            continue  # it never began
+        title = f"{container.id} ({name} on {node}, {container.state})"
+        yield ContainerLog(title=title, text=_log_on_node(node, name, container.service_name))
+
+
+def _log_on_node(node: str, container: str, service: str) -> str:
+    url = f"http://{node}/ws/v1/node/containerlogs/{quote(container)}/{quote(service)}.log"
+    try:
+        answer = ask("GET", url, timeout_s=10.0)
+    except OSError as error:
+        return f"not known: {error}"
+    text = answer.body.decode(errors="replace")
+    return text if answer.status == 200 else f"not known: the node answers {answer.status}"

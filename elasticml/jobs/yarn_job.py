@@ -1,0 +1,292 @@
+"""The driver of a submitted job: what runs in the container of the application's scheduler.
+
+It starts the job on the scheduler of its own process, keeps the run directory beside itself and a
+copy of it where the client wants it, and ends the application. When its container or the
+application master dies, the next attempt goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.data import places
+from elasticml.data.source import Source, source_from_spec
+from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
+from elasticml.jobs.follow import follow
+from elasticml.jobs.in_process import InProcessJob, start_in_process
+from elasticml.jobs.mirror import Mirror
+from elasticml.jobs.result import Result
+from elasticml.jobs.submission import (
+    CANCEL_KEY,
+    FUTILE_ATTEMPTS_MAX,
+    SUBMISSION_FILE,
+    Attempt,
+    Submission,
+    Verdict,
+    read_attempt,
+    read_submission,
+    read_verdict,
+    write_attempt,
+    write_verdict,
+)
+from elasticml.jobs.told_progress import ToldProgress
+from elasticml.runtime.checkpoints import read_checkpoint
+
+if TYPE_CHECKING:
+    import skein
+    from distributed import Scheduler
+
+#: Seconds between checkpoints.
+CHECKPOINT_S = 5.0
+#: Seconds that a job waits for all its workers where it may begin with fewer, and when it resumes.
+PATIENCE_S, PATIENCE_RESUMED_S = 60.0, 30.0
+LOOK_S = 0.1
+#: How often the last word is written where that fails, and the pause in between.
+TRIES_MAX, TRY_PAUSE_S = 5, 2.0
+#: How YARN calls the end of a job.
+_FINAL = {"done": "SUCCEEDED", "failed": "FAILED", "cancelled": "KILLED"}
+
+
+class Superseded(ElasticmlError):
+    """Another attempt drives the job; this one must leave it alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """With what an attempt begins."""
+
+    attempt: Attempt
+    #: Whether there is a checkpoint to go on from.
+    resumes: bool
+
+
+class YarnJob:
+    """Drives one job from its submission to the end of its application.
+
+    Parameters
+    ----------
+    submission : Submission
+    scheduler : Scheduler
+        Of this process.
+    app : skein.ApplicationClient
+        The application that this process belongs to.
+    folder : Path
+        Where the run directory is made, on this machine.
+    """
+
+    def __init__(
+        self,
+        submission: Submission,
+        scheduler: Scheduler,
+        app: skein.ApplicationClient,
+        folder: Path,
+    ) -> None:
+        self._submission = submission
+        self._scheduler = scheduler
+        self._app = app
+        self._path = folder / "run"
+
+    async def run(self) -> None:
+        """Run the job, write how it ended, and end the application."""
+        place = self._submission.place
+        try:
+            verdict = await asyncio.to_thread(read_verdict, place)
+            if verdict is None:
+                verdict = await self._drive()
+        except Superseded:
+            return
+        except ElasticmlError as error:
+            verdict = Verdict.of_error(self._explained(error))
+        except Exception as error:
+            # Whatever it is, every further attempt would end like this one.
+            traceback.print_exc()
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            verdict = Verdict.of_error(JobFailedError(f"internal error: {text}; see the logs"))
+        await asyncio.to_thread(self._end, verdict)
+
+    async def _drive(self) -> Verdict:
+        submission = self._submission
+        begun = await asyncio.to_thread(self._begin)
+        record = dict(submission.record)
+        record["checkpoint"] = {"path": submission.checkpoints, "every_s": CHECKPOINT_S}
+        source = source_from_spec(record["data"])
+        test = None if record.get("test") is None else source_from_spec(record["test"])
+        await asyncio.to_thread(check_readable, source)
+        members = await self._workers(begun.resumes)
+        if begun.resumes:
+            record["resume"] = submission.checkpoints
+        else:
+            start = min(record["members"]["start"], members)
+            record["members"] = {**record["members"], "start": start}
+        job = await start_in_process(self._scheduler, record, source, test)
+        threading.Thread(target=self._heed, args=(job,), name="em-heed", daemon=True).start()
+        result = await asyncio.to_thread(self._follow, job, begun.attempt)
+        states = [record["state"] for record in result.story if record["event"] == "JobEnded"]
+        rounds, why = result.summary.get("rounds"), result.summary.get("stopped_by")
+        return Verdict(state=(states or ["done"])[-1], reason=f"{rounds} rounds ({why})")
+
+    def _begin(self) -> Beginning:
+        """Take the job over from the attempt before.
+
+        Raises
+        ------
+        JobFailedError
+            When attempt after attempt has come to nothing.
+        """
+        place = self._submission.place
+        before = read_attempt(place)
+        found = read_checkpoint(self._submission.checkpoints)
+        attempt = before.after(
+            container=os.environ.get("CONTAINER_ID", ""),
+            round=None if found is None else found.round,
+            token=secrets.token_hex(8),
+            is_ours=before.number > 0 and not self._was_taken_away(before.container),
+        )
+        if attempt.futile >= FUTILE_ATTEMPTS_MAX:
+            raise JobFailedError(
+                f"the driver has ended {attempt.futile} times in a row without getting any "
+                "further; see the logs of its containers"
+            )
+        write_attempt(place, attempt)
+        return Beginning(attempt=attempt, resumes=found is not None)
+
+    def _was_taken_away(self, container: str) -> bool:
+        """Tell whether the container of an attempt before this one was pre-empted."""
+        model = import_skein()
+        with suppress(model.exceptions.SkeinError, ValueError):
+            ended = self._app.get_containers(services=["dask.scheduler"], states=["FAILED"])
+            return any(
+                c.yarn_container_id == container and "preempted" in str(c.exit_message).lower()
+                for c in ended
+            )
+        return False
+
+    async def _workers(self, resumes: bool) -> int:
+        """Wait for the workers; return how many there are when the job is to begin."""
+        wanted = self._submission.workers
+        least = 1 if resumes else self._submission.workers_min
+        patience_s = PATIENCE_RESUMED_S if resumes else PATIENCE_S
+        began_s = time.monotonic()
+        while True:
+            present = len(self._scheduler.workers)
+            is_patient = time.monotonic() - began_s < patience_s
+            if present >= wanted or (present >= least and not is_patient):
+                return present
+            await asyncio.sleep(LOOK_S)
+
+    def _follow(self, job: InProcessJob, attempt: Attempt) -> Result:
+        """Follow the job to its end; its run directory is copied while it grows."""
+        place = self._submission.place
+        superseded = threading.Event()
+
+        def is_ours() -> bool:
+            if read_attempt(place).token != attempt.token and not superseded.is_set():
+                superseded.set()
+                job.cancel()
+            return not superseded.is_set()
+
+        with Mirror(self._path, place, is_ours):
+            result = follow(
+                job,
+                run_dir=self._path,
+                watchers=[ToldProgress(self._set_progress)],
+                cluster=self._submission.cluster,
+                evaluates=self._submission.evaluates,
+            )
+        if superseded.is_set():
+            raise Superseded("another attempt drives the job now")
+        return result
+
+    def _set_progress(self, share: float) -> None:
+        with suppress(import_skein().exceptions.SkeinError):
+            self._app.set_progress(share)
+
+    def _heed(self, job: InProcessJob) -> None:
+        """Cancel the job when the application's store says so."""
+        with suppress(import_skein().exceptions.SkeinError, ElasticmlError):
+            self._app.kv.wait(CANCEL_KEY)
+            job.cancel()
+
+    def _end(self, verdict: Verdict) -> None:
+        """Write how the job has ended, clear away what only another attempt would need, and go."""
+        place = self._submission.place
+        try:
+            persistently(lambda: write_verdict(place, verdict))
+            if verdict.state == "done":
+                places.remove(self._submission.checkpoints)
+        except ConfigError as error:
+            if verdict.state != "failed":
+                verdict = Verdict.of_error(error)
+        text = f"{verdict.state}: {verdict.reason}"
+        if verdict.state != "failed":
+            text += f"; the run is in {place}"
+        self._app.shutdown(_FINAL[verdict.state], text)
+
+    def _explained(self, error: ElasticmlError) -> ElasticmlError:
+        """Name the run's directory as others see it."""
+        message = error.message.replace(str(self._path), self._submission.place)
+        return type(error)(message, **error.fields)
+
+
+def check_readable(source: Source) -> None:
+    """Prove that this node has the data, so that an error comes before the job.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When they are not here, or no good.
+    """
+    try:
+        source.blocks()
+    except (ConfigError, DataError) as error:
+        raise type(error)(
+            f"{error.message} (as seen on node {os.uname().nodename}: data must be at a path that "
+            "all nodes share, or on hdfs://)",
+            **error.fields,
+        ) from error
+
+
+def persistently(write: Callable[[], None]) -> None:
+    """Write to a place that may be away for a while.
+
+    Raises
+    ------
+    ConfigError
+        When it stays away.
+    """
+    for tries in range(TRIES_MAX):
+        try:
+            return write()
+        except ConfigError:
+            if tries == TRIES_MAX - 1:
+                raise
+            time.sleep(TRY_PAUSE_S)
+
+
+def main() -> None:
+    """Run the scheduler of an application, and its job in it."""
+    from elasticml.clusters.on_yarn.scheduler_service import serve
+
+    submission = read_submission(Path(SUBMISSION_FILE).read_bytes())
+
+    async def work(scheduler: Any, app: Any) -> None:
+        await YarnJob(submission, scheduler, app, Path.cwd()).run()
+
+    serve(work)
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The YARN application of a submitted job: dask-yarn's, with the job's driver in its scheduler."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticml.clusters.notices import with_agent
+from elasticml.clusters.on_yarn import spec as specs
+from elasticml.clusters.on_yarn.compat import import_dask_yarn, import_skein
+from elasticml.clusters.on_yarn.surroundings import WORKERS_MAX_VARIABLE, WORKERS_MIN_VARIABLE
+from elasticml.errors import ConfigError
+from elasticml.jobs.settings import YarnContainers
+from elasticml.jobs.submission import SUBMISSION_FILE
+
+if TYPE_CHECKING:
+    import skein
+
+#: The module that runs in the scheduler's container.
+DRIVER_MODULE = "elasticml.jobs.yarn_job"
+#: Attempts of the application master; the cluster's own limit holds besides.
+MASTER_ATTEMPTS_MAX = 10
+#: Restarts of the scheduler's container, whatever ended it.
+SCHEDULER_RESTARTS_MAX = 10
+
+_SERVICE = re.compile(rf"-m(\s+){re.escape(specs.SERVICE_MODULE)}\s+scheduler\b")
+
+
+def default_environment() -> str:
+    """Name the interpreter of this process: right where nodes share the file system."""
+    return f"python://{sys.executable}"
+
+
+def make_spec(cluster: YarnContainers, name: str) -> skein.ApplicationSpec:
+    """Make the specification of the application that a job's ``cluster`` section asks for.
+
+    Parameters
+    ----------
+    cluster : YarnContainers
+        Its ``environment`` is where the containers find Python.
+    name : str
+        The job's.
+
+    Raises
+    ------
+    ConfigError
+        When something in it is wrong.
+    """
+    import dask
+
+    import_dask_yarn()  # brings its configuration
+    written = cluster.specification or dask.config.get("yarn.specification", None)
+    spec = _written(cluster, written) if written else _made(cluster)
+    if specs.SCHEDULER not in spec.services:
+        raise ConfigError(
+            f"specification: has no service {specs.SCHEDULER}, in which the job's driver lives; "
+            "add one, or leave specification out"
+        )
+    spec.name = cluster.name or (spec.name if written else name)
+    spec.queue = cluster.queue or spec.queue
+    spec.user = cluster.user or spec.user
+    spec.tags = spec.tags if cluster.tags is None else set(cluster.tags)
+    spec = specs.with_placement(
+        spec,
+        node_label=cluster.node_label,
+        nodes=None if cluster.nodes is None else list(cluster.nodes),
+        racks=None if cluster.racks is None else list(cluster.racks),
+    )
+    _set_limits(spec, cluster)
+    return with_agent(specs.with_security(spec, cluster.security))
+
+
+def _set_limits(spec: skein.ApplicationSpec, cluster: YarnContainers) -> None:
+    """Tell the scheduler's container how many workers there may be."""
+    service = spec.services[specs.SCHEDULER]
+    limits = {WORKERS_MAX_VARIABLE: str(cluster.workers_max or worker_count(spec))}
+    if cluster.workers_min is not None:
+        limits[WORKERS_MIN_VARIABLE] = str(cluster.workers_min)
+    service.env = {**service.env, **limits}
+
+
+def _made(cluster: YarnContainers) -> skein.ApplicationSpec:
+    import dask
+
+    configured = dask.config.get("yarn.environment", None)
+    return specs.make_specification(
+        deploy_mode="remote",
+        environment=cluster.environment or configured or default_environment(),
+        n_workers=cluster.workers,
+        worker_memory=cluster.memory,
+        worker_vcores=cluster.vcores,
+        worker_options=None if cluster.threads is None else {"nthreads": cluster.threads},
+        scheduler_memory=cluster.scheduler.memory,
+        scheduler_vcores=cluster.scheduler.vcores,
+    )
+
+
+def _written(cluster: YarnContainers, written: object) -> skein.ApplicationSpec:
+    """Read a specification and change what the job's file says in another way."""
+    from elasticml.terms import parse_size
+
+    spec = specs.rewrite(specs.read_specification(written))
+    for asked, service in (
+        (cluster, spec.services[specs.WORKER]),
+        (cluster.scheduler, spec.services.get(specs.SCHEDULER)),
+    ):
+        if service is not None:
+            memory = service.resources.memory
+            if asked.memory is not None:
+                memory = -(-parse_size(asked.memory) // 2**20)
+            vcores = asked.vcores or service.resources.vcores
+            service.resources = import_skein().Resources(
+                memory=memory, vcores=vcores, gpus=service.resources.gpus
+            )
+    if "workers" in cluster.model_fields_set:
+        spec.services[specs.WORKER].instances = cluster.workers
+    return spec
+
+
+def worker_bytes(spec: skein.ApplicationSpec) -> int:
+    """Memory of a worker's container."""
+    return int(spec.services[specs.WORKER].resources.memory) * 2**20
+
+
+def worker_count(spec: skein.ApplicationSpec) -> int:
+    """Count the worker containers that the application begins with."""
+    return int(spec.services[specs.WORKER].instances)
+
+
+def with_driver(spec: skein.ApplicationSpec, submission: Path) -> skein.ApplicationSpec:
+    """Return a copy whose scheduler drives the job that a file describes, and may begin again.
+
+    Raises
+    ------
+    ConfigError
+        When the scheduler's script starts something else.
+    """
+    spec = copy.deepcopy(spec)
+    service = spec.services[specs.SCHEDULER]
+    service.script, count = _SERVICE.subn(rf"-m\g<1>{DRIVER_MODULE}", service.script)
+    if not count:
+        raise ConfigError(
+            f"specification: the script of {specs.SCHEDULER} does not call dask-yarn services "
+            "scheduler, which would be replaced by the job's driver; let it"
+        )
+    service.files = {**service.files, SUBMISSION_FILE: str(submission)}
+    service.max_restarts = SCHEDULER_RESTARTS_MAX
+    spec.services[specs.WORKER].max_restarts = -1
+    spec.max_attempts = MASTER_ATTEMPTS_MAX
+    return spec
