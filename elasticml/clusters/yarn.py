@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from elasticml.clusters.notices import with_agent
 from elasticml.clusters.on_yarn import spec as specs
 from elasticml.clusters.on_yarn import submission
 from elasticml.clusters.on_yarn.application import ApplicationCluster
@@ -134,7 +135,7 @@ class YarnCluster(ApplicationCluster):
             spec, node_label=node_label, nodes=nodes, racks=racks, relax_locality=relax_locality
         )
         self._begin(
-            spec=specs.with_security(spec, security),
+            spec=with_agent(specs.with_security(spec, security)),
             tls=wants_tls(security),
             login=(keytab, principal),
             host=host,
@@ -170,7 +171,7 @@ class YarnCluster(ApplicationCluster):
         self = cls.__new__(cls)
         ours = specs.rewrite(specs.read_specification(spec))
         self._begin(
-            spec=specs.with_security(ours, security),
+            spec=with_agent(specs.with_security(ours, security)),
             tls=wants_tls(security),
             login=(keytab, principal),
             skein_client=skein_client,

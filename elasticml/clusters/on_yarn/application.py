@@ -22,13 +22,14 @@ from elasticml.clusters.on_yarn import spec as specs
 from elasticml.clusters.on_yarn import submission
 from elasticml.clusters.on_yarn.adapting import DEFAULTS, YarnAdaptive
 from elasticml.clusters.on_yarn.compat import import_dask_yarn, import_skein
+from elasticml.clusters.on_yarn.local_scheduler import LocalScheduler
 from elasticml.clusters.on_yarn.tls import dask_security
 from elasticml.errors import ConfigError
 
 if TYPE_CHECKING:
     import skein
     from dask_yarn import YarnCluster as DaskYarnCluster
-    from distributed import Scheduler, Security
+    from distributed import Security
 else:
     DaskYarnCluster = import_dask_yarn().YarnCluster
 
@@ -48,7 +49,7 @@ class ApplicationCluster(DaskYarnCluster):
     _adaptive_options: dict[str, Any]
     _finalizer: Any
     _requested: set[str]
-    _scheduler: Scheduler | None
+    _scheduler: LocalScheduler | None
     _start_task: asyncio.Task[None] | None
     _watch_worker_status_task: asyncio.Task[None] | None
 
@@ -97,7 +98,9 @@ class ApplicationCluster(DaskYarnCluster):
             await self._in_thread(self._connect_existing)
         else:
             if specs.is_local(self.spec):
-                self._scheduler = await self._start_scheduler()
+                self._scheduler = await LocalScheduler.start(
+                    self.security, **self._scheduler_kwargs
+                )
             submitting = asyncio.ensure_future(self._in_thread(self._start_cluster))
             try:
                 await asyncio.shield(submitting)
@@ -108,6 +111,8 @@ class ApplicationCluster(DaskYarnCluster):
                 with suppress(Exception):
                     await submitting
                 raise
+        if self._scheduler is not None:
+            await self._scheduler.keep(self.application_client)
         security = self.security
         arguments = {} if security is None else security.get_connection_args("client")
         self.scheduler_comm = rpc(self.scheduler_address, connection_args=arguments)
@@ -118,18 +123,9 @@ class ApplicationCluster(DaskYarnCluster):
         await self._refresh()
         self.status = Status.running
 
-    async def _start_scheduler(self) -> Scheduler:
-        from distributed import Scheduler
-
-        security = self.security
-        return await Scheduler(
-            security=security,
-            protocol="tcp://" if security is None else "tls://",
-            **self._scheduler_kwargs,
-        )
-
     def _start_cluster(self) -> None:
         """Submit the application and wait until its scheduler is there; runs in a thread."""
+        submission.check_grantable(self.spec)
         with submission.client_or_own(self._skein_client, *self._login) as client:
             app_id = submission.submit(client, self.spec)
             self._submitted = client, app_id
@@ -154,10 +150,7 @@ class ApplicationCluster(DaskYarnCluster):
             self.scheduler_address, self._dashboard_address = submission.wait_for_addresses(app)
             return
         self.scheduler_address = self._scheduler.address
-        dashboard = self._scheduler.services.get("dashboard")
-        if dashboard is not None:
-            host = submission.host_of(self.scheduler_address)
-            self._dashboard_address = f"http://{host}:{dashboard.port}"
+        self._dashboard_address = self._scheduler.dashboard_address
         submission.post_addresses(app, self.scheduler_address, self._dashboard_address)
 
     def _connect_existing(self) -> None:

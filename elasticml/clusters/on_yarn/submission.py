@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import warnings
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING
 
 from elasticml.clusters.on_yarn.compat import import_skein
 from elasticml.clusters.on_yarn.environments import MISSING_WORDS
+from elasticml.clusters.on_yarn.hadoop_conf import has_conf, is_secure, require_conf
+from elasticml.clusters.on_yarn.resource_manager import ResourceManager
+from elasticml.clusters.on_yarn.resource_manager import check_grantable as ask_whether_grantable
+from elasticml.clusters.on_yarn.spec import asked_containers
+from elasticml.clusters.on_yarn.surroundings import DASHBOARD_KEY, SCHEDULER_KEY
 from elasticml.errors import ConfigError, SubmissionError
 
 if TYPE_CHECKING:
     import skein
 
-#: Keys in skein's store, as dask-yarn names them.
-SCHEDULER_KEY = "dask.scheduler"
-DASHBOARD_KEY = "dask.dashboard"
+logger = logging.getLogger(__name__)
 
 
 def start_client(*, keytab: str | None = None, principal: str | None = None) -> skein.Client:
@@ -78,6 +82,32 @@ def default_credentials() -> skein.Security:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return import_skein().Security.from_default()
+
+
+def check_grantable(spec: skein.ApplicationSpec) -> None:
+    """Refuse an application that could never run: asked of the ResourceManager beforehand.
+
+    Where no configuration is named, or a secured ResourceManager does not talk to this process,
+    YARN itself will say.
+
+    Raises
+    ------
+    ConfigError
+        When the configuration cannot be read.
+    SubmissionError
+        When the ResourceManager is down, the queue unknown, or a container larger than any node.
+    """
+    if not has_conf(os.environ):
+        return
+    conf = require_conf(os.environ)
+    # One of each: of how many there are room for later is another question.
+    containers = [(ask.memory_mib, ask.vcores, ask.node_label) for ask in asked_containers(spec)]
+    try:
+        ask_whether_grantable(ResourceManager.from_conf(conf), spec.queue, containers)
+    except SubmissionError as error:
+        if not (is_secure(conf) and "url" in error.fields):
+            raise
+        logger.info("cannot ask what the cluster can grant: %s", error)
 
 
 def submit(client: skein.Client, spec: skein.ApplicationSpec) -> str:
@@ -240,11 +270,6 @@ def shut_down(
     """End an application; one that has ended already is fine."""
     with suppress(import_skein().exceptions.ConnectionError):
         app.shutdown(status=status, diagnostics=diagnostics)
-
-
-def host_of(address: str) -> str:
-    """Return the host in a Dask address, as a URL writes it."""
-    return address.partition("://")[2].rpartition(":")[0]
 
 
 def _check_keytab(keytab: str | None, principal: str | None) -> None:
