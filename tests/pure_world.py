@@ -201,6 +201,26 @@ class PureWorld:
         if life.machine is not None:
             life.report(ev.NoticeWithdrawn(member=life.me))
 
+    def mark(self, name: str, grace_s: float, negotiable: bool) -> None:
+        """Ask for a worker's container back."""
+        self.feed(
+            ev.ContainerMarked(
+                address=name, grace_s=grace_s, reason="preempted", negotiable=negotiable
+            )
+        )
+
+    def lift(self, name: str) -> None:
+        """Ask for a worker's container no longer; one that was emptied for it serves again."""
+        self.feed(ev.MarkLifted(address=name))
+
+    def container_ended(self, name: str) -> None:
+        """Say that a worker's container was pre-empted; it may seem to live on."""
+        self.feed(
+            ev.ContainerEnded(
+                address=name, container=f"container_{name}", reason="preempted", status=-102
+            )
+        )
+
     def duplicate(self, choice: int) -> None:
         """Let a partial that a member has sent to the driver come a second time, old or new."""
         mine = [s for s in self.sent if not s[0].over]
@@ -236,7 +256,8 @@ class PureWorld:
             members = self.driver.state.membership.members
             if life is None or not self.knows(life) or life.me not in members:
                 continue
-            books = ledger.held.get(life.me, set())
+            early = {c for c, holders in ledger._early.items() if life.me in holders}
+            books = ledger.held.get(life.me, set()) | early
             assert books <= worker.held, f"{life.me} lacks {books - worker.held}"
             queues = [q for k, q in self.queues.items() if q and life.name in k]
             if not queues:
@@ -294,6 +315,7 @@ class PureWorld:
                 life = self._known.pop(command.member, None)
                 self._down(life, lambda: life.obey(command))
             case cmd.Order():
+                self._check_target(command)
                 self.orders.append(command)
                 life = self._known.get(command.member)
                 self._down(life, lambda: life.obey(command))
@@ -324,6 +346,19 @@ class PureWorld:
                 pass
             case _:
                 raise NotImplementedError(type(command).__name__)
+
+    def _check_target(self, order: cmd.Order) -> None:
+        """Nothing goes to a member whose container is asked for, as long as there are others."""
+        state = self.driver.state
+        target: MemberId | None = None
+        if isinstance(order, (cmd.GiveChunks, cmd.CopyChunks)):
+            target = order.target
+        elif isinstance(order, (cmd.LoadChunks, cmd.ReadBlocks)):
+            target = order.member
+        record = None if target is None else state.membership.members.get(target)
+        others = [r for r in state.membership.stage("spare", "active") if not r.is_marked]
+        if record is not None and record.is_marked:
+            assert not others, f"{target} is asked for back and is given {order}"
 
     def _welcome(self, command: cmd.Welcome) -> None:
         life = self._arrivals.pop(command.arrival)

@@ -188,6 +188,8 @@ class Advising:
                     owners.setdefault(chunk, target)
         if len(owners) < len(group.chunks) or not self._are_staying(owners.values()):
             return []
+        if len(self._known(owners)) < len(owners):
+            return []
         told = self.state.record(
             "GroupReadmitted",
             group=group.id,
@@ -201,10 +203,15 @@ class Advising:
         return all(r is not None and r.configured and r.stage != "leaving" for r in found)
 
     def _known(self, targets: Mapping[ChunkId, MemberId]) -> dict[ChunkId, MemberId]:
-        """Leave out unknown chunks, and targets that are gone or about to go."""
+        """Leave out unknown chunks, and targets that are gone or about to go.
+
+        Members whose containers are asked for back get nothing, as long as there are others.
+        """
         staying = {m for m in set(targets.values()) if self._are_staying([m])}
+        steady = self.state.steady()
+        takers = staying & steady if steady else staying
         info = self.state.ledger.info
-        return {c: m for c, m in targets.items() if c in info and m in staying}
+        return {c: m for c, m in targets.items() if c in info and m in takers}
 
     def _move(self, targets: Mapping[ChunkId, MemberId], now_s: float) -> list[Command]:
         if now_s < self.mobility.next_move_s:
@@ -259,7 +266,8 @@ class Advising:
         owned = [c for member in going for c in state.ledger.chunks_of(member)]
         wanted = self._known(suggestion.targets or {})
         targets = {c: wanted[c] for c in owned if c in wanted}
-        rows = {m: state.ledger.rows_of(m) for m in staying}
+        takers = state.steady().intersection(staying) or staying
+        rows = {m: state.ledger.rows_of(m) for m in sorted(takers)}
         rest = [state.ledger.info[c] for c in owned if c not in targets]
         targets.update(to_emptiest(rest, rows, state.ledger.holders))
         return commands + self._move(targets, now_s)

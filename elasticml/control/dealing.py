@@ -47,7 +47,7 @@ class Dealing:
         for member in state.living():
             commands += self.configure(member)
         chunks = list(state.ledger.info.values())
-        members = [m.id for m in state.membership.stage("spare", "active")]
+        members = state.takers()
         commands += self._rounds.due_loss("load")
         if members:
             settings, at = state.settings, sorted(members)

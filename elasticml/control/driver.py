@@ -102,6 +102,10 @@ class Driver:
             ev.Noticed: self.turnover.noticed,
             ev.NoticeWithdrawn: lambda e, now: self.turnover.withdrawn(e),
             ev.Lost: lambda e, now: self.turnover.lost(e.member, e.reason, now),
+            ev.ContainerMarked: self.turnover.reclaims.marked,
+            ev.MarkLifted: lambda e, now: self.turnover.reclaims.lifted(e.address, now),
+            ev.ContainerEnded: self.turnover.reclaims.ended,
+            ev.NodeChanged: self.turnover.reclaims.node,
             ev.BlockRead: lambda e, now: self.loading.read(e),
             ev.FactsFixed: lambda e, now: self.dealing.facts_fixed(e),
             ev.ChunksLoaded: self._loaded,
@@ -299,6 +303,7 @@ class Driver:
         for member in self.reach.unreachable(now_s):
             commands += self.turnover.fence(member, "unreachable", now_s)
         self.turnover.lapsed(now_s)
+        commands += self.turnover.reclaims.ticked(now_s)
         seconds = self.state.settings.seconds_max
         waits = self.state.stage == "training" and not self.state.membership.working()
         if seconds is not None and now_s > seconds and waits:

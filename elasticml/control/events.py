@@ -63,6 +63,49 @@ class NoticeWithdrawn(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerMarked(Event):
+    """The container at an address is asked for back."""
+
+    address: str
+    #: Seconds until what is in it is stopped, at the earliest.
+    grace_s: float
+    #: Why it will have gone: "preempted", ...
+    reason: str
+    #: Another member's container would do as well.
+    negotiable: bool = False
+    #: No member is in it, and the job cannot live without it.
+    essential: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkLifted(Event):
+    """The container at an address is no longer asked for."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEnded(Event):
+    """How the container at an address ended; known before the member's loss is seen, or after."""
+
+    address: str
+    container: str
+    reason: str
+    status: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChanged(Event):
+    """A node is being taken out, was lost, or is back; ``addresses`` are those of its workers."""
+
+    node: str
+    state: str
+    grace_s: float = 0.0
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lost(Event):
     """A member is gone: its link closed, its worker was removed, or the driver fenced it."""
 

@@ -25,7 +25,7 @@ class Loading:
 
     def assign(self) -> list[Command]:
         """Give every block that nobody reads to the member with the fewest blocks to read."""
-        members = [m.id for m in self.state.membership.stage("spare", "active")]
+        members = self.state.takers()
         waiting = [b for b, reader in self.pending.items() if reader is None]
         if not members or not waiting:
             return []

@@ -240,7 +240,7 @@ class Mobility:
         missing = [
             c for chunks in ledger.open.values() for c in sorted(chunks) if c not in self.rereading
         ]
-        members = [m.id for m in self.state.membership.stage("spare", "active")]
+        members = self.state.takers()
         if not members or not missing:
             return []
         readers = sorted(members, key=lambda m: (ledger.rows_of(m), m))[:readers_max]

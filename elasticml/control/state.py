@@ -122,9 +122,23 @@ class JobState:
         """Give the root its children of the present tree."""
         return self.root.rewire(self.generation, None, "", below, self.closed_exchange)
 
+    def takers(self) -> list[MemberId]:
+        """List who reads what nobody owns: who stays; marked ones where there are no others."""
+        staying = self.membership.stage("spare", "active")
+        return [m.id for m in staying if not m.is_marked] or [m.id for m in staying]
+
+    def steady(self) -> set[MemberId]:
+        """Members that can be given chunks: ready, staying, and not asked for back."""
+        return {
+            m.id
+            for m in self.membership.stage("active", "spare")
+            if m.configured and not m.is_marked
+        }
+
     def stay(self, record: MemberRecord) -> None:
         """Let a member whose notice is void work on, or get chunks anew if it gave all away."""
         record.deadline_s = None
+        record.notice_reason = None
         record.is_retiring = False
         record.stage = "active" if self.ledger.owned.get(record.id) else "spare"
         self.stale_layout = True

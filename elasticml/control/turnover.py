@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from elasticml.control import events as ev
-from elasticml.control.commands import Command, Dismiss, ReleaseContainers, Welcome
+from elasticml.control.commands import (
+    Command,
+    Dismiss,
+    ReleaseContainers,
+    RequestMembers,
+    Welcome,
+)
 from elasticml.control.copying import Copying
 from elasticml.control.dealing import Dealing
 from elasticml.control.exchanging import Exchanging
 from elasticml.control.history import History
 from elasticml.control.loading import Loading
+from elasticml.control.membership import MemberRecord
 from elasticml.control.mobility import Mobility
 from elasticml.control.reach import Reach
+from elasticml.control.reclaims import Reclaims
 from elasticml.control.rounds import Rounds
 from elasticml.control.state import JobState
 from elasticml.terms import MemberId
@@ -40,6 +48,7 @@ class Turnover:
         self.history = history
         self.reach = reach
         self.dealing = dealing
+        self.reclaims = Reclaims(state, copying, self.release, self.lost, self.noticed)
 
     def arrived(self, event: ev.Arrived, now_s: float) -> list[Command]:
         """Make whoever offers itself a member; its former life there is over."""
@@ -57,6 +66,7 @@ class Turnover:
             now_s=now_s,
             limit_bytes=event.limit_bytes,
         )
+        self.reclaims.arrived(record)
         state.ledger.hold(record.id, event.holdings)
         if not self.rounds.arrived() and event.slot is None:
             # Whoever has been here before comes back by itself, and not because it was asked for.
@@ -84,31 +94,34 @@ class Turnover:
             "MemberNoticed", member=event.member, grace_s=event.grace_s, reason=event.reason
         )
         record.deadline_s = now_s + event.grace_s
+        record.notice_reason = event.reason
+        commands = [told, *self.reclaims.noticed(record)]
         if record.stage == "spare":
-            return [told, *self.release(event.member, now_s)]
+            return commands + self.release(event.member, now_s)
         record.stage = "leaving"
-        return [told]
+        return commands
 
     def withdrawn(self, event: ev.NoticeWithdrawn) -> list[Command]:
         """Let a member stay after all, unless it is let go for another reason."""
         record = self.state.membership.members.get(event.member)
         if record is None or record.stage != "leaving":
             return []
+        self._void_notice(record)
+        return [self.state.record("NoticeWithdrawn", member=event.member)]
+
+    def _void_notice(self, record: MemberRecord) -> None:
+        record.notice_reason = None
         if record.is_retiring:
             record.deadline_s = None
-        else:
+        elif not record.is_given:
             self.state.stay(record)
-        return [self.state.record("NoticeWithdrawn", member=event.member)]
 
     def lapsed(self, now_s: float) -> None:
         """Let members stay whose notice ran out long ago: its giver has changed their mind."""
         for record in self.state.membership.stage("leaving"):
             if record.deadline_s is None or now_s <= record.deadline_s + 60.0:
                 continue
-            if record.is_retiring:
-                record.deadline_s = None
-            else:
-                self.state.stay(record)
+            self._void_notice(record)
 
     def release(self, member: MemberId, now_s: float) -> list[Command]:
         """Let a member go that owns nothing; give its container back where that is the point."""
@@ -122,6 +135,10 @@ class Turnover:
                     cause=self.state.cause, members=(member,), addresses=(record.address,)
                 )
             )
+        if record.is_retiring and record.is_given:
+            # Nobody wanted fewer members: another container shall come for it when there is one.
+            self.state.requested += 1
+            commands.append(RequestMembers(cause=self.state.cause, count=1))
         return commands
 
     def lost(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
@@ -139,9 +156,13 @@ class Turnover:
         self.exchanging.lost(member)
         self.history.lost(member)
         lost = state.record(
-            "MemberLost", member=member, reason=reason, chunks=len(chunks), pid=record.pid
+            "MemberLost",
+            member=member,
+            reason=self.reclaims.reason_of(record, reason),
+            chunks=len(chunks),
+            pid=record.pid,
         )
-        commands: list[Command] = [lost]
+        commands: list[Command] = [lost, *self.reclaims.lost(record, reason)]
         if state.stage in ("surveying", "reading"):
             commands += self.loading.lost(member)
         if state.stage in ("reading", "dealing"):

@@ -82,6 +82,7 @@ class Views:
                 if m.stage != "spare" or (m.configured and m.id not in promised)
             )
 
+        steady = state.steady()
         return View(
             now_s=now_s,
             round=state.round,
@@ -96,7 +97,7 @@ class Views:
                 for g in ledger.groups.values()
                 if g.id not in mobility.returning
             ),
-            spares=seen("spare"),
+            spares=tuple(m for m in seen("spare") if not (m.is_marked and steady)),
             working=seen("active"),
             leaving=seen("leaving"),
             history=self._history.progress,
@@ -123,5 +124,6 @@ class Views:
             seconds=self._history.seconds(record.id),
             seconds_per_row=self._history.seconds_per_row(record.id),
             limit_bytes=record.limit_bytes,
+            is_marked=record.is_marked,
             held_bytes=self._state.ledger.held_bytes(record.id) + coming_bytes,
         )

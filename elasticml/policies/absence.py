@@ -75,7 +75,7 @@ class Reload:
                 found.append(Readmit(group=group.id, targets=(), why="copies", owners=owners))
                 free = [m for m in free if m.id not in set(owners.values())]
                 continue
-            hosts = free or sorted(view.working, key=lambda m: (m.rows, m.id))
+            hosts = free or sorted(view.steady, key=lambda m: (m.rows, m.id))
             if not hosts:
                 break
             why = "free members" if free else "read again on survivors"
@@ -83,7 +83,7 @@ class Reload:
             if owners or not homes.fit(group, targets):
                 if owners:
                     why = f"{len(owners)} of {len(group.chunks)} copies, {why}"
-                others = [m.id for m in (*free, *view.working)]
+                others = [m.id for m in (*free, *view.steady)]
                 homes.give(group, owners, targets, others)
                 found.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
             else:
@@ -97,7 +97,7 @@ class _Homes:
 
     def __init__(self, view: View) -> None:
         self._chunks = view.chunks
-        members = (*view.working, *view.spares)
+        members = (*view.steady, *view.spares)
         self._rows = {m.id: m.rows for m in members}
         #: Bytes left when copies of others' chunks are dropped; None without a limit.
         self._left = {m.id: self._room(m) for m in members}

@@ -41,10 +41,10 @@ def _hosts(view: View) -> dict[MemberId, int]:
     """Members that can take leavers' chunks, and how many examples each has.
 
     Spares are among them, who may have come in the leavers' place; unless absent chunks wait
-    for them and there are others.
+    for them and there are others. Members whose containers are asked for back are not.
     """
     is_wanted = view.absent_rows > 0 and bool(view.working)
-    hosts: Sequence[MemberView] = view.working if is_wanted else [*view.working, *view.spares]
+    hosts: Sequence[MemberView] = view.steady if is_wanted else [*view.steady, *view.spares]
     return {m.id: m.rows for m in hosts}
 
 

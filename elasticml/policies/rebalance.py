@@ -55,12 +55,12 @@ class Rebalance:
     def suggest(self, view: View) -> Sequence[Move]:
         """Return the moves of this round; none while nobody has been measured."""
         chunks = view.chunks
-        if chunks is None or len(view.working) < 2 or (self.gives_way and view.holders > 1):
+        if chunks is None or len(view.steady) < 2 or (self.gives_way and view.holders > 1):
             return []
-        if not any(m.seconds_per_row for m in view.working):
+        if not any(m.seconds_per_row for m in view.steady):
             return []
-        cost = seconds_per_row(view.working, self.rounds)
-        rows = {m.id: rows_owned(chunks, m.id) for m in view.working}
+        cost = seconds_per_row(view.steady, self.rounds)
+        rows = {m.id: rows_owned(chunks, m.id) for m in view.steady}
         before = predicted_seconds(rows, cost)
         slowest, mean = max(before.values()), sum(before.values()) / len(before)
         if slowest <= (1 + self.tolerance) * mean:

@@ -75,15 +75,15 @@ class Redeal:
     def suggest(self, view: View) -> Sequence[Move]:
         """Return this round's changes of owner."""
         chunks = view.chunks
-        if chunks is None or len(view.working) < 2 or view.has_waited:
+        if chunks is None or len(view.steady) < 2 or view.has_waited:
             return []
         share = float(view.tuned.get("redeal_share", self._share(view, chunks)))
-        owner = {chunk: m.id for m in view.working for chunk in chunks.of(m.id)}
+        owner = {chunk: m.id for m in view.steady for chunk in chunks.of(m.id)}
         drawn = self._drawn(view, chunks, owner, share)
         if not drawn:
             return []
-        cost = seconds_per_row(view.working, self.rounds)
-        rows = {m.id: rows_owned(chunks, m.id) for m in view.working}
+        cost = seconds_per_row(view.steady, self.rounds)
+        rows = {m.id: rows_owned(chunks, m.id) for m in view.steady}
         for chunk in drawn:
             rows[owner[chunk]] -= chunks.rows(chunk)
         dealt = Deal(chunks, predicted_seconds(rows, cost), cost)
@@ -108,11 +108,11 @@ class Redeal:
         """Choose the chunks that are dealt anew, in the order in which they are."""
         free = sorted(owner)
         if view.holders > 1:
-            members = {m.id for m in view.working}
+            members = {m.id for m in view.steady}
             free = [c for c in free if len(chunks.holders(c) & members) > 1]
         else:
             # A member with one chunk would be emptied, and count as a newcomer.
-            count = {m.id: len(chunks.of(m.id)) for m in view.working}
+            count = {m.id: len(chunks.of(m.id)) for m in view.steady}
             free = [c for c in free if count[owner[c]] > 1]
         wanted = math.ceil(share * len(free) - 1e-9)
         return shuffled(free, view.seed, view.round, PURPOSE)[:wanted]
@@ -122,11 +122,11 @@ class Redeal:
             return float(self.share)
         if view.holders > 1:
             return 1.0
-        seconds = [m.seconds[-1] for m in view.working if m.seconds]
+        seconds = [m.seconds[-1] for m in view.steady if m.seconds]
         if not seconds:
             return 0.0
         # Members send side by side: what one sends is what a round waits for.
-        each = max(sum(chunks.nbytes(c) for c in chunks.of(m.id)) for m in view.working)
+        each = max(sum(chunks.nbytes(c) for c in chunks.of(m.id)) for m in view.steady)
         affordable = COST * statistics.median(seconds) * view.move_bytes_per_s / max(each, 1)
         return min(SHARE_MAX, affordable)
 

@@ -35,7 +35,8 @@ class Replicas:
         staying = {m.id: m for m in (*view.working, *view.spares)}
         if chunks is None or view.holders < 2 or len(staying) < 2:
             return []
-        facts = (view.changes, view.holders, *sorted(staying))
+        marked = tuple(sorted(m for m, view_of in staying.items() if view_of.is_marked))
+        facts = (view.changes, view.holders, marked, *sorted(staying))
         if facts == self._content_with:
             return []
         owned = [c for m in (*view.working, *view.leaving) for c in chunks.of(m.id)]
@@ -94,7 +95,9 @@ def _target(
     fit = [
         m
         for m in sorted(staying.values(), key=lambda m: m.id)
-        if m.id not in taken and (m.limit_bytes is None or load[m.id] + nbytes <= m.limit_bytes)
+        if m.id not in taken
+        and not m.is_marked
+        and (m.limit_bytes is None or load[m.id] + nbytes <= m.limit_bytes)
     ]
     apart = [m for m in fit if m.host not in hosts]
     if not apart and len(there) >= view.holders:

@@ -57,14 +57,14 @@ class GlobalShuffle:
     def suggest(self, view: View) -> Sequence[Suggestion]:
         """Return this round's copies, changes of owner and copies that are no longer wanted."""
         chunks = view.chunks
-        if chunks is None or len(view.working) <= view.holders or view.has_waited:
+        if chunks is None or len(view.steady) <= view.holders or view.has_waited:
             # Everybody holds everything, or there is nobody to change with.
             return []
-        members = sorted(m.id for m in view.working)
+        members = sorted(m.id for m in view.steady)
         copies: dict[ChunkId, MemberId] = {}
         moves: dict[ChunkId, MemberId] = {}
         old: dict[MemberId, list[ChunkId]] = {}
-        cost = seconds_per_row(view.working, ROUNDS)
+        cost = seconds_per_row(view.steady, ROUNDS)
         load = predicted_seconds({m: rows_owned(chunks, m) for m in members}, cost)
         middle = sum(load.values()) / len(load)
         for owner in members:

@@ -49,10 +49,10 @@ class Straggler:
     def suggest(self, view: View) -> Sequence[Move]:
         """Return one move for each straggler."""
         chunks = view.chunks
-        if chunks is None or len(view.working) < 2:
+        if chunks is None or len(view.steady) < 2:
             return []
-        slow = [m for m in view.working if self._straggles(m, view.working)]
-        others = [m for m in view.working if m not in slow]
+        slow = [m for m in view.steady if self._straggles(m, view.steady)]
+        others = [m for m in view.steady if m not in slow]
         if not slow or not others:
             return []
         usual = statistics.median([m.seconds[-1] for m in others if m.seconds] or [0.0])

@@ -13,6 +13,8 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from elasticml.control import events as ev
+
 logger = logging.getLogger(__name__)
 
 #: The key in ``scheduler.extensions`` under which the board hangs.
@@ -129,6 +131,45 @@ class Reclaims:
             replace(reclaim, grace_s=max(0.0, until_s - now_s))
             for _, (reclaim, until_s) in sorted(self._live.items())
         ]
+
+
+def event_of(word: Word, may_choose: bool) -> ev.Event:
+    """Put a word of the board as a job's machine takes it.
+
+    Parameters
+    ----------
+    may_choose : bool
+        The job may give another container back than the one that is asked for.
+    """
+    match word:
+        case Reclaim():
+            return ev.ContainerMarked(
+                cause=f"reclaim {word.address}",
+                address=word.address,
+                grace_s=word.grace_s,
+                reason=word.reason,
+                negotiable=word.negotiable and may_choose,
+                essential=word.essential,
+            )
+        case Restored():
+            return ev.MarkLifted(cause=f"restored {word.address}", address=word.address)
+        case Ended():
+            return ev.ContainerEnded(
+                cause=f"ended {word.container}",
+                address=word.address,
+                container=word.container,
+                reason=word.reason,
+                status=word.status,
+                message=word.message,
+            )
+        case NodeTold():
+            return ev.NodeChanged(
+                cause=f"node {word.node}",
+                node=word.node,
+                state=word.state,
+                grace_s=word.grace_s,
+                addresses=word.addresses,
+            )
 
 
 def reclaims_of(extensions: MutableMapping[str, Any]) -> Reclaims:

@@ -180,6 +180,39 @@ class JobMachine(RuleBasedStateMachine):
     def resume(self, choice):
         self.world.workers[self.some(choice)].is_stopped = False
 
+    @precondition(has_workers)
+    @rule(choice=CHOICES, grace_s=st.sampled_from([0.0, 5.0, 60.0]), negotiable=st.booleans())
+    def container_is_asked_for(self, choice, grace_s, negotiable):
+        self.world.mark(self.some(choice), grace_s, negotiable)
+
+    @precondition(has_workers)
+    @rule(choice=CHOICES)
+    def container_is_asked_for_no_longer(self, choice):
+        self.world.lift(self.some(choice))
+
+    @precondition(has_workers)
+    @rule(choice=CHOICES, is_told_first=st.booleans())
+    def container_ends(self, choice, is_told_first):
+        name = self.some(choice)
+        if is_told_first:
+            self.world.container_ended(name)
+        if name in self.world.workers:
+            self.world.kill(name)
+        if not is_told_first:
+            self.world.container_ended(name)
+
+    @precondition(has_workers)
+    @rule(
+        choice=CHOICES,
+        state=st.sampled_from(["decommissioning", "lost", "running"]),
+        grace_s=st.sampled_from([5.0, 60.0]),
+    )
+    def node_changes(self, choice, state, grace_s):
+        names = sorted(self.world.workers)[choice % len(self.world.workers) :][:2]
+        self.world.feed(
+            ev.NodeChanged(node="n", state=state, grace_s=grace_s, addresses=tuple(names))
+        )
+
     @rule(choice=CHOICES)
     def partial_comes_again(self, choice):
         self.world.duplicate(choice)

@@ -1,0 +1,374 @@
+"""Containers that the resource manager asks for back: who goes for whom, and until when.
+
+A mark says that the container at an address is asked for. Where it may be another one, the member
+goes whose loss costs least; it is emptied as on a scale-in, and its container given back. The
+marked member works on meanwhile, is given nothing, and leaves by its own notice when too little
+time is left. Marks are withdrawn as easily as they come; what has been given back by then is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elasticml.control import events as ev
+from elasticml.control.commands import Command, Dismiss
+from elasticml.control.copying import Copying
+from elasticml.control.membership import MemberRecord
+from elasticml.control.state import JobState
+from elasticml.terms import MemberId
+
+#: Share of the grace in which a substitute must have been emptied. The rest is for the marked one.
+SUBSTITUTE_SHARE = 0.5
+#: Bytes of state that an example is taken to have, when losses are compared.
+STATE_BYTES_PER_ROW = 8
+#: A mark that nobody withdrew is void so many times its grace after its deadline, or this time.
+VOID_GRACES, VOID_S_MIN = 2.0, 60.0
+#: Reasons of losses whose process lives on: its container has not been given back.
+FENCED = ("deadline", "unreachable", "joined again")
+#: States of a node in which its containers count as ended.
+ENDED_STATES = ("lost", "unhealthy", "decommissioned", "shutdown", "rebooted")
+
+
+@dataclass(slots=True, kw_only=True)
+class Mark:
+    """A container that is asked for back."""
+
+    address: str
+    reason: str
+    deadline_s: float
+    #: From then on nobody else can go in time.
+    turn_s: float
+    void_s: float
+    negotiable: bool
+    #: What is in it is no member, and cannot leave.
+    essential: bool
+    #: Who goes, as long as it is here: the marked member itself, or its substitute.
+    given: MemberId | None = None
+    #: The resource manager has got a container for it.
+    is_met: bool = False
+
+
+def loss_bytes(state: JobState, member: MemberId) -> int:
+    """Count what must travel before a member can go: bodies that nobody else who stays has, states.
+
+    Error: of states, every example counts as 8 bytes, whatever the algorithm keeps of it.
+    """
+    ledger, members = state.ledger, state.membership.members
+    staying = {m for m, r in members.items() if m != member and r.stage != "leaving"}
+    owned = ledger.owned.get(member, ())
+    alone = sum(ledger.info[c].nbytes for c in owned if not staying & ledger.holders[c])
+    return alone + STATE_BYTES_PER_ROW * ledger.rows_of(member)
+
+
+class Reclaims:
+    """What is asked for back, and what is done about it.
+
+    Parameters
+    ----------
+    state : JobState
+    copying : Copying
+    release : callable
+        Lets a member go that owns nothing.
+    strike : callable
+        Takes note of a loss.
+    notice : callable
+        Handles a member's own notice.
+    """
+
+    def __init__(
+        self,
+        state: JobState,
+        copying: Copying,
+        release: Callable[[MemberId, float], list[Command]],
+        strike: Callable[[MemberId, str, float], list[Command]],
+        notice: Callable[[ev.Noticed, float], list[Command]],
+    ) -> None:
+        self.state = state
+        self.copying = copying
+        self._release = release
+        self._strike = strike
+        self._notice = notice
+        #: By address; those that have been met stay until they are withdrawn.
+        self.marks: dict[str, Mark] = {}
+
+    # --- marks --------------------------------------------------------------------------------
+
+    def marked(self, event: ev.ContainerMarked, now_s: float) -> list[Command]:
+        """Take note of a container that is asked for; choose who goes for it."""
+        former = self.marks.get(event.address)
+        is_again = former is not None and not former.is_met
+        mark = Mark(
+            address=event.address,
+            reason=event.reason,
+            deadline_s=now_s + event.grace_s,
+            turn_s=now_s + SUBSTITUTE_SHARE * event.grace_s,
+            void_s=now_s + event.grace_s + max(VOID_S_MIN, VOID_GRACES * event.grace_s),
+            negotiable=event.negotiable,
+            essential=event.essential,
+            given=former.given if former is not None and is_again else None,
+        )
+        self.marks[event.address] = mark
+        record = self.state.membership.at(event.address)
+        if record is not None:
+            record.is_marked = True
+            self.copying.waive(record.id)
+        if not mark.negotiable:
+            return self._turn(mark, now_s)
+        if self._given(mark) is not None:
+            return []  # told again: whoever goes for it goes on
+        return self._choose(mark, now_s) or [self._told(mark, None, now_s, "nobody can be spared")]
+
+    def lifted(self, address: str, now_s: float, why: str = "withdrawn") -> list[Command]:
+        """Forget a mark: whoever is still here of those that were to go for it may stay."""
+        mark = self.marks.pop(address, None)
+        record = self.state.membership.at(address)
+        if record is not None:
+            record.is_marked = False
+        if mark is None:
+            return []
+        told = self.state.record(
+            "ReclaimLifted", member=None if record is None else record.id, address=address, why=why
+        )
+        return [told, *self._spared(mark, now_s)]
+
+    def _spared(self, mark: Mark, now_s: float) -> list[Command]:
+        """Let one stay now that a container fewer is wanted: whose loss would cost most."""
+        given = self._given(mark)
+        if given is None:
+            return []
+        others = [m for m in self.marks.values() if m.negotiable and now_s < m.turn_s]
+        going = [m for m in [mark, *others] if (r := self._given(m)) is not None and r.is_given]
+        if not going:
+            return []
+        costliest = max(going, key=lambda m: self._cost(m.given))
+        if costliest is not mark:
+            # Who was to go for the mark that is gone goes for the other one instead.
+            costliest.given, mark.given = given.id, costliest.given
+            if given.address != costliest.address:
+                given.is_retiring, given.deadline_s = True, None
+        return self._stays(mark.given)
+
+    def _stays(self, member: MemberId | None) -> list[Command]:
+        record = None if member is None else self.state.membership.members.get(member)
+        if record is None or not record.is_given:
+            return []
+        record.is_given = False
+        if record.notice_reason is not None:
+            record.is_retiring = False  # it goes for a reason of its own
+            return []
+        self.state.stay(record)
+        return [self.state.record("MemberKept", member=record.id)]
+
+    def _given(self, mark: Mark) -> MemberRecord | None:
+        """Find who goes for a mark and is still here."""
+        return None if mark.given is None else self.state.membership.members.get(mark.given)
+
+    def _cost(self, member: MemberId | None) -> int:
+        return -1 if member is None else loss_bytes(self.state, member)
+
+    # --- who goes -----------------------------------------------------------------------------
+
+    def _choose(self, mark: Mark, now_s: float) -> list[Command]:
+        """Have the member leave whose loss costs least; nobody where the job would get too small.
+
+        Those that leave anyway and give their container back cost nothing. Then spare members
+        come, then the fewest bytes that must travel; among equals the marked one, then the
+        youngest.
+        """
+        state = self.state
+        record = state.membership.at(mark.address)
+        if record is None and not mark.essential:
+            return []  # no member of this job is in it: its loss costs nothing
+        if record is not None and record.notice_reason is not None:
+            mark.given = record.id
+            return [self._told(mark, record.id, now_s, "it has a notice")]
+        taken = {m.given for m in self.marks.values()}
+        living = state.membership.members.values()
+        retiring = [r for r in living if r.is_retiring and not r.is_given and r.id not in taken]
+        if retiring:
+            mark.given = min(r.id for r in retiring)
+            return [self._told(mark, mark.given, now_s, "it is given back anyway")]
+        staying = [r for r in living if r.stage != "leaving"]
+        if len(staying) <= max(1, state.settings.members_min) and not mark.essential:
+            return []
+        found = [r for r in staying if r.id not in taken]
+        if not found:
+            return []
+        cost = {r.id: loss_bytes(state, r.id) for r in found}
+        chosen = min(
+            found,
+            key=lambda r: (
+                bool(state.ledger.owned.get(r.id)),
+                cost[r.id],
+                r is not record,
+                not r.is_marked,
+                -r.id.incarnation,
+                -r.id.slot,
+            ),
+        )
+        told = self._told(mark, chosen.id, now_s, "its loss costs least", cost[chosen.id])
+        return [told, *self._leaves(mark, chosen, now_s)]
+
+    def _leaves(self, mark: Mark, record: MemberRecord, now_s: float) -> list[Command]:
+        """Let a member leave for a mark: its own container is taken, another's is given back."""
+        mark.given = record.id
+        record.is_given = True
+        is_own = record.address == mark.address
+        record.is_retiring = record.is_retiring or not is_own
+        if is_own and (record.deadline_s is None or mark.deadline_s < record.deadline_s):
+            record.deadline_s = mark.deadline_s
+        was_spare = record.stage == "spare"
+        record.stage = "leaving"
+        self.state.stale_layout = True
+        return self._release(record.id, now_s) if was_spare else []
+
+    def _turn(self, mark: Mark, now_s: float) -> list[Command]:
+        """Have the marked member leave by its own notice, and keep whoever was to go for it."""
+        record = self.state.membership.at(mark.address)
+        if record is None:
+            return []
+        commands = self._stays(mark.given) if mark.given != record.id else []
+        mark.given = record.id
+        if record.is_retiring and not record.is_given:
+            return commands  # it is being emptied as it is
+        why = "too little time for another" if mark.negotiable else "no other will do"
+        told = self._told(mark, record.id, now_s, why, loss_bytes(self.state, record.id))
+        grace_s = max(0.0, mark.deadline_s - now_s)
+        notice = self.state.record(
+            "MemberNoticed", member=record.id, grace_s=grace_s, reason=mark.reason
+        )
+        return [*commands, told, notice, *self._leaves(mark, record, now_s)]
+
+    def _told(
+        self, mark: Mark, given: MemberId | None, now_s: float, why: str, cost: int = 0
+    ) -> Command:
+        record = self.state.membership.at(mark.address)
+        return self.state.record(
+            "Reclaimed",
+            marked=None if record is None else record.id,
+            given=given,
+            address=mark.address,
+            cost_bytes=cost,
+            grace_s=round(max(0.0, mark.deadline_s - now_s), 6),
+            reason=mark.reason,
+            negotiable=mark.negotiable,
+            why=why,
+        )
+
+    # --- time, comings and goings -------------------------------------------------------------
+
+    def ticked(self, now_s: float) -> list[Command]:
+        """Choose anew where that is due; have marked ones leave whose time is near; drop old ones.
+
+        What is chosen anew: the one chosen was given up and its process lives on, or nobody could
+        be spared before.
+        """
+        commands: list[Command] = []
+        for mark in list(self.marks.values()):
+            if now_s >= mark.void_s:
+                commands += self.lifted(mark.address, now_s, "void")
+                continue
+            given = self._given(mark)
+            if mark.is_met or (given is not None and given.address == mark.address):
+                continue
+            if mark.negotiable and (now_s < mark.turn_s or mark.essential):
+                commands += [] if given is not None else self._choose(mark, now_s)
+            else:
+                commands += self._turn(mark, now_s)
+        return commands
+
+    def arrived(self, record: MemberRecord) -> None:
+        """Remember that the container of a newcomer is asked for."""
+        record.is_marked = record.address in self.marks
+
+    def noticed(self, record: MemberRecord) -> list[Command]:
+        """Keep whoever was to go for a member that goes itself after all."""
+        mark = self.marks.get(record.address)
+        if mark is None or mark.given == record.id:
+            return []
+        kept, mark.given = mark.given, record.id
+        return self._stays(kept)
+
+    def reason_of(self, record: MemberRecord, reason: str) -> str:
+        """Say why a member was lost, as far as it is known by now."""
+        if record.end_reason is not None:
+            return record.end_reason
+        if reason == "retired":
+            return "released" if record.is_given else reason
+        if reason in FENCED:
+            return reason
+        mark = self.marks.get(record.address)
+        return mark.reason if mark is not None else record.notice_reason or reason
+
+    def lost(self, record: MemberRecord, reason: str) -> list[Command]:
+        """Take note of a member that is gone: its container was wanted, or is given for another."""
+        commands: list[Command] = []
+        for mark in self.marks.values():
+            if mark.given == record.id:
+                mark.given = None
+                mark.is_met = mark.is_met or reason not in FENCED
+            elif mark.address == record.address and not mark.is_met and reason not in FENCED:
+                kept, mark.given, mark.is_met = mark.given, None, True
+                commands += self._stays(kept)
+        return commands
+
+    # --- what is known of containers and nodes --------------------------------------------------
+
+    def ended(self, event: ev.ContainerEnded, now_s: float) -> list[Command]:
+        """Tell how a container ended; a member that still seems to live in it does so no more."""
+        membership = self.state.membership
+        record = membership.at(event.address)
+        member = record.id if record is not None else membership.former(event.address)
+        commands: list[Command] = [
+            self.state.record(
+                "ContainerEnded",
+                member=member,
+                container=event.container,
+                reason=event.reason,
+                status=event.status,
+                message=event.message,
+            )
+        ]
+        if record is not None:
+            record.end_reason = event.reason
+            commands += self._strike_off(record.id, event.reason, now_s)
+        self.marks.pop(event.address, None)
+        return commands
+
+    def node(self, event: ev.NodeChanged, now_s: float) -> list[Command]:
+        """Let all members of a node leave that is being taken out; strike those of a lost one."""
+        membership = self.state.membership
+        found = [r for address in event.addresses if (r := membership.at(address)) is not None]
+        commands: list[Command] = [
+            self.state.record(
+                "NodeChanged",
+                node=event.node,
+                state=event.state,
+                grace_s=event.grace_s,
+                members=[r.id for r in found],
+            )
+        ]
+        for record in found:
+            if event.state in ENDED_STATES:
+                commands += self._strike_off(record.id, "node", now_s)
+            elif event.state == "decommissioning":
+                noticed = ev.Noticed(
+                    cause=event.cause, member=record.id, grace_s=event.grace_s, reason="node"
+                )
+                commands += self._notice(noticed, now_s)
+            elif event.state == "running" and record.notice_reason == "node":
+                commands += self._welcome_back(record)
+        return commands
+
+    def _welcome_back(self, record: MemberRecord) -> list[Command]:
+        record.notice_reason = None
+        if record.is_retiring or record.is_given:
+            return []
+        self.state.stay(record)
+        return [self.state.record("NoticeWithdrawn", member=record.id)]
+
+    def _strike_off(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
+        # A process that outlived its container must not come back as another member.
+        dismiss = Dismiss(cause=self.state.cause, member=member, reason="released")
+        return [dismiss, *self._strike(member, reason, now_s)]
