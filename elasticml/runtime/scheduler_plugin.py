@@ -25,6 +25,7 @@ from elasticml.runtime.faults import KEEPER_EXTENSION
 from elasticml.runtime.intake import columns_that_fit
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
 from elasticml.runtime.member_plugin import MemberPlugin
+from elasticml.runtime.reclaims import Restored, Word, event_of, reclaims_of
 from elasticml.runtime.scaling import SCALER_EXTENSION
 from elasticml.terms import VERSION, chunk_id
 
@@ -70,6 +71,8 @@ class ElasticmlScheduler(SchedulerPlugin):
             "em_forget": self.forget,
         }
         scheduler.handlers.update(handlers)
+        self._board = reclaims_of(scheduler.extensions)
+        self._board.subscribe(self._told)
         transport_of(scheduler)
         await scheduler.register_worker_plugin(
             None, dumps(MemberPlugin(self.version)), MEMBER_NAME, idempotent=True
@@ -88,6 +91,18 @@ class ElasticmlScheduler(SchedulerPlugin):
         for shell in self._jobs.values():
             if not shell.ended.is_set():
                 shell.worker_removed(worker)
+
+    def _told(self, word: Word) -> None:
+        """Tell the jobs what the cluster says of containers and nodes.
+
+        A job that is alone chooses what is given back, where something can be.
+        """
+        running = [shell for shell in self._jobs.values() if not shell.ended.is_set()]
+        may_choose = len(running) == 1 and SCALER_EXTENSION in self._scheduler.extensions
+        for shell in running:
+            shell.feed(event_of(word, may_choose))
+            if isinstance(word, Restored) and word.address in self._ready:
+                shell.invite(word.address)  # it may have been emptied and let go, and not taken
 
     # --- handlers ------------------------------------------------------------------------
 
@@ -119,6 +134,8 @@ class ElasticmlScheduler(SchedulerPlugin):
             return {"error": error_to_dict(error)}
         self._jobs[record["job"]] = shell
         shell.desk.open(shell.now_s(), numpy=np.__version__)
+        for reclaim in self._board.live():
+            shell.feed(event_of(reclaim, may_choose=False))  # it has nothing to choose from yet
         task = asyncio.get_running_loop().create_task(self._drive(shell))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
