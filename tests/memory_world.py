@@ -15,6 +15,7 @@ import numpy as np
 
 from elasticml.collective.memory import FaultyNetwork
 from elasticml.data.arrays import from_arrays
+from elasticml.runtime.checkpoints import checkpoint_of
 from elasticml.runtime.driver_shell import DriverShell
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.execution import InlineRunner, Runner, SerialParallel
@@ -92,6 +93,7 @@ class World:
         bodies: dict[int, list[tuple[str, Any]]] = {}
         for id, body in zip(sent.ids, sent.bodies, strict=True):
             bodies.setdefault(chunk_id(id).block, []).append((id, body))
+        resumed = checkpoint_of(record)
         self.shell = DriverShell(
             {**record, "data": source.spec()},
             source=source,
@@ -103,8 +105,12 @@ class World:
             scaler=scaler,
             bodies=bodies,
             summaries=sent.summaries,
+            resumed=resumed,
+            io_runner=InlineRunner(),
             check_every_event=True,
         )
+        if resumed is not None:
+            self.shell.desk.open(self.shell.now_s())
 
     def clock(self) -> float:
         """Seconds that the world has lived."""

@@ -17,20 +17,25 @@ from elasticml.collective.transport import Transport
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.driver import Driver
+from elasticml.control.resuming import recall
 from elasticml.control.settings import settings_from_record
 from elasticml.data.facts import BlockSummary
 from elasticml.data.source import Source
 from elasticml.errors import ElasticmlError
 from elasticml.policies.registry import make_policies
+from elasticml.runtime.checkpointing import Checkpointer
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
 from elasticml.runtime.faults import FaultInjector, carry_out
+from elasticml.runtime.handling import commands_after
 from elasticml.runtime.intake import Intake
 from elasticml.runtime.payloads import model_frame, partial_event, vector_of
 from elasticml.runtime.roster import Roster
 from elasticml.runtime.scaling import Containers, Scaler
+from elasticml.runtime.steps import Steps
 from elasticml.terms import MemberId
 from elasticml.training.arrays import Buffers
+from elasticml.training.checkpoint import Checkpoint
 from elasticml.training.desk import Desk
 from elasticml.training.journal import Journal
 
@@ -59,6 +64,10 @@ class DriverShell:
         Chunk ids and bodies of an in-memory source, by block.
     summaries : sequence of BlockSummary, optional
         Of an in-memory source's blocks.
+    resumed : Checkpoint, optional
+        Where another process has left the job; it goes on with the next round.
+    io_runner : Runner, optional
+        Writes checkpoints, where the record asks for them.
     check_every_event : bool
         Re-derive all invariants after every event (tests), or at membership changes and round
         boundaries only.
@@ -77,10 +86,13 @@ class DriverShell:
         scaler: Scaler | None = None,
         bodies: Mapping[int, list[tuple[str, Any]]] | None = None,
         summaries: Sequence[BlockSummary] = (),
+        resumed: Checkpoint | None = None,
+        io_runner: Runner | None = None,
         check_every_event: bool = False,
     ) -> None:
         self.record = record
-        self.desk = Desk(record, source)
+        self.job = str(record["job"])
+        self.desk = Desk(record, source, resumed)
         self._intake = Intake(bodies or {}, summaries)
         settings = settings_from_record(record, n_blocks, source.needs_survey)
         policies = make_policies(
@@ -96,9 +108,8 @@ class DriverShell:
         #: Set when the job is over; and whenever the story has grown (then replaced).
         self.ended = asyncio.Event()
         self.grown = asyncio.Event()
-        self._runner = runner
         self._clock = clock
-        self._start_s = clock()
+        self._start_s = clock() - (0.0 if resumed is None else resumed.seconds)
         self._injector = injector
         self._containers = Containers(scaler, self.invite)
         self._buffers = Buffers()
@@ -120,6 +131,20 @@ class DriverShell:
         self._queue: deque[ev.Event] = deque()
         self._draining = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._steps = Steps(self.desk, self._buffers, runner, self._spawn, self.feed)
+        self._checkpoints: Checkpointer | None = None
+        if resumed is not None:
+            recall(self.driver, resumed.standing.machine, resumed.progress)
+        if record.get("checkpoint") and io_runner is not None:
+            self._checkpoints = Checkpointer(
+                record["checkpoint"]["path"],
+                record["checkpoint"]["every_s"],
+                self.desk,
+                self.driver,
+                runner=io_runner,
+                spawn=self._spawn,
+                tell=self._note,
+            )
 
     @property
     def journal(self) -> Journal:
@@ -151,19 +176,8 @@ class DriverShell:
         try:
             while self._queue:
                 event = self._queue.popleft()
-                messages.debug("job %s: %s", self.record["job"], event)
-                try:
-                    commands = self.driver.handle(event, self.now_s())
-                except ElasticmlError as error:
-                    # A broken invariant must not be summed into a model.
-                    logger.exception("job %s: broken invariant", self.record["job"])
-                    commands = self.driver.handle(ev.Failed(reason=error.message), self.now_s())
-                except Exception as error:
-                    # What is wrong with a suggestion may show only when it is carried out; a job
-                    # that nobody drives any more must not hang.
-                    logger.exception("job %s: the driver failed", self.record["job"])
-                    reason = f"the driver failed: {type(error).__name__}: {error}"
-                    commands = self.driver.handle(ev.Failed(reason=reason), self.now_s())
+                messages.debug("job %s: %s", self.job, event)
+                commands = commands_after(self.driver, event, self.now_s(), self.job)
                 for command in commands:
                     self._perform(command)
         finally:
@@ -172,6 +186,8 @@ class DriverShell:
     def tick(self) -> None:
         """Let time pass; called every few milliseconds."""
         self.feed(ev.Ticked(cause="clock"))
+        if self._checkpoints is not None:
+            self._checkpoints.look(self.now_s())
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -268,12 +284,13 @@ class DriverShell:
                 read, survey = self._intake.summaries(), command.survey
                 self.feed(self.desk.fix_facts(read, survey, self.now_s()))
             case cmd.StartTrainer():
-                self._start_trainer()
+                self._steps.start(self.driver.state.settings.absent)
             case cmd.Deliver():
-                self._deliver(command)
+                self._steps.deliver(command)
             case cmd.Continue():
-                assert self.desk.training is not None
-                self._step(self.desk.training.proceed, command.go_on, command.tuned)
+                if command.go_on and self._checkpoints is not None:
+                    self._checkpoints.offer(command.tuned, self.now_s())
+                self._steps.proceed(command)
             case cmd.Inject():
                 self._spawn(self._inject(command))
             case cmd.RequestMembers():
@@ -289,11 +306,16 @@ class DriverShell:
         fields = dict(command.fields)
         if command.event == "ExchangeEnded":
             fields["compute_s"], self._compute_s = self._compute_s, {}
-        self.journal.tell(self.now_s(), command.event, fields, command.cause)
+        self._note(command.event, fields, command.cause)
+        if self._checkpoints is not None:
+            self._checkpoints.noted(command.event)
+        if command.event in ("MemberLost", "MemberActive", "MemberNoticed", "GroupReturned"):
+            logger.info("job %s: %s %s", self.job, command.event, fields)
+
+    def _note(self, event: str, fields: Mapping[str, Any], cause: str = "checkpoint") -> None:
+        self.journal.tell(self.now_s(), event, fields, cause)
         self.grown.set()
         self.grown = asyncio.Event()
-        if command.event in ("MemberLost", "MemberActive", "MemberNoticed", "GroupReturned"):
-            logger.info("job %s: %s %s", self.record["job"], command.event, fields)
 
     def _sent_bytes(self) -> int:
         return self._roster.sent_bytes() + sum(self._member_bytes.values())
@@ -327,35 +349,6 @@ class DriverShell:
         )
         self._roster.send(command.to, frame)
 
-    # --- the trainer ---------------------------------------------------------------------
-
-    def _start_trainer(self) -> None:
-        refused = self.desk.make_trainer(self.driver.state.settings.absent)
-        if refused is not None:
-            self.feed(refused)
-            return
-        assert self.desk.training is not None
-        self._step(self.desk.training.start)
-
-    def _step(self, function: Callable[..., ev.Event], *args: Any) -> None:
-        self._spawn(self._stepping(function, *args))
-
-    async def _stepping(self, function: Callable[..., ev.Event], *args: Any) -> None:
-        event = await self._runner.run(function, *args)
-        error = None if self.desk.training is None else self.desk.training.error
-        if isinstance(error, ElasticmlError):
-            event = self.desk.fail(error)
-        elif error is not None:
-            logger.error("job %s: the trainer failed", self.record["job"], exc_info=error)
-        self.feed(event)
-
-    def _deliver(self, command: cmd.Deliver) -> None:
-        training = self.desk.training
-        assert training is not None
-        inputs = [self._buffers[handle] for handle in command.inputs]
-        anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
-        self._step(training.deliver, command, inputs, anchor)
-
     # --- the cluster, the end ------------------------------------------------------------
 
     async def _request(self, count: int) -> None:
@@ -368,7 +361,7 @@ class DriverShell:
         addresses = [living[m].address for m in command.members if m in living]
         error = await carry_out(command, addresses, self._injector, self._spawn)
         if error is not None:
-            logger.warning("job %s: fault %s failed: %s", self.record["job"], command.kind, error)
+            logger.warning("job %s: fault %s failed: %s", self.job, command.kind, error)
         self.feed(ev.FaultPerformed(cause="planned", kind=command.kind, error=error))
 
     def _end(self, command: cmd.EndJob) -> None:
@@ -379,7 +372,9 @@ class DriverShell:
             sent_bytes=self._sent_bytes(),
             computations=self._computations,
         )
-        self._runner.close()  # results are kept for a day, and the thread would be, too
+        if self._checkpoints is not None:
+            self._checkpoints.end(command.state == "done")
+        self._steps.close()  # results are kept for a day, and the thread would be, too
         self._intake.drop_bodies()
         self.ended.set()
         self.grown.set()
@@ -390,9 +385,11 @@ class DriverShell:
             self.feed(ev.CancelRequested(cause="client"))
 
     async def close(self) -> None:
-        """Close all links and let the work thread go."""
+        """Close all links and let the threads go; what is to be written is on disk before."""
+        if self._checkpoints is not None:
+            await self._checkpoints.close()
         await self._roster.close()
-        self._runner.close()
+        self._steps.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -19,6 +19,7 @@ from elasticml.collective.dask_links import transport_of
 from elasticml.data.facts import BlockSummary
 from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
+from elasticml.runtime.checkpoints import checkpoint_of
 from elasticml.runtime.driver_shell import DriverShell
 from elasticml.runtime.execution import ThreadRunner
 from elasticml.runtime.faults import KEEPER_EXTENSION
@@ -28,6 +29,7 @@ from elasticml.runtime.member_plugin import MemberPlugin
 from elasticml.runtime.reclaims import Restored, Word, event_of, reclaims_of
 from elasticml.runtime.scaling import SCALER_EXTENSION
 from elasticml.terms import VERSION, chunk_id
+from elasticml.training.checkpoint import Checkpoint, with_present_members
 
 logger = logging.getLogger(__name__)
 
@@ -123,13 +125,18 @@ class ElasticmlScheduler(SchedulerPlugin):
     ) -> dict[str, Any]:
         """Start a job; returns its id, or the error that kept it from starting.
 
+        With ``record["resume"]``, the place of its checkpoints, it goes on from the last of them;
+        ``record["reached"]`` may say how far it had come, ``round`` and ``seconds``.
+
         ``ids``, ``bodies`` and ``summaries`` are those of an in-memory source.
         """
         blocks: dict[int, list[tuple[str, Any]]] = {}
         for id, body in zip(ids, bodies, strict=True):
             blocks.setdefault(chunk_id(id).block, []).append((id, body))
         try:
-            shell = self._make(record, blocks, [BlockSummary.from_json(s) for s in summaries])
+            resumed = await asyncio.to_thread(checkpoint_of, record)
+            known = [BlockSummary.from_json(s) for s in summaries]
+            shell = self._make(record, blocks, known, resumed)
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
         self._jobs[record["job"]] = shell
@@ -148,12 +155,15 @@ class ElasticmlScheduler(SchedulerPlugin):
         record: Mapping[str, Any],
         bodies: Mapping[int, list[tuple[str, Any]]],
         summaries: Sequence[BlockSummary],
+        resumed: Checkpoint | None,
     ) -> DriverShell:
         if record.get("version") != RECORD_VERSION or record.get("package") != self.version:
             raise ConfigError(
                 f"the job record is of elasticml {record.get('package')}, the scheduler runs "
                 f"{self.version}: install the same version on both"
             )
+        if resumed is not None:
+            record = with_present_members(record, len(self._scheduler.workers))
         injector = self._scheduler.extensions.get(KEEPER_EXTENSION)
         if record.get("faults") and injector is None:
             raise ConfigError(
@@ -172,6 +182,8 @@ class ElasticmlScheduler(SchedulerPlugin):
             scaler=self._scheduler.extensions.get(SCALER_EXTENSION),
             bodies=bodies,
             summaries=summaries,
+            resumed=resumed,
+            io_runner=ThreadRunner(f"em-checkpoint-{record['job']}"),
         )
         limits = [w.memory_limit for w in self._scheduler.workers.values() if w.memory_limit]
         shell.desk.columns_max = columns_that_fit(MEMORY_LIMIT, min(limits, default=None))

@@ -5,19 +5,28 @@ A shell decides where the work runs and what time it is; what is written down is
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from elasticml.algorithms.base import Model
+from elasticml.algorithms.base import Model, Scalar
 from elasticml.algorithms.registry import algorithm
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.driver import Driver
+from elasticml.control.resuming import remember
 from elasticml.control.settings import Settings
 from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
 from elasticml.data.source import Source
-from elasticml.errors import DataError, ElasticmlError, error_to_dict
+from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict
 from elasticml.terms import VERSION
+from elasticml.training.checkpoint import (
+    Checkpoint,
+    Standing,
+    check_same_data,
+    check_same_job,
+    without_arrays,
+)
 from elasticml.training.journal import Journal, final_model, loaded_record
 from elasticml.training.run import Training
 
@@ -31,9 +40,18 @@ class Desk:
         The job record.
     source : Source
         The data to train on.
+    resumed : Checkpoint, optional
+        Where another process has left the job.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When the checkpoint is of another job, or of other data.
     """
 
-    def __init__(self, record: Mapping[str, Any], source: Source) -> None:
+    def __init__(
+        self, record: Mapping[str, Any], source: Source, resumed: Checkpoint | None = None
+    ) -> None:
         self.record = record
         #: The source; once surveyed, the one that knows the vocabularies.
         self.source = source
@@ -46,18 +64,69 @@ class Desk:
         self.summary: dict[str, Any] = {}
         #: More columns than these do not fit the machines' memory; None where that is unknown.
         self.columns_max: int | None = None
+        self.resumed = resumed
+        #: What tells the data from others; empty where nobody asks.
+        self.fingerprint = ""
+        if resumed is not None or record.get("checkpoint"):
+            self.fingerprint = source.fingerprint()
+        if resumed is not None:
+            check_same_job(resumed, record, self.fingerprint)
+            kept = resumed.standing
+            self.journal.go_on(kept.counts, resumed.story, resumed.rows, resumed.snapshots)
 
     def open(self, now_s: float, **versions: str) -> None:
-        """Write the story's first record."""
-        section = {k: v for k, v in self.record["algorithm"].items() if k != "warm_start"}
+        """Write the story's first record, or the first one of another process that goes on."""
         fields = {
             "job": self.record["job"],
             "name": self.record.get("name"),
             # A model to start from is an array: the story has none.
-            "spec": {**self.record, "algorithm": section},
+            "spec": without_arrays(self.record),
             "versions": {"elasticml": VERSION, **versions},
         }
-        self.journal.tell(now_s, "JobStarted", fields, "submitted")
+        if self.resumed is None:
+            self.journal.tell(now_s, "JobStarted", fields, "submitted")
+        else:
+            told = {**fields, **self._resumed_fields(self.resumed)}
+            self.journal.tell(now_s, "JobResumed", told, "submitted")
+
+    def _resumed_fields(self, resumed: Checkpoint) -> dict[str, Any]:
+        """Say from where the job goes on, and what of the former process's work is done again."""
+        reached = self.record.get("reached") or {}
+        rounds, seconds = reached.get("round"), reached.get("seconds")
+        return {
+            "attempt": self.journal.attempts,
+            "round": resumed.round,
+            "checkpoint": resumed.number,
+            "members": sorted(resumed.owners),
+            "repeated_rounds": None if rounds is None else max(0, rounds - resumed.round),
+            "repeated_s": None if seconds is None else max(0.0, seconds - resumed.seconds),
+            "notes": list(resumed.notes),
+        }
+
+    def standing(
+        self, machine: Driver, now_s: float, tuned: Mapping[str, Scalar]
+    ) -> Standing | None:
+        """Say where the job stands between two rounds; None where its trainer cannot go on.
+
+        Parameters
+        ----------
+        tuned : mapping
+            What the trainer is about to be told in answer to the round's end.
+        """
+        resume = None if self.training is None else self.training.resume(tuned)
+        if resume is None:
+            return None
+        return Standing(
+            round=machine.state.round,
+            seconds=now_s,
+            resume=resume,
+            machine=remember(machine),
+            counts=self.journal.counts(),
+            story=len(self.journal.story),
+            rows=len(self.journal.rows),
+            progress=len(machine.history.progress),
+            kept=tuple(sorted(self.journal.snapshots)),
+        )
 
     # --- facts and trainer ------------------------------------------------------------------
 
@@ -73,6 +142,8 @@ class Desk:
                 )
             if survey or self.source.needs_survey:
                 self.source = self.source.with_facts(facts)
+            if not survey and self.resumed is not None:
+                check_same_data(self.resumed, facts)
         except ElasticmlError as error:
             return self.fail(error)
         if not survey:
@@ -85,7 +156,17 @@ class Desk:
         settings = dict(self.record["algorithm"])
         assert self.facts is not None
         try:
-            made = algorithm(settings.pop("name")).trainer(settings, self.facts, absent)
+            name = settings.pop("name")
+            factory = algorithm(name).trainer
+            if self.resumed is None:
+                made = factory(settings, self.facts, absent)
+            elif "resume" in inspect.signature(factory).parameters:
+                made = factory(settings, self.facts, absent, resume=self.resumed.standing.resume)
+            else:
+                raise ConfigError(
+                    f"resume: algorithm {name} cannot go on from a checkpoint: its trainer takes "
+                    "no argument resume; run the job anew"
+                )
         except ElasticmlError as error:
             return self.fail(error)
         self.state = "running"

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from elasticml.algorithms.base import Arrays, Model
 from elasticml.data.facts import DataFacts
+
+#: What a journal counts, by the names of its attributes.
+_COUNTED = (
+    "moved_bytes",
+    "chunks_moved",
+    "lost",
+    "returned",
+    "retired",
+    "container_s",
+    "members_start",
+    "members_min",
+    "attempts",
+)
 
 
 class Journal:
@@ -39,6 +52,11 @@ class Journal:
         self.members_min: int | None = None
         #: Members of the first round of which it has not been told yet that they are active.
         self._beginners = 0
+        #: Processes that have driven the job so far, this one included.
+        self.attempts = 1
+        #: Of rounds before this process's first: bytes sent; and what dealing is no part of.
+        self._sent_before = 0
+        self._moved_before = (0, 0)
         evaluate = record.get("evaluate") or {}
         self._every: int = int(evaluate.get("every") or 0)
         self._rounds = {int(r) for r in evaluate.get("rounds") or ()}
@@ -64,9 +82,10 @@ class Journal:
                 # or a share of the others'; whoever comes on top is a newcomer.
                 self.returned += self.returned < self.lost
             case "DataDealt":
-                self.members_start = self._beginners = int(fields["members"])
+                self._beginners = int(fields["members"])
+                self.members_start = self.members_start or self._beginners
                 # Dealing the data before the first round is loading, not a move.
-                self.moved_bytes = self.chunks_moved = 0
+                self.moved_bytes, self.chunks_moved = self._moved_before
 
     def add_row(self, t: float, fields: Mapping[str, Any], sent_bytes: int) -> None:
         """Append a history row."""
@@ -74,7 +93,7 @@ class Journal:
             **fields,
             "seconds": round(t, 6),
             "moved_bytes": self.moved_bytes,
-            "sent_bytes": sent_bytes,
+            "sent_bytes": self._sent_before + sent_bytes,
         }
         members = int(row.get("members") or 0)
         since_s = float(self.rows[-1]["seconds"]) if self.rows else 0.0
@@ -87,6 +106,29 @@ class Journal:
         wanted = round_number in self._rounds or (self._every and round_number % self._every == 0)
         if wanted and arrays:
             self.snapshots[round_number] = {k: np.array(v) for k, v in arrays.items()}
+
+    def counts(self) -> dict[str, Any]:
+        """Write what has been counted so far as plain values."""
+        return {name: getattr(self, name) for name in _COUNTED} | {
+            "decisions": dict(self.decisions)
+        }
+
+    def go_on(
+        self,
+        counts: Mapping[str, Any],
+        story: Sequence[Mapping[str, Any]],
+        rows: Sequence[Mapping[str, Any]],
+        snapshots: Mapping[int, Arrays],
+    ) -> None:
+        """Go on writing after what another process has written and counted."""
+        for name in (*_COUNTED, "decisions"):
+            setattr(self, name, counts[name])
+        self.story += [dict(record) for record in story]
+        self.rows += [dict(row) for row in rows]
+        self.snapshots.update(snapshots)
+        self.attempts += 1
+        self._sent_before = int(self.rows[-1]["sent_bytes"]) if self.rows else 0
+        self._moved_before = (self.moved_bytes, self.chunks_moved)
 
     def summary(
         self,
@@ -122,6 +164,7 @@ class Journal:
             "lost": self.lost,
             "returned": self.returned,
             "retired": self.retired,
+            "attempts": self.attempts,
             "stand_in_rounds": sum(1 for row in self.rows if row.get("stand_ins")),
             "chunks_moved": self.chunks_moved,
             "moved_bytes": self.moved_bytes,

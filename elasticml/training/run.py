@@ -7,6 +7,7 @@ the simulator makes them in line.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from elasticml.algorithms.base import (
     Model,
     Outcome,
     Proceed,
+    Resume,
     RoundEnd,
     Scalar,
     Trainer,
@@ -131,6 +133,17 @@ class Training:
             require_everybody=request.require == "everybody",
             seal=request.seal,
         )
+
+    def resume(self, tuned: Mapping[str, Scalar]) -> Resume | None:
+        """Return what it takes to go on after the last round; None where the trainer keeps nothing.
+
+        Parameters
+        ----------
+        tuned : mapping
+            What the trainer is about to be told in answer to the round's end.
+        """
+        kept = None if self.round_end is None else self.round_end.resume
+        return None if kept is None else replace(kept, tuned=dict(tuned))
 
     def last_arrays(self) -> Arrays:
         """Return the newest whole model: the result, or that of the last round."""

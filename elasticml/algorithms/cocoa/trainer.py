@@ -103,7 +103,6 @@ def _train(
         waits=rule != "freeze" or estimated,
     )
     if resume is None:
-        # Every example gets its first dual variable.
         yield from ascent.certify(fill="map" if settings.warm_start else "zero")
     else:
         ascent.go_on(resume)

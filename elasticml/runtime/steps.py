@@ -1,0 +1,84 @@
+"""The trainer's steps: each runs in the work thread, and what comes of it returns as an event."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from elasticml.control import commands as cmd
+from elasticml.control import events as ev
+from elasticml.errors import ElasticmlError
+from elasticml.runtime.execution import Runner
+from elasticml.training.arrays import Buffers
+from elasticml.training.desk import Desk
+
+logger = logging.getLogger(__name__)
+
+
+class Steps:
+    """Runs a job's trainer, one step at a time.
+
+    Parameters
+    ----------
+    desk : Desk
+        Has the trainer.
+    buffers : Buffers
+        Have the arrays that commands name.
+    runner : Runner
+        Runs the steps.
+    spawn : callable
+        Starts a coroutine on the event loop.
+    feed : callable
+        Takes the events.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        buffers: Buffers,
+        runner: Runner,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        feed: Callable[[ev.Event], None],
+    ) -> None:
+        self._desk = desk
+        self._buffers = buffers
+        self._runner = runner
+        self._spawn = spawn
+        self._feed = feed
+
+    def start(self, absent: str) -> None:
+        """Make the trainer, and run it to its first request."""
+        refused = self._desk.make_trainer(absent)
+        if refused is not None:
+            self._feed(refused)
+            return
+        assert self._desk.training is not None
+        self._spawn(self._step(self._desk.training.start))
+
+    def proceed(self, command: cmd.Continue) -> None:
+        """Answer the end of a round."""
+        assert self._desk.training is not None
+        self._spawn(self._step(self._desk.training.proceed, command.go_on, command.tuned))
+
+    def deliver(self, command: cmd.Deliver) -> None:
+        """Add up what came in, and give it to the trainer."""
+        training = self._desk.training
+        assert training is not None
+        inputs = [self._buffers[handle] for handle in command.inputs]
+        anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
+        self._spawn(self._step(training.deliver, command, inputs, anchor))
+
+    async def _step(self, function: Callable[..., ev.Event], *args: Any) -> None:
+        event = await self._runner.run(function, *args)
+        error = None if self._desk.training is None else self._desk.training.error
+        if isinstance(error, ElasticmlError):
+            event = self._desk.fail(error)
+        elif error is not None:
+            job = self._desk.record["job"]
+            logger.error("job %s: the trainer failed", job, exc_info=error)
+        self._feed(event)
+
+    def close(self) -> None:
+        """Let the work thread go."""
+        self._runner.close()
