@@ -14,6 +14,7 @@ import click
 from elasticml.cli.applications import kill, logs, result, status
 from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
+from elasticml.cli.mini_yarn import mini_yarn
 from elasticml.cli.report import report
 from elasticml.cli.run import run
 from elasticml.cli.simulate import simulate
@@ -42,6 +43,7 @@ A job file says what to train, on what data and what to do when members vanish:
     elasticml simulate job.yaml             run it in a virtual world, in seconds
     elasticml report runs/first-*           compare runs
     elasticml doctor                        what of this machine is usable
+    elasticml mini-yarn up                  start a real Hadoop on this machine
 
 Exit codes: 0 done as asked, 2 wrong job, data or command line, or refused by the cluster, 3 failed
 at run time, 130 interrupted.
@@ -54,7 +56,19 @@ def elasticml() -> None:
     """Hold the commands together."""
 
 
-for _command in (demo, run, submit, status, logs, result, kill, simulate, report, doctor):
+for _command in (
+    demo,
+    run,
+    submit,
+    status,
+    logs,
+    result,
+    kill,
+    simulate,
+    report,
+    doctor,
+    mini_yarn,
+):
     elasticml.add_command(_command)
 
 

@@ -1,0 +1,148 @@
+"""``elasticml mini-yarn``: a real Hadoop on this machine, for trying things out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+_HELP = """A real Hadoop on this machine, for trying things out: a ResourceManager, NodeManagers
+and HDFS, all on loopback addresses.
+
+\b
+Examples:
+    elasticml mini-yarn up                        start it; the queues are ml and prod
+    eval "$(elasticml mini-yarn env)"             let this shell's programs find it
+    elasticml submit job.yaml --queue ml          run a job on it
+    elasticml mini-yarn status
+    elasticml mini-yarn down
+
+It wants Java and, the first time, Maven, which fetches Hadoop (90 MB).
+"""
+
+_root = click.option(
+    "--root",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of its configuration, data and logs; by default one for each user below the "
+    "temporary directory.",
+)
+_verbose = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
+
+
+@click.group(name="mini-yarn", help=_HELP, short_help="Start a real Hadoop on this machine.")
+def mini_yarn() -> None:
+    """Hold the commands together."""
+
+
+@mini_yarn.command(short_help="Start it.")
+@_root
+@click.option("--nodes", type=click.IntRange(1, 100), default=2, show_default=True)
+@click.option("--node-memory", default="6 GiB", show_default=True, help="For containers, per node.")
+@click.option("--node-vcores", type=click.IntRange(1), default=16, show_default=True)
+@click.option(
+    "--max-wait",
+    type=click.FloatRange(0.5),
+    default=5.0,
+    show_default=True,
+    help="Seconds from the notice of a pre-emption to SIGTERM.",
+)
+@click.option(
+    "--sigkill-delay",
+    type=click.FloatRange(0.0),
+    default=5.0,
+    show_default=True,
+    help="Seconds from SIGTERM to SIGKILL in a container.",
+)
+@_verbose
+def up(
+    root: Path | None,
+    nodes: int,
+    node_memory: str,
+    node_vcores: int,
+    max_wait: float,
+    sigkill_delay: float,
+    verbose: bool,
+) -> None:
+    """Start a ResourceManager, NodeManagers and HDFS; return when containers can be granted."""
+    from elasticml.clusters.hadoop.root import default_root
+    from elasticml.clusters.hadoop.settings import Preemption
+    from elasticml.clusters.mini_yarn import MiniYarn
+
+    began_s = time.monotonic()
+
+    def say(line: str) -> None:
+        click.echo(f"[{time.monotonic() - began_s:5.1f} s] {line}", err=True)
+
+    yarn = MiniYarn(
+        root or default_root(),
+        say=say,
+        nodes=nodes,
+        node_memory=node_memory,
+        node_vcores=node_vcores,
+        preemption=Preemption(max_wait_s=max_wait),
+        sigkill_delay_s=sigkill_delay,
+    ).up()
+    where = "" if root is None else f" --root {shlex.quote(str(yarn.root))}"
+    click.echo(f"ResourceManager  {yarn.rm_url}")
+    click.echo(f"HDFS             {yarn.hdfs_url}  {yarn.webhdfs_url}")
+    click.echo(f'in this shell    eval "$(elasticml mini-yarn env{where})"')
+    click.echo("then             elasticml submit job.yaml --queue ml")
+    click.echo(f"in the end       elasticml mini-yarn down{where}")
+
+
+@mini_yarn.command(short_help="End it.")
+@_root
+@_verbose
+def down(root: Path | None, verbose: bool) -> None:
+    """End every process: daemons, containers, and what containers left behind."""
+    from elasticml.clusters.hadoop.root import default_root
+    from elasticml.clusters.mini_yarn import MiniYarn
+
+    count = MiniYarn.end_at(root or default_root())
+    click.echo(f"ended {count} processes" if count else "nothing was running")
+
+
+@mini_yarn.command(short_help="See what of it runs.")
+@_root
+@click.option("--json", "as_json", is_flag=True, help="Print it as one line of JSON.")
+@_verbose
+@click.pass_context
+def status(context: click.Context, root: Path | None, as_json: bool, verbose: bool) -> None:
+    """Show daemons and nodes; exit code 3 when a daemon is missing."""
+    yarn = _at(root)
+    pids, nodes, wanted = yarn.pids(), yarn.nodes(), yarn.daemons()
+    missing = [name for name in wanted if name not in pids]
+    if as_json:
+        facts = {"root": str(yarn.root), "daemons": pids, "missing": missing, "nodes": nodes}
+        urls = {"rm": yarn.rm_url, "hdfs": yarn.hdfs_url, "webhdfs": yarn.webhdfs_url}
+        click.echo(json.dumps({**facts, **urls}))
+    else:
+        click.echo(f"ResourceManager  {yarn.rm_url}")
+        click.echo(f"HDFS             {yarn.hdfs_url}  {yarn.webhdfs_url}")
+        click.echo(f"files and logs   {yarn.root}")
+        for name in wanted:
+            click.echo(f"{name:<16} {f'pid {pids[name]}' if name in pids else 'not running'}")
+        for node, state in sorted(nodes.items()):
+            click.echo(f"{node:<16} {state}")
+    if missing:
+        context.exit(3)
+
+
+@mini_yarn.command(short_help="Print what a shell needs to find it.")
+@_root
+@_verbose
+def env(root: Path | None, verbose: bool) -> None:
+    """Print assignments for a shell: ``eval "$(elasticml mini-yarn env)"``."""
+    for name, value in _at(root).environment().items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+def _at(root: Path | None) -> Any:
+    from elasticml.clusters.hadoop.root import default_root
+    from elasticml.clusters.mini_yarn import MiniYarn
+
+    return MiniYarn.at(root or default_root())

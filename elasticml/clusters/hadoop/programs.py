@@ -1,0 +1,110 @@
+"""The programs of Hadoop: command lines of the daemons, and the shims ``yarn`` and ``hdfs``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticml.clusters.hadoop.configuration import MARKER
+from elasticml.clusters.hadoop.java import Java
+from elasticml.clusters.hadoop.layout import Layout
+
+_HADOOP = "org.apache.hadoop"
+
+#: Main class and heap in mebibytes of each kind of daemon.
+DAEMONS = {
+    "name": (f"{_HADOOP}.hdfs.server.namenode.NameNode", 192),
+    "data": (f"{_HADOOP}.hdfs.server.datanode.DataNode", 128),
+    "resource": (f"{_HADOOP}.yarn.server.resourcemanager.ResourceManager", 256),
+    "node": (f"{_HADOOP}.yarn.server.nodemanager.NodeManager", 192),
+}
+
+#: What the shims can do besides printing the class path.
+_YARN_TOOLS = {
+    "application": "yarn.client.cli.ApplicationCLI",
+    "container": "yarn.client.cli.ApplicationCLI",
+    "logs": "yarn.client.cli.LogsCLI",
+    "node": "yarn.client.cli.NodeCLI",
+    "queue": "yarn.client.cli.QueueCLI",
+    "rmadmin": "yarn.client.cli.RMAdminCLI",
+}
+_HDFS_TOOLS = {"dfs": "fs.FsShell", "dfsadmin": "hdfs.tools.DFSAdmin"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """How the programs of one mini YARN are run.
+
+    Parameters
+    ----------
+    java : Java
+        What runs them.
+    jars : Path
+        Folder of Hadoop's jars.
+    layout : Layout
+        Where the configuration is.
+    """
+
+    java: Java
+    jars: Path
+    layout: Layout
+
+    def daemon(self, name: str) -> list[str]:
+        """Return the command line of a daemon: ``name``, ``data``, ``resource`` or ``node-0``."""
+        kind, _, number = name.partition("-")
+        main, heap_mib = DAEMONS[kind]
+        conf = self.layout.node_conf(int(number)) if number else self.layout.conf
+        return [*self._java(conf, heap_mib), main]
+
+    def format_name(self) -> list[str]:
+        """Return the command that makes an empty file system."""
+        main, heap_mib = DAEMONS["name"]
+        return [*self._java(self.layout.conf, heap_mib), main, "-format", "-nonInteractive"]
+
+    def tool(self, main: str, *arguments: str) -> list[str]:
+        """Return the command line of a tool, such as ``yarn.client.cli.RMAdminCLI``."""
+        return [*self._java(self.layout.conf, 128), f"{_HADOOP}.{main}", *arguments]
+
+    def client_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return what a client of this cluster adds to its environment."""
+        path = environ.get("PATH", os.defpath)
+        ours = str(self.layout.bin)
+        return {
+            "HADOOP_CONF_DIR": str(self.layout.conf),
+            "JAVA_HOME": self.java.home,
+            "PATH": path if path.startswith(f"{ours}:") else f"{ours}:{path}",
+        }
+
+    def daemon_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return the whole environment of a daemon."""
+        own = {MARKER: str(self.layout.root)}
+        return {**environ, **self.client_environment(environ), **own}
+
+    def write_shims(self) -> None:
+        """Write the programs ``yarn`` and ``hdfs``."""
+        self.layout.bin.mkdir(exist_ok=True)
+        whole = ":".join([str(self.layout.conf), *map(str, sorted(self.jars.glob("*.jar")))])
+        short = f"{self.layout.conf}:{self.jars}/*"
+        classpath = (
+            f'  classpath) [ "${{2:-}}" = --glob ] && echo {shlex.quote(whole)} '
+            f"|| echo {shlex.quote(short)} ;;"
+        )
+        for name, tools in (("yarn", _YARN_TOOLS), ("hdfs", _HDFS_TOOLS)):
+            known = " | ".join(["classpath --glob", *tools])
+            lines = ["#!/bin/sh", 'tool="${1:-}"', 'case "$tool" in', classpath]
+            for tool, main in tools.items():
+                # The command line of applications wants to be told which of its names was used.
+                shift = "" if main.endswith("ApplicationCLI") else "shift; "
+                command = shlex.join(self.tool(main))
+                lines.append(f'  {tool}) {shift}exec {command} "$@" ;;')
+            lines.append(f'  *) echo "{name}: got {{$tool}}, wanted {known}" >&2; exit 2 ;;')
+            program = self.layout.bin / name
+            program.write_text("\n".join([*lines, "esac", ""]))
+            program.chmod(0o755)
+
+    def _java(self, conf: Path, heap_mib: int) -> list[str]:
+        class_path = f"{conf}:{self.layout.static}:{self.jars}/*"
+        return [self.java.program, *self.java.options(heap_mib), "-cp", class_path]
