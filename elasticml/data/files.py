@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, cast
 
-import fsspec
-
+from elasticml.data.hdfs import absolute_hdfs, is_hdfs
+from elasticml.data.places import reason_of, remedy_of, system_of
 from elasticml.data.source import BLOCK_BYTES, BlockInfo
 from elasticml.errors import ConfigError, DataError
 
@@ -55,19 +55,30 @@ class Piece:
 
 
 def absolute(path: str) -> str:
-    """Make a local path absolute, so that every member means the same file; leave URLs alone."""
-    return path if "://" in path else str(Path(path).expanduser().absolute())
+    """Make a path absolute, so that every member means the same file; leave other URLs alone.
+
+    Raises
+    ------
+    ConfigError
+        When ``hdfs:///path`` is given and no configuration says which HDFS that is.
+    """
+    if "://" not in path:
+        return str(Path(path).expanduser().absolute())
+    try:
+        return absolute_hdfs(path) if is_hdfs(path) else path
+    except ValueError as error:
+        raise ConfigError(f"data file {error}", path=path) from None
 
 
 def open_binary(path: str) -> BinaryIO:
     """Open a local or remote file for reading; a ConfigError says that there is none."""
     try:
-        system, inner = fsspec.core.url_to_fs(path)
+        system, inner = system_of(path)
         return cast(BinaryIO, system.open(inner, "rb"))
     except FileNotFoundError:
         raise _missing(path) from None
     except (OSError, ImportError, ValueError) as error:
-        raise ConfigError(f"data file {path} cannot be opened: {error}", path=path) from None
+        raise _unusable(path, "opened", error) from None
 
 
 def file_facts(path: str) -> FileFacts:
@@ -81,12 +92,12 @@ def file_facts(path: str) -> FileFacts:
         When it is empty.
     """
     try:
-        system, inner = fsspec.core.url_to_fs(path)
+        system, inner = system_of(path)
         info: Mapping[str, Any] = system.info(inner)
     except FileNotFoundError:
         raise _missing(path) from None
     except (OSError, ImportError, ValueError) as error:
-        raise ConfigError(f"data file {path} cannot be looked at: {error}", path=path) from None
+        raise _unusable(path, "looked at", error) from None
     if info["type"] == "directory":
         raise ConfigError(f"data path {path} is a directory, wanted a file", path=path)
     if info["size"] == 0:
@@ -99,6 +110,13 @@ def file_facts(path: str) -> FileFacts:
 
 def _missing(path: str) -> ConfigError:
     return ConfigError(f"data file {path} does not exist; check data.path", path=path)
+
+
+def _unusable(path: str, done: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"data file {path} cannot be {done}: {reason_of(error)}; {remedy_of(path, error)}",
+        path=path,
+    )
 
 
 def _token(inner: str, info: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import fsspec
 
+from elasticml.data.hdfs import hdfs_system, is_hdfs
 from elasticml.errors import ConfigError
 
 #: What goes wrong in a file system besides absence: refused, unreachable, unknown, not installed.
@@ -43,7 +45,7 @@ def system_of(place: str) -> tuple[Any, str]:
     ImportError, OSError, ValueError
         When the protocol is unknown, or its library is not installed.
     """
-    system, inner = fsspec.core.url_to_fs(place)
+    system, inner = hdfs_system(place) if is_hdfs(place) else fsspec.core.url_to_fs(place)
     return system, str(inner)
 
 
@@ -51,7 +53,11 @@ def exists(place: str) -> bool:
     """Say whether there is a file or a directory; a ConfigError where that cannot be told."""
     with _failing(place, "looked at"):
         system, inner = system_of(place)
-        return bool(system.exists(inner))
+        try:
+            system.info(inner)  # fsspec's own exists() takes every failure for absence
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
 
 def names(place: str) -> list[str]:
@@ -155,7 +161,7 @@ def _failing(place: str, done: str, absence_is_failure: bool = True) -> Iterator
         if isinstance(error, FileNotFoundError) and not absence_is_failure:
             raise
         raise ConfigError(
-            f"{place} cannot be {done}: {reason_of(error)}; {_remedy(place, error)}", path=place
+            f"{place} cannot be {done}: {reason_of(error)}; {remedy_of(place, error)}", path=place
         ) from error
 
 
@@ -165,13 +171,18 @@ def reason_of(error: BaseException) -> str:
     return " ".join(str(text).split())
 
 
-def _remedy(place: str, error: BaseException) -> str:
+def remedy_of(place: str, error: BaseException) -> str:
+    """Say what to do about an error of a file system."""
     if isinstance(error, ImportError):
         return "install that library, or name a local path"
     if isinstance(error, PermissionError):
         return "name a place that this user may write to, or ask for the permission"
     if isinstance(error, ValueError):
         return "name a local path, or a URL such as hdfs:///user/me/runs"
+    if isinstance(error, ConnectionError | TimeoutError):
+        return "start the server, or correct the host and port in the path or in HADOOP_CONF_DIR"
+    if isinstance(error, OSError) and error.errno in (errno.EDQUOT, errno.ENOSPC):
+        return "remove what is not needed, or ask for more room"
     if is_url(place):
         return "check the host and the path, and that there is room"
     return "check the path, and that there is room"
