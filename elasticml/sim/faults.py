@@ -9,7 +9,8 @@ import numpy as np
 
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
-from elasticml.sim.options import Granted, How, Taken
+from elasticml.sim.manager import Manager
+from elasticml.sim.options import Asked, Granted, How, Taken
 from elasticml.sim.worker import Worker
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Faults:
     def __init__(self, world: World, rng: np.random.Generator) -> None:
         self.world = world
         self._rng = rng
+        self._manager = Manager(world)
         self._standbys = 0
         #: Containers granted that are not up yet.
         self._starting = 0
@@ -40,6 +42,8 @@ class Faults:
         for entry in self.world.options.trace:
             if isinstance(entry, Granted):
                 self.world.clock.at(entry.at, self._grant, entry.grant)
+            elif isinstance(entry, Asked):
+                self.world.clock.at(entry.at, self._ask, entry)
             else:
                 self.world.clock.at(entry.at, self._trace, entry)
         if self.world.options.preemption is not None:
@@ -107,7 +111,7 @@ class Faults:
     def request(self, count: int) -> None:
         """Start as many of the containers asked for as there are, and refuse the others."""
         world = self.world
-        granted = count
+        granted = count = self._manager.wanted(count)
         if world.options.containers_max is not None:
             taken = sum(w.endpoint.is_alive for w in world.workers.values()) + self._starting
             granted = min(count, max(0, world.options.containers_max - taken))
@@ -128,13 +132,20 @@ class Faults:
         """Take back the containers of members that are done."""
         for address in addresses:
             self.world.workers[address].kill()
+        self._manager.released(len(addresses))
+
+    def _ask(self, entry: Asked) -> None:
+        self._manager.ask(entry, self._chosen(entry.reclaim))
+
+    def _chosen(self, who: int | tuple[int, ...]) -> list[Worker]:
+        """List the workers of these slots, or so many of the last."""
+        serving = self.world.serving()
+        if isinstance(who, int):
+            return serving[len(serving) - min(who, len(serving)) :]
+        return [w for w in serving if w.slot in who]
 
     def _trace(self, entry: Taken) -> None:
-        serving = self.world.serving()
-        if isinstance(entry.lose, int):
-            workers = serving[len(serving) - min(entry.lose, len(serving)) :]
-        else:
-            workers = [w for w in serving if w.slot in entry.lose]
+        workers = self._chosen(entry.lose)
         away = [entry.away] * len(workers)
         self._send_away(workers, entry.how, entry.grace, away)
 

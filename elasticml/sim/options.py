@@ -57,6 +57,23 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One entry of a given trace: containers that another queue of the resource manager wants.
+
+    Those are marked; what the job has not given back when the grace is over is taken.
+    """
+
+    at: float
+    #: How many (the youngest), or which slots.
+    reclaim: int | tuple[int, ...]
+    grace: float = 15.0
+    #: Other containers than the marked ones will do.
+    negotiable: bool = True
+    #: Seconds until the other queue gives each of them back; None: never.
+    away: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """A job of which only the costs are known: nothing is read, nothing is computed."""
 
@@ -109,7 +126,7 @@ class WorldOptions:
     #: Seconds in which nothing happens and nothing is planned, after which a job is called stuck.
     quiet_s_max: float = 600.0
     preemption: Preemption | None = None
-    trace: tuple[Taken | Granted, ...] = ()
+    trace: tuple[Taken | Granted | Asked, ...] = ()
     #: Set: the world moves handles, not arrays, and no solver runs.
     costs: Costs | None = None
 
@@ -276,20 +293,26 @@ def _preemption(raw: Any) -> Preemption:
     return made
 
 
-def _taken(raw: Any, path: str) -> Taken | Granted:
-    changed: dict[str, Any] = {}
+def _taken(raw: Any, path: str) -> Taken | Granted | Asked:
     if isinstance(raw, Mapping) and "grant" in raw:
         granted: Granted = _made(Granted, raw, path)
         return granted
+    kind: type[Taken | Asked] = Taken
+    key = "lose"
+    if isinstance(raw, Mapping) and "reclaim" in raw:
+        kind, key = Asked, "reclaim"
+    changed: dict[str, Any] = {}
     if isinstance(raw, Mapping):
-        lose = raw.get("lose", 1)
-        if isinstance(lose, (list, tuple)):
-            changed["lose"] = tuple(lose)
-            for slot in lose:
-                _check_number(slot, f"{path}.lose", 0, True, whole=True)
+        who = raw.get(key, 1)
+        if isinstance(who, (list, tuple)):
+            changed[key] = tuple(who)
+            for slot in who:
+                _check_number(slot, f"{path}.{key}", 0, True, whole=True)
         else:
-            _check_number(lose, f"{path}.lose", 1, True, whole=True)
+            _check_number(who, f"{path}.{key}", 1, True, whole=True)
         if raw.get("away") is not None:
             _check_number(raw["away"], f"{path}.away", 0, True, whole=False)
-    made: Taken = _made(Taken, {**raw, **changed} if isinstance(raw, Mapping) else raw, path)
+        if not isinstance(raw.get("negotiable", True), bool):
+            raise _wrong(f"{path}.negotiable", raw["negotiable"], "true or false")
+    made: Taken | Asked = _made(kind, {**raw, **changed} if isinstance(raw, Mapping) else raw, path)
     return made
