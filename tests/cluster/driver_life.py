@@ -1,0 +1,63 @@
+"""One life of a submitted job's driver, on a Dask scheduler and workers of its own process.
+
+Run with the file of the submission and a folder to work in; the end of the application is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from elasticml.jobs.submission import read_submission
+from elasticml.jobs.yarn_job import YarnJob
+
+
+class Store:
+    """An application's store in which nothing is ever written."""
+
+    def wait(self, key: str) -> bytes:
+        threading.Event().wait()
+        return b""
+
+
+class Application:
+    """What the driver tells its application."""
+
+    kv = Store()
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+        self.end: tuple[str, str] | None = None
+
+    def set_progress(self, share: float) -> None:
+        self.shares.append(share)
+
+    def shutdown(self, status: str, diagnostics: str) -> None:
+        self.end = (status, diagnostics)
+
+    def get_containers(self, services: Any = None, states: Any = None) -> list[Any]:
+        return []
+
+
+async def live(submission: Path, folder: Path, workers: int) -> Application:
+    """Drive a job to its end, and return what its application was told."""
+    from distributed import Scheduler, Worker
+
+    application = Application()
+    local = {"host": "127.0.0.1", "dashboard": False}
+    async with Scheduler(port=0, **local) as scheduler:
+        started = [await Worker(scheduler.address, nthreads=1, **local) for _ in range(workers)]
+        job = read_submission(submission.read_bytes())
+        await YarnJob(job, scheduler, application, folder).run()
+        for worker in started:
+            await worker.close()
+    return application
+
+
+if __name__ == "__main__":
+    told = asyncio.run(live(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    print(json.dumps({"end": told.end, "shares": told.shares}))

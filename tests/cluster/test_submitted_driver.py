@@ -1,0 +1,131 @@
+"""The driver of a submitted job: what it leaves, how it ends, how it goes on after a kill -9."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from elasticml.job import Job
+from elasticml.jobs.job_file import parse_job
+from elasticml.jobs.submission import Submission, read_attempt, read_verdict
+
+pytestmark = pytest.mark.cluster
+
+LIFE = Path(__file__).with_name("driver_life.py")
+WORKERS = 2
+WAIT_S = 120.0
+
+
+@pytest.fixture
+def submit(tmp_path):
+    """Write down a job for a driver; return the file and where its run will be."""
+
+    def write(**changes):
+        raw = {
+            "data": {"format": "synthetic_splice", "rows": 2000},
+            "algorithm": {"name": "batch_gradient"},
+            "stop": {"rounds": 10},
+            **changes,
+        }
+        job = Job.from_file(parse_job(raw, folder=tmp_path, name="driven"))
+        submission = Submission(
+            record=job.record("driven-1", WORKERS),
+            cluster={"kind": "yarn", "workers": WORKERS},
+            place=str(tmp_path / "place"),
+            workers=WORKERS,
+            workers_min=WORKERS,
+        )
+        file = tmp_path / "submission.json"
+        file.write_bytes(submission.to_json())
+        return file, tmp_path / "place"
+
+    return write
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a life of a driver, in a process of its own."""
+    lives = []
+
+    def begin(file):
+        folder = tmp_path / f"life-{len(lives)}"
+        folder.mkdir()
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(LIFE), str(file), str(folder), str(WORKERS)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                text=True,
+            )
+        lives.append(process)
+        return process
+
+    yield begin
+    for process in lives:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def ended(process):
+    out, _ = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
+    return json.loads(out.splitlines()[-1])
+
+
+def rounds_of(place):
+    with (place / "history.csv").open() as file:
+        return [int(row["round"]) for row in csv.DictReader(file)]
+
+
+def test_a_job_is_driven_to_its_end_and_leaves_its_run(submit, start):
+    file, place = submit()
+    told = ended(start(file))
+    assert told["end"] == ["SUCCEEDED", f"done: 10 rounds (10 rounds); the run is in {place}"]
+    assert told["shares"][-1] == 1.0
+    assert rounds_of(place) == list(range(11))
+    summary = json.loads((place / "summary.json").read_text())
+    assert (summary["rounds"], summary["run_dir"]) == (10, str(place))
+    assert summary["train"]["accuracy"] > 0.5
+    assert {"job.yaml", "model.npz", "report.html"} <= {path.name for path in place.iterdir()}
+    assert read_verdict(str(place)).state == "done"
+    assert not (place / "driver" / "checkpoints").exists()
+
+
+def test_after_a_kill_the_next_driver_goes_on_where_the_last_checkpoint_was(submit, start):
+    rounds = 300
+    file, place = submit(stop={"rounds": rounds})
+    first = start(file)
+    deadline_s = time.monotonic() + WAIT_S
+    while not ((place / "history.csv").exists() and len(rounds_of(place)) > 50):
+        assert time.monotonic() < deadline_s
+        assert first.poll() is None
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    told = ended(start(file))
+    assert told["end"][0] == "SUCCEEDED"
+    assert read_attempt(str(place)).number == 2
+    # One history, without a gap and without a round twice.
+    assert rounds_of(place) == list(range(rounds + 1))
+    story = [json.loads(line) for line in (place / "story.jsonl").read_text().splitlines()]
+    resumed = [record for record in story if record["event"] == "JobResumed"]
+    assert len(resumed) == 1
+    told_rounds = [r["round"] for r in story if r["event"] == "RoundEnded"]
+    assert told_rounds == sorted(set(told_rounds))
+
+
+def test_data_that_the_node_does_not_have_end_the_application_with_the_remedy(submit, start):
+    file, place = submit(data={"format": "svmlight", "path": "/nowhere/train.svm"})
+    status, diagnostics = ended(start(file))["end"]
+    assert status == "FAILED"
+    assert "/nowhere/train.svm does not exist" in diagnostics
+    assert "data must be at a path that all nodes share, or on hdfs://" in diagnostics
+    assert read_verdict(str(place)).to_error().message == diagnostics.removeprefix("failed: ")

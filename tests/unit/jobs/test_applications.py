@@ -1,0 +1,104 @@
+"""Submitted jobs as their client sees them, by what stands where the run is."""
+
+import json
+from datetime import datetime
+
+import pytest
+
+from elasticml.data.hadoop_sites import HadoopConf
+from elasticml.errors import ConfigError, JobFailedError
+from elasticml.jobs.applications import (
+    Application,
+    Standing,
+    StoryReader,
+    check_result,
+    default_result,
+    home_place,
+    recall,
+    remember,
+    status_at,
+    verdict_of,
+)
+from elasticml.jobs.submission import Verdict, write_verdict
+
+LOCAL = HadoopConf(values={"fs.defaultFS": "file:///"})
+
+
+def standing(**changes):
+    fields = {
+        "state": "FINISHED",
+        "final_status": "FAILED",
+        "queue": "ml",
+        "user": "me",
+        "diagnostics": "",
+        "progress": 1.0,
+        "containers": 0,
+        "vcores": 0,
+        "memory_mib": 0,
+        "url": "",
+    }
+    return Standing(**{**fields, **changes})
+
+
+def write_story(place, records):
+    place.mkdir(exist_ok=True)
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (place / "story.jsonl").write_text(text)
+
+
+def test_runs_are_kept_in_the_users_home_on_the_clusters_file_system(monkeypatch):
+    monkeypatch.setenv("HADOOP_USER_NAME", "me")
+    conf = HadoopConf(values={"fs.defaultFS": "hdfs://nn:8020"})
+    assert home_place(conf) == "hdfs://nn:8020/user/me"
+
+
+def test_a_run_has_a_place_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    now = datetime(2026, 1, 2, 3, 4, 5)
+    first = default_result(LOCAL, "a job", now)
+    assert first == f"{tmp_path}/elasticml/runs/a-job-20260102-030405"
+    check_result(first)
+    write_verdict(first, Verdict(state="done", reason=""))
+    assert default_result(LOCAL, "a job", now) == f"{first}-2"
+    with pytest.raises(ConfigError, match="holds something already; name another place"):
+        check_result(first)
+
+
+def test_an_application_is_known_to_the_user_who_submitted_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    application = Application(id="application_1_0001", name="toy", place="/shared/runs/toy")
+    remember(LOCAL, application)
+    assert recall("application_1_0001", LOCAL) == application
+    with pytest.raises(ConfigError, match="application_1_0002: no job of yours"):
+        recall("application_1_0002", LOCAL)
+
+
+def test_a_story_that_was_begun_anew_from_a_point_is_read_from_there(tmp_path):
+    place = tmp_path / "place"
+    reader = StoryReader(str(place))
+    assert reader.news() == []
+    rounds = [{"event": "RoundEnded", "round": r, "t": r} for r in range(4)]
+    write_story(place, rounds[:3])
+    assert reader.news() == rounds[:3]
+    write_story(place, rounds)
+    assert reader.news() == rounds[3:]
+    resumed = {"event": "JobResumed", "round": 1}
+    write_story(place, [*rounds[:2], resumed])
+    assert reader.news() == [resumed]
+    write_story(place, [*rounds[:2], resumed, {**rounds[2], "t": 9}])
+    assert reader.news() == [{**rounds[2], "t": 9}]
+    assert status_at(str(place)).round == 3
+
+
+def test_what_the_driver_says_of_the_end_counts_more_than_what_yarn_says(tmp_path):
+    application = Application(id="application_1_0001", name="toy", place=str(tmp_path))
+    with pytest.raises(JobFailedError) as caught:
+        verdict_of(application, standing(diagnostics="AM Container exited with  code 1"))
+    assert caught.value.message == (
+        "application_1_0001 ended as FAILED: AM Container exited with  code 1; see elasticml logs "
+        "application_1_0001"
+    )
+    with pytest.raises(JobFailedError, match="application_1_0001 was killed"):
+        verdict_of(application, standing(final_status="KILLED"))
+    write_verdict(str(tmp_path), Verdict(state="done", reason="3 rounds"))
+    assert verdict_of(application, standing(final_status="KILLED")).state == "done"
