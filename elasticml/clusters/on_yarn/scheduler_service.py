@@ -86,20 +86,22 @@ class Claim:
 
     def _watch(self) -> None:
         error_type = import_skein().exceptions.SkeinError
-        seen_s = time.monotonic()
+        #: Since when nobody answers; None while somebody does.
+        silent_s: float | None = None
         while True:
             try:
                 with self._connect() as application:
                     with application.kv.events(key=SCHEDULER_KEY) as events:
                         value = application.kv.get(SCHEDULER_KEY)
-                        seen_s = time.monotonic()
+                        silent_s = None
                         while value == self._address:
                             event = events.get()
                             value = None if event.result is None else event.result.value
                     break
             except error_type as error:
                 logger.info("the application master does not answer: %s", error)
-                if time.monotonic() - seen_s > MASTER_LOST_S:
+                silent_s = silent_s or time.monotonic()
+                if time.monotonic() - silent_s > MASTER_LOST_S:
                     return self._on_lost(f"its master has gone ({error})")
                 time.sleep(MASTER_LOST_S / 10)
         whose = "nobody" if value is None else repr(value.decode(errors="replace"))
