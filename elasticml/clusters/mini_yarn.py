@@ -245,6 +245,15 @@ class MiniYarn:
         """Start the ResourceManager again; returns when it has its nodes back."""
         self._begin("resource")
 
+    def repair(self) -> None:
+        """Start every daemon that has ended, and take back nodes that were told to leave."""
+        if "resource" not in self.pids():
+            self._begin("resource")
+        if self._now.programs.layout.leaving.read_text():
+            self.recommission()
+        for name in self.daemons():
+            self._begin(name)
+
     def decommission(self, number: int, seconds: int) -> None:
         """Tell the ResourceManager that a node is to leave, and when at the latest.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -156,8 +157,15 @@ def node(
         "yarn.nodemanager.disk-health-checker.min-free-space-per-disk-mb": "0",
         "yarn.nodemanager.delete.debug-delay-sec": "0",
         "yarn.nodemanager.container-metrics.enable": "false",
-        # Whatever outlives its NodeManager is found by this variable.
-        "yarn.nodemanager.admin-env": f"{MARKER}={layout.root},MALLOC_ARENA_MAX=4",
+        "yarn.nodemanager.admin-env": ",".join(
+            [
+                # Whatever outlives its NodeManager is found by this variable.
+                f"{MARKER}={layout.root}",
+                "MALLOC_ARENA_MAX=4",
+                # Application masters start in half the time.
+                "JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            ]
+        ),
     }
 
 
@@ -204,6 +212,9 @@ def write_configuration(
         _write(folder / "capacity-scheduler.xml", queues(settings))
         (folder / "log4j.properties").write_text(_LOG4J)
     layout.leaving.touch()
+    # Daemons look host names up here alone: no name server is asked, whose answers for loopback
+    # addresses differ, and which may be slow.
+    layout.hosts.write_text(f"{HOST} localhost {socket.gethostname()}\n")
 
 
 def _write(path: Path, values: Mapping[str, str]) -> None:

@@ -58,6 +58,11 @@ class Layout:
         """The list of nodes that are to leave."""
         return self.root / "conf" / "leaving-nodes"
 
+    @property
+    def hosts(self) -> Path:
+        """The host names that daemons know."""
+        return self.root / "conf" / "hosts"
+
     def log(self, daemon: str) -> Path:
         """Return the log of a daemon."""
         return self.logs / f"{daemon}.log"

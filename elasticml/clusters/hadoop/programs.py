@@ -107,4 +107,5 @@ class Programs:
 
     def _java(self, conf: Path, heap_mib: int) -> list[str]:
         class_path = f"{conf}:{self.layout.static}:{self.jars}/*"
-        return [self.java.program, *self.java.options(heap_mib), "-cp", class_path]
+        hosts = f"-Djdk.net.hosts.file={self.layout.hosts}"
+        return [self.java.program, *self.java.options(heap_mib), hosts, "-cp", class_path]

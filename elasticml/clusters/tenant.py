@@ -1,0 +1,125 @@
+"""Another tenant of a YARN, who takes containers from others and gives them back."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from elasticml.errors import SubmissionError
+
+#: Seconds between two looks at which containers run.
+LOOK_S = 0.1
+
+_SERVICE = "hold"
+
+
+class Tenant:
+    """An application that holds containers and does nothing with them.
+
+    It starts without any, so that :meth:`take` and :meth:`give_back` cost no start of an
+    application: what its queue is guaranteed and others use is taken from them by pre-emption.
+
+    Parameters
+    ----------
+    client : skein.Client
+        Who submits.
+    queue : str
+        Where.
+    memory : str
+        Of each container.
+    vcores : int
+        Of each container.
+    name : str
+        Of the application.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        queue: str = "prod",
+        memory: str = "1 GiB",
+        vcores: int = 1,
+        name: str = "tenant",
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self._memory = memory
+        self._vcores = vcores
+        self._name = name
+        self._application: Any = None
+
+    @property
+    def id(self) -> str:
+        """The application's id."""
+        return str(self._application.id)
+
+    def start(self) -> Self:
+        """Submit the application and wait until its master runs."""
+        import skein
+
+        resources = skein.Resources(memory=self._memory, vcores=self._vcores)
+        # exec, so that SIGTERM ends it at once: memory that is given back is free at once.
+        hold = skein.Service(
+            instances=0, max_restarts=-1, resources=resources, script="exec sleep 1000000"
+        )
+        specification = skein.ApplicationSpec(
+            name=self._name,
+            queue=self._queue,
+            master=skein.Master(resources=skein.Resources(memory="256 MiB", vcores=1)),
+            services={_SERVICE: hold},
+        )
+        self._application = self._client.submit_and_connect(specification)
+        return self
+
+    def take(self, containers: int) -> None:
+        """Ask for containers until it holds or awaits so many; does not wait for them."""
+        self._application.scale(_SERVICE, containers)
+
+    def held(self) -> list[str]:
+        """Return the YARN ids of the containers that it holds."""
+        running = self._application.get_containers(states=["RUNNING"])
+        return [container.yarn_container_id for container in running]
+
+    def wait(self, containers: int, wait_s: float) -> list[str]:
+        """Wait until it holds so many containers; return their YARN ids.
+
+        Raises
+        ------
+        SubmissionError
+            When it does not within ``wait_s`` seconds.
+        """
+        deadline_s = time.monotonic() + wait_s
+        while len(held := self.held()) != containers:
+            if time.monotonic() > deadline_s:
+                raise SubmissionError(
+                    f"queue {self._queue}: got {len(held)} containers of {self._memory} within "
+                    f"{wait_s:g} s, wanted {containers}; see what the queue is guaranteed, and "
+                    "whether pre-emption is on"
+                )
+            time.sleep(LOOK_S)
+        return held
+
+    def give_back(self) -> None:
+        """Give all containers back; does not wait until others have them."""
+        self._application.scale(_SERVICE, 0)
+
+    def close(self) -> None:
+        """End the application."""
+        if self._application is not None:
+            self._application.shutdown()
+            self._application = None
+
+    def __enter__(self) -> Self:
+        """Start the application."""
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the application."""
+        self.close()

@@ -1,0 +1,52 @@
+"""One real YARN for all tests here, and what tests do to it put right again after each."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.clusters.hadoop.jars import jars_directory
+from elasticml.clusters.hadoop.java import find_java
+from elasticml.clusters.mini_yarn import MiniYarn
+from elasticml.clusters.tenant import Tenant
+from elasticml.errors import ConfigError
+
+
+@pytest.fixture(scope="session")
+def mini_yarn():
+    """A ResourceManager, two NodeManagers of 6 GiB each, and HDFS; the environment names them."""
+    pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
+    try:
+        find_java()
+        jars_directory(print)
+    except ConfigError as error:
+        pytest.skip(f"no Hadoop here: {error.message}")
+    with MiniYarn() as yarn, pytest.MonkeyPatch.context() as patch:
+        for name, value in yarn.environment().items():
+            patch.setenv(name, value)
+        yield yarn
+
+
+@pytest.fixture(scope="session")
+def skein_client(mini_yarn):
+    """A client of the cluster: a Java process that all tests share."""
+    import skein
+
+    with skein.Client(log=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def prod(skein_client):
+    """Another tenant in the queue ``prod``, who holds nothing at first."""
+    with Tenant(skein_client, queue="prod") as tenant:
+        yield tenant
+
+
+@pytest.fixture(autouse=True)
+def _put_right(request):
+    """Start what a test has ended, and take back what its tenant held."""
+    yield
+    if "mini_yarn" in request.fixturenames:
+        request.getfixturevalue("mini_yarn").repair()
+    if "prod" in request.fixturenames:
+        request.getfixturevalue("prod").give_back()
