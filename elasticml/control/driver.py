@@ -104,6 +104,7 @@ class Driver:
             ev.Lost: lambda e, now: self.turnover.lost(e.member, e.reason, now),
             ev.ContainerMarked: self.turnover.reclaims.marked,
             ev.MarkLifted: lambda e, now: self.turnover.reclaims.lifted(e.address, now),
+            ev.ContainerStopping: lambda e, now: self.turnover.reclaims.stopping(e),
             ev.ContainerEnded: self.turnover.reclaims.ended,
             ev.NodeChanged: self.turnover.reclaims.node,
             ev.BlockRead: lambda e, now: self.loading.read(e),

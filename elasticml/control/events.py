@@ -85,6 +85,14 @@ class MarkLifted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStopping(Event):
+    """What is in the container at an address has been told to end within ``grace_s`` seconds."""
+
+    address: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEnded(Event):
     """How the container at an address ended; known before the member's loss is seen, or after."""
 

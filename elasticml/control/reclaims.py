@@ -315,6 +315,15 @@ class Reclaims:
 
     # --- what is known of containers and nodes --------------------------------------------------
 
+    def stopping(self, event: ev.ContainerStopping) -> list[Command]:
+        """Tell that a container is being stopped, of a member that has been let go, too."""
+        membership = self.state.membership
+        record = membership.at(event.address)
+        member = record.id if record is not None else membership.former(event.address)
+        if member is None:
+            return []
+        return [self.state.record("ContainerStopping", member=member, grace_s=event.grace_s)]
+
     def ended(self, event: ev.ContainerEnded, now_s: float) -> list[Command]:
         """Tell how a container ended; a member that still seems to live in it does so no more."""
         membership = self.state.membership

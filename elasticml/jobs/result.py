@@ -16,6 +16,7 @@ from elasticml.jobs.evaluator import Evaluator, Score
 from elasticml.jobs.model import LinearModel
 from elasticml.jobs.run_directory import Row, RunDirectory
 from elasticml.jobs.wire import Outcome
+from elasticml.report.preemptions import preemptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,9 @@ def make_result(
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
     if outcome.error is not None:
         summary["error"] = outcome.error.get("message")
+    taken = preemptions(story)
+    if taken is not None:
+        summary["preemptions"] = taken
     if run_dir is not None:
         summary["run_dir"] = str(run_dir)
     return Result(

@@ -17,6 +17,7 @@ from elasticml.report.lane_plot import lanes_picture
 from elasticml.report.load_plot import loads_picture
 from elasticml.report.markup import document, esc, figure, number, table_html
 from elasticml.report.plots import members_picture, metric_picture, objective_picture
+from elasticml.report.preemptions import preemptions_section
 from elasticml.report.run import TEXT_COLUMNS, RunData, finite, read_run
 from elasticml.report.series import absence_windows, membership_marks
 from elasticml.report.style import Picture, png_bytes, styled, write_whole
@@ -77,6 +78,7 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
             _header(run),
             _key_figures(run),
             *sections,
+            preemptions_section(run.records),
             decisions_section(run.records),
             _timeline(run),
             _rounds(run, page),

@@ -79,8 +79,16 @@ def lanes_picture(run: RunData) -> Picture | None:
         figure,
         "What every member did",
         f"One lane for each of {len(lanes.slots)} slots over {lanes.end_s:.3g} s: {shares}.",
-        f"One lane a slot; × a loss, ▾ the notice before it. Of all members' time: {shares}."
+        f"One lane a slot; × a loss, ▾ the notice before it{_asked(lanes)}."
+        f" Of all members' time: {shares}."
         + (" In the overview the blue deepens with the share spent computing." if long else ""),
+    )
+
+
+def _asked(lanes: Lanes) -> str:
+    """Explain the mark of containers that were asked for back, where there is one."""
+    return (
+        ", ◆ its container asked for back" if any(m.kind == "marked" for m in lanes.marks) else ""
     )
 
 
@@ -162,7 +170,11 @@ def _draw_gone(ax: Axes, lanes: Lanes, start: float, end: float) -> None:
                     color=KIND_COLOURS["gone"], linewidth=1.0, solid_capstyle="butt",
                 )  # fmt: skip
     places = {slot: i for i, slot in enumerate(lanes.slots)}
-    for kind, shape, colour in (("noticed", "v", COLOURS["ink"]), ("lost", "x", COLOURS["red"])):
+    for kind, shape, colour in (
+        ("marked", "D", COLOURS["orange"]),
+        ("noticed", "v", COLOURS["ink"]),
+        ("lost", "x", COLOURS["red"]),
+    ):
         at = [
             (mark.at_s, places[mark.slot])
             for mark in lanes.marks

@@ -35,7 +35,7 @@ class LaneMark:
     """A moment of a lane: a member joined, came back, was warned or was lost."""
 
     slot: int
-    kind: Literal["joined", "returned", "noticed", "lost"]
+    kind: Literal["joined", "returned", "noticed", "marked", "lost"]
     at_s: float
 
 
@@ -151,6 +151,11 @@ def _lives(records: Sequence[Record]) -> tuple[dict[int, list[_Life]], tuple[Lan
     marks: list[LaneMark] = []
     for record in records:
         event, t = record["event"], finite(record.get("t"), 0.0)
+        if event == "JobResumed":
+            for life in (stays[-1] for stays in lives.values() if stays):
+                life.end_s = t if life.end_s is None else life.end_s
+        if event == "Reclaimed" and (slot := slot_of(record.get("marked"))) is not None:
+            marks.append(LaneMark(slot=slot, kind="marked", at_s=t))
         if event not in ("MemberJoined", "MemberActive", "MemberNoticed", "MemberLost"):
             continue
         slot = slot_of(record.get("member"))

@@ -147,10 +147,13 @@ def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.flo
     here: set[str] = set()
     steps: list[tuple[float, int]] = []
     for record in run.records:
-        if record["event"] not in (enters, "MemberLost"):
+        if record["event"] not in (enters, "MemberLost", "JobResumed"):
             continue
         member = str(record.get("member"))
-        (here.add if record["event"] == enters else here.discard)(member)
+        if record["event"] == "JobResumed":
+            here.clear()  # members end with their scheduler
+        else:
+            (here.add if record["event"] == enters else here.discard)(member)
         steps.append((finite(record.get("t"), 0.0), len(here)))
     if steps:
         # The count holds until the story ends.

@@ -19,6 +19,12 @@ _REASONS = {
     "deadline": "silent past the deadline",
     "closed": "connection closed",
     "retired": "emptied",
+    "preempted": "pre-empted",
+    "released": "emptied and given back for another one",
+    "node": "its node went",
+    "memory": "its container had used too much memory",
+    "exit": "its process ended by itself",
+    "terminated": "told to end",
 }
 
 
@@ -105,6 +111,21 @@ def _names(records: Sequence[Record], key: str = "member") -> str:
 
 def _job_started(records: Sequence[Record]) -> tuple[str, str]:
     return "start", "The job started."
+
+
+def _job_resumed(records: Sequence[Record]) -> tuple[str, str]:
+    first = records[0]
+    text = f"The job went on from a checkpoint with round {finite(first.get('round')):.0f}"
+    rounds, seconds = finite(first.get("repeated_rounds")), finite(first.get("repeated_s"))
+    if math.isfinite(rounds) and math.isfinite(seconds):
+        text += f": {count(rounds, 'round')}, {seconds_text(seconds)}, done again"
+    notes = first.get("notes")
+    said = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
+    return "start", ". ".join([text, *said]) + "."
+
+
+def _checkpoint_failed(records: Sequence[Record]) -> tuple[str, str]:
+    return "trouble", f"No checkpoint could be written: {records[0].get('error')}."
 
 
 def _data_loaded(records: Sequence[Record]) -> tuple[str, str]:
@@ -207,6 +228,51 @@ def _notice_withdrawn(records: Sequence[Record]) -> tuple[str, str]:
     return "back", f"The notice was withdrawn: {_names(records)} stay."
 
 
+def _reclaimed(records: Sequence[Record]) -> tuple[str, str]:
+    grace = finite(records[0].get("grace_s"))
+    within = f" within {seconds_text(grace)}" if math.isfinite(grace) else ""
+    said = []
+    for record in records:
+        marked, given = record.get("marked") or record.get("address"), record.get("given")
+        goes = "nobody goes yet" if given is None else "it goes itself"
+        if given not in (None, marked):
+            goes = f"{given} goes for it"
+        said.append(f"{marked} ({goes}: {record.get('why')})")
+    n = count(len(records), "container")
+    return "lost", f"{n} asked for back{within}: {'; '.join(said)}."
+
+
+def _reclaim_lifted(records: Sequence[Record]) -> tuple[str, str]:
+    names = _names(records) or _names(records, "address")
+    return "back", f"No longer asked for: {names}."
+
+
+def _member_kept(records: Sequence[Record]) -> tuple[str, str]:
+    return "back", f"{_names(records)} may stay after all."
+
+
+def _container_stopping(records: Sequence[Record]) -> tuple[str, str]:
+    return "lost", f"SIGTERM in the container of {_names(records)}."
+
+
+def _container_ended(records: Sequence[Record]) -> tuple[str, str]:
+    said = []
+    for record in records:
+        whose = f" of {record['member']}" if record.get("member") else ""
+        status = f", status {record['status']}" if record.get("status") is not None else ""
+        message = f": {record['message']}" if record.get("message") else ""
+        reason = str(record.get("reason"))
+        said.append(
+            f"{record.get('container')}{whose} ({_REASONS.get(reason, reason)}{status}){message}"
+        )
+    return "lost", f"Containers ended: {'; '.join(said)}."
+
+
+def _node_changed(records: Sequence[Record]) -> tuple[str, str]:
+    said = [f"{record.get('node')} is {record.get('state')}" for record in records]
+    return "fault", f"Nodes: {'; '.join(said)}."
+
+
 def _policy_decided(records: Sequence[Record]) -> tuple[str, str]:
     said = dict.fromkeys(f"{r.get('policy')}: {r.get('why')}" for r in records)
     return "move", f"Decided by {'; '.join(said)}."
@@ -229,6 +295,8 @@ def _job_ended(records: Sequence[Record]) -> tuple[str, str]:
 
 _TELLERS: dict[str, Callable[[Sequence[Record]], tuple[str, str]]] = {
     "JobStarted": _job_started,
+    "JobResumed": _job_resumed,
+    "CheckpointFailed": _checkpoint_failed,
     "DataLoaded": _data_loaded,
     "MemberJoined": _member_joined,
     "MemberActive": _member_active,
@@ -243,6 +311,12 @@ _TELLERS: dict[str, Callable[[Sequence[Record]], tuple[str, str]]] = {
     "GroupReadmitted": _group_readmitted,
     "MoveFailed": _move_failed,
     "NoticeWithdrawn": _notice_withdrawn,
+    "Reclaimed": _reclaimed,
+    "ReclaimLifted": _reclaim_lifted,
+    "MemberKept": _member_kept,
+    "ContainerStopping": _container_stopping,
+    "ContainerEnded": _container_ended,
+    "NodeChanged": _node_changed,
     "PolicyDecided": _policy_decided,
     "ChunksCopied": _chunks_copied,
 }

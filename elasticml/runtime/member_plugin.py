@@ -99,8 +99,19 @@ async def announce_notice(worker: Worker, grace_s: float, reason: str) -> None:
     grace_s : float
         Seconds until the worker's process is stopped.
     reason : str
-        "terminated", "preempted", ...: for the story.
+        "terminated" (the process has been told to end), "preempted", ...: for the story.
     """
     plugin = _plugin_of(worker)
-    if plugin is not None and plugin.host is not None:
-        await plugin.host.notice(grace_s, reason)
+    if plugin is None or plugin.host is None:
+        return
+    telling: list[asyncio.Future[None]] = []
+    if reason == "terminated":
+        # Also of members that have been let go already, whose own links are closed.
+        said = worker.scheduler.em_stopping(address=worker.address, grace_s=grace_s)
+        telling.append(asyncio.ensure_future(said))
+    await plugin.host.notice(grace_s, reason)
+    if telling:
+        await asyncio.wait(telling, timeout=grace_s)
+        for told in telling:
+            if told.done() and not told.cancelled() and told.exception() is not None:
+                logger.info("the scheduler was not told of the end: %s", told.exception())

@@ -16,6 +16,7 @@ from distributed.system import MEMORY_LIMIT
 
 from elasticml.algorithms.base import Arrays
 from elasticml.collective.dask_links import transport_of
+from elasticml.control import events as ev
 from elasticml.data.facts import BlockSummary
 from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
@@ -65,6 +66,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         self._tasks: set[asyncio.Task[Any]] = set()
         handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "em_announce": self.announce,
+            "em_stopping": self.stopping,
             "em_submit": self.submit,
             "em_poll": self.poll,
             "em_cancel": self.cancel,
@@ -116,6 +118,13 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell.invite(address)
         return sorted(running)
 
+    async def stopping(self, address: str, grace_s: float) -> None:
+        """Take note of a worker whose process has been told to end."""
+        self._ready.discard(address)
+        event = ev.ContainerStopping(cause=f"SIGTERM {address}", address=address, grace_s=grace_s)
+        for shell in self._jobs.values():
+            shell.feed(event)
+
     async def submit(
         self,
         record: Mapping[str, Any],
@@ -162,6 +171,15 @@ class ElasticmlScheduler(SchedulerPlugin):
                 f"the job record is of elasticml {record.get('package')}, the scheduler runs "
                 f"{self.version}: install the same version on both"
             )
+        place = (record.get("checkpoint") or {}).get("path")
+        for job, other in self._jobs.items():
+            theirs = (other.record.get("checkpoint") or {}).get("path")
+            if place is not None and place == theirs and not other.ended.is_set():
+                raise ConfigError(
+                    f"checkpoint.path: job {job}, which runs on this scheduler, writes to {place}; "
+                    "attach to that job, or cancel it",
+                    path="checkpoint.path",
+                )
         if resumed is not None:
             record = with_present_members(record, len(self._scheduler.workers))
         injector = self._scheduler.extensions.get(KEEPER_EXTENSION)

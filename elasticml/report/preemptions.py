@@ -1,0 +1,302 @@
+"""Containers that were taken, or given back for others: when each was noticed, lost and replaced.
+
+Everything is read off the story, in seconds since the job began.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticml.report.lanes import slot_of
+from elasticml.report.markup import table_html
+from elasticml.report.run import Record, finite
+
+#: Why a container went: what a cluster took, and not what a job gave back of its own will.
+TAKEN = ("preempted", "node", "memory", "released", "killed", "exit", "terminated", "noticed")
+_ROLES = {
+    "marked": "asked for",
+    "substitute": "given for another",
+    "stayed": "asked for, stayed",
+    "leaver": "asked for, left",
+    "gone": "gone",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Container:
+    """One member's container, from the first word of its end to its return."""
+
+    member: str
+    #: As the resource manager calls it; empty where its end was not told.
+    container: str = ""
+    #: "marked", "substitute", "stayed", "leaver" or "gone".
+    role: str = "gone"
+    #: For whose container it was given, where it was for another.
+    given_for: str = ""
+    reason: str = ""
+    status: int | None = None
+    notice_s: float | None = None
+    #: SIGTERM.
+    stopping_s: float | None = None
+    #: Its last chunk was with another owner.
+    safe_s: float | None = None
+    lost_s: float | None = None
+    #: Chunks that were lost with it.
+    chunks: int = 0
+    #: A stand-in took its place; or others took its chunks over from copies or the source.
+    stand_in_s: float | None = None
+    takeover_s: float | None = None
+    #: The first round after its loss, or after the notice where it stayed, was complete.
+    round_s: float | None = None
+    rounds_lost: int = 0
+    #: The next member in its place took part.
+    return_s: float | None = None
+    lifted_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads a story once, from its first record to its last."""
+
+    found: dict[str, Container] = field(default_factory=dict)
+    #: When each member last gave chunks away.
+    gave_s: dict[str, float] = field(default_factory=dict)
+    #: Who may come back in each slot, and who waits for a round.
+    vacant: dict[int, Container] = field(default_factory=dict)
+    groups: dict[object, list[Container]] = field(default_factory=dict)
+    has_begun: bool = False
+
+    def of(self, member: object) -> Container:
+        """Find a member's entry, or begin one."""
+        name = str(member)
+        return self.found.setdefault(name, Container(member=name))
+
+    def read(self, record: Record) -> None:
+        """Take one record in."""
+        t = finite(record.get("t"), 0.0)
+        match record["event"]:
+            case "RoundStarted":
+                self.has_begun = True
+            case "Reclaimed":
+                self._reclaimed(record, t)
+            case "ReclaimLifted" if record.get("member"):
+                self.of(record["member"]).lifted_s = t
+            case "MemberNoticed":
+                self._noticed(record, t)
+            case "ContainerStopping":
+                entry = self.of(record["member"])
+                entry.stopping_s = t if entry.stopping_s is None else entry.stopping_s
+            case "ChunksMoved":
+                self.gave_s[str(record.get("source"))] = t
+            case "MemberLost":
+                self._lost(record, t)
+            case "ContainerEnded" if record.get("member"):
+                self._ended(record)
+            case "ChunksAbsent" | "GroupReturned":
+                self._absent(record, t)
+            case "MemberActive":
+                back = self.vacant.pop(_slot(record.get("member")), None)
+                if back is not None:
+                    back.return_s = t
+            case "RoundEnded":
+                self._round(t, is_idle=bool(record.get("idle")))
+
+    def _reclaimed(self, record: Record, t: float) -> None:
+        marked, given = record.get("marked"), record.get("given")
+        if marked:
+            entry = self.of(marked)
+            entry.notice_s = t if entry.notice_s is None else entry.notice_s
+            entry.role = "leaver" if given == marked else "marked"
+        if given and given != marked:
+            entry = self.of(given)
+            entry.notice_s = t if entry.notice_s is None else entry.notice_s
+            entry.role, entry.given_for = "substitute", str(marked or record.get("address"))
+
+    def _noticed(self, record: Record, t: float) -> None:
+        entry = self.of(record.get("member"))
+        entry.notice_s = t if entry.notice_s is None else entry.notice_s
+        if record.get("reason") == "terminated" and entry.stopping_s is None:
+            entry.stopping_s = t
+
+    def _lost(self, record: Record, t: float) -> None:
+        reason, member = str(record.get("reason")), str(record.get("member"))
+        known = member in self.found
+        if reason == "retired" or not (known or self.has_begun):
+            return
+        entry = self.of(member)
+        entry.lost_s, entry.reason = t, reason
+        entry.chunks = int(finite(record.get("chunks"), 0.0))
+        if not entry.chunks:
+            first_s = t if entry.notice_s is None else entry.notice_s
+            entry.safe_s = max(first_s, self.gave_s.get(member, first_s))
+        self.vacant[_slot(member)] = entry
+
+    def _ended(self, record: Record) -> None:
+        entry = self.of(record["member"])
+        entry.container = str(record.get("container") or "")
+        status = record.get("status")
+        entry.status = status if isinstance(status, int) else None
+        if record.get("reason"):
+            entry.reason = str(record["reason"])
+
+    def _absent(self, record: Record, t: float) -> None:
+        group = record.get("group")
+        if record["event"] == "ChunksAbsent":
+            members = record.get("members")
+            names = [str(m) for m in members] if isinstance(members, list | tuple) else []
+            gone = [self.found[m] for m in names if m in self.found]
+            for entry in gone:
+                entry.stand_in_s = t
+            self.groups[group] = gone
+            return
+        for entry in self.groups.pop(group, []):
+            entry.takeover_s = t
+            entry.safe_s = t if entry.safe_s is None else entry.safe_s
+
+    def _round(self, t: float, is_idle: bool) -> None:
+        for entry in self.found.values():
+            since_s = entry.notice_s if entry.lost_s is None else entry.lost_s
+            if entry.round_s is not None and entry.round_s >= (since_s or 0.0):
+                continue
+            if since_s is None:
+                continue
+            entry.rounds_lost += is_idle
+            if not is_idle:
+                entry.round_s = t
+
+
+def _slot(member: object) -> int:
+    slot = slot_of(member)
+    return -1 if slot is None else slot
+
+
+def containers(records: Sequence[Record]) -> tuple[Container, ...]:
+    """List the containers that were asked for, taken or given back, in the order of their times."""
+    reader = _Reader()
+    for record in records:
+        reader.read(record)
+    found = [c for c in reader.found.values() if c.notice_s is not None or c.lost_s is not None]
+    for entry in found:
+        if entry.role == "marked" and entry.lost_s is None:
+            entry.role = "stayed"
+    return tuple(sorted(found, key=lambda c: (_first(c), c.member)))
+
+
+def _first(entry: Container) -> float:
+    times = [t for t in (entry.notice_s, entry.stopping_s, entry.lost_s) if t is not None]
+    return min(times, default=0.0)
+
+
+def preemptions(records: Sequence[Record]) -> dict[str, Any] | None:
+    """Sum up what was taken by the cluster; None where nothing was.
+
+    Returns
+    -------
+    dict or None
+        ``containers``, the times of each, and over all of them: how many were ``asked`` for,
+        ``stayed``, were ``given`` for others and ``lost``; ``seconds`` from a notice to SIGTERM, to
+        chunks safe and to the next complete round, and from a loss to the return: fewest, median
+        and most; ``rounds_lost``: idle rounds while nobody could work.
+    """
+    found = [c for c in containers(records) if _is_taken(c)]
+    if not found:
+        return None
+    return {
+        "asked": sum(c.role in ("marked", "stayed", "leaver") for c in found),
+        "stayed": sum(c.role == "stayed" for c in found),
+        "given": sum(c.role == "substitute" and c.lost_s is not None for c in found),
+        "lost": sum(c.lost_s is not None for c in found),
+        "preempted": sum(c.reason in ("preempted", "released") for c in found),
+        "seconds": {
+            "notice_to_sigterm": _spans(found, "notice_s", "stopping_s"),
+            "notice_to_chunks_safe": _spans(found, "notice_s", "safe_s"),
+            "notice_to_next_round": _spans(found, "notice_s", "round_s"),
+            "loss_to_next_round": _spans(found, "lost_s", "round_s"),
+            "loss_to_return": _spans(found, "lost_s", "return_s"),
+        },
+        "rounds_lost": max(c.rounds_lost for c in found),
+        "containers": [_plain(c) for c in found],
+    }
+
+
+def _is_taken(entry: Container) -> bool:
+    return entry.role != "gone" or entry.container != "" or entry.reason in TAKEN
+
+
+def _spans(found: Sequence[Container], start: str, end: str) -> dict[str, float] | None:
+    """Fewest, median and most seconds between two moments, of those that have both."""
+    pairs = [(getattr(c, start), getattr(c, end)) for c in found]
+    spans = [b - a for a, b in pairs if a is not None and b is not None and b >= a]
+    if not spans:
+        return None
+    middle = statistics.median(spans)
+    return {"min": _round(min(spans)), "median": _round(middle), "max": _round(max(spans))}
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 3)
+
+
+def _plain(entry: Container) -> dict[str, Any]:
+    names = (
+        *("member", "container", "role", "given_for", "reason", "status", "notice_s", "stopping_s"),
+        *("safe_s", "lost_s", "chunks", "stand_in_s", "takeover_s", "round_s", "rounds_lost"),
+        *("return_s", "lifted_s"),
+    )
+    plain = {name: getattr(entry, name) for name in names}
+    return {name: value for name, value in plain.items() if value not in (None, "")}
+
+
+def preemptions_section(records: Sequence[Record]) -> str:
+    """Tabulate the containers that a cluster took; nothing where it took none."""
+    found = [c for c in containers(records) if _is_taken(c)]
+    if not found:
+        return ""
+    rows = [
+        [
+            c.member + (f" ({c.container})" if c.container else ""),
+            _ROLES[c.role] + (f" ({c.given_for})" if c.given_for else ""),
+            c.reason + (f", status {c.status}" if c.status is not None else ""),
+            _when(c.notice_s),
+            _when(c.stopping_s, c.notice_s),
+            _when(c.safe_s, c.notice_s),
+            _when(c.lost_s, c.notice_s) + (f", {c.chunks} chunks" if c.chunks else ""),
+            _instead(c),
+            _when(c.round_s, c.notice_s if c.lost_s is None else c.lost_s),
+            f"{c.rounds_lost}",
+            _when(c.return_s, c.lost_s),
+        ]
+        for c in found
+    ]
+    names = [
+        *("member", "what", "why", "notice", "SIGTERM", "chunks safe", "lost"),
+        *("in its place", "next round", "rounds lost", "back"),
+    ]
+    return (
+        "<section><h2>Containers taken and given back</h2>"
+        '<p class="small">Seconds since the job began; in brackets since the notice, of the next '
+        "round and the return since the loss.</p>"
+        f"{table_html(names, rows)}</section>"
+    )
+
+
+def _when(at_s: float | None, since_s: float | None = None) -> str:
+    if at_s is None:
+        return "–"
+    after = f" (+{at_s - since_s:.2f})" if since_s is not None and at_s >= since_s else ""
+    return f"{at_s:,.2f}{after}"
+
+
+def _instead(entry: Container) -> str:
+    """Say what took the place of chunks that went with the member."""
+    said = []
+    if entry.stand_in_s is not None:
+        said.append(f"stand-in {entry.stand_in_s:,.2f}")
+    if entry.takeover_s is not None:
+        said.append(f"others {entry.takeover_s:,.2f}")
+    if not said and entry.lost_s is not None and not entry.chunks:
+        said.append("chunks moved")
+    return ", ".join(said) or "–"
