@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.result import Result
-    from elasticml.jobs.settings import Collective, Evaluate, Members, Stop
+    from elasticml.jobs.settings import Checkpoint, Collective, Evaluate, Members, Stop
     from elasticml.jobs.status import JobStatus
     from elasticml.policies.elastic import ElasticScaling
     from elasticml.policies.gap_per_second import GapPerContainerSecond
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchGradient",
+    "Checkpoint",
     "CoCoA",
     "Collective",
     "ConfigError",
@@ -99,7 +100,7 @@ _HOMES = {
     "Result": "jobs.result",
     "JobStatus": "jobs.status",
     **dict.fromkeys(("BatchGradient", "CoCoA", "ImportedAlgorithm"), "jobs.algorithms"),
-    **dict.fromkeys(("Collective", "Evaluate", "Members", "Stop"), "jobs.settings"),
+    **dict.fromkeys(("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "jobs.settings"),
     "ElasticScaling": "policies.elastic",
     "GapPerContainerSecond": "policies.gap_per_second",
     "GlobalShuffle": "policies.shuffle",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.errors import ConfigError, blaming
+from elasticml.jobs import checkpoints
 from elasticml.jobs.algorithms import Absent, AnyAlgorithm, CoCoA, absent_rule
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.follow import Watcher
@@ -21,6 +21,7 @@ from elasticml.jobs.layout import (
     Holders,
     Placement,
     check_together,
+    chunk_bytes_of,
     holders_of,
     placement_of,
     policy_entries,
@@ -31,7 +32,7 @@ from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.settings import Collective, Evaluate, Fault, Members, Stop
 from elasticml.jobs.warm_start import Given, warm_start_of
 from elasticml.jobs.wire import checked
-from elasticml.terms import VERSION, format_size, parse_size
+from elasticml.terms import VERSION, format_size
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -86,6 +87,9 @@ class Job:
     evaluate : Evaluate, None or False
         ``Evaluate(every=10)`` keeps every tenth round's model, to be evaluated at the end; None
         only the last one; False evaluates nothing.
+    checkpoint : Checkpoint, path, bool or None
+        Where the job is written down while it runs, so that another process may go on; True is
+        in the run's directory, None nowhere. The scheduler writes: it must see the place.
     threads : int, optional
         Compute threads of a member; by default those of its worker.
     simulate : mapping, optional
@@ -116,6 +120,7 @@ class Job:
         warm_start: Given | None = None,
         members: Members | None = None,
         evaluate: Evaluate | bool | None = None,
+        checkpoint: checkpoints.Given = None,
         chunk_size: int | str | None = None,
         threads: int | None = None,
         simulate: Mapping[str, Any] | None = None,
@@ -144,9 +149,10 @@ class Job:
             str(Path(warm_start).absolute()) if isinstance(warm_start, str | Path) else None
         )
         self.members = members or Members()
+        self.checkpoint = checkpoints.checkpoint_setting(checkpoint)
         self.evaluates = evaluate is not False
         self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
-        self.chunk_bytes = _chunk_bytes(chunk_size)
+        self.chunk_bytes = chunk_bytes_of(chunk_size)
         self.threads = threads
         self.simulate = simulate
         if self.members.start is not None:
@@ -200,7 +206,11 @@ class Job:
             )
 
     def record(
-        self, job_id: str, members: int, limits_bytes: Sequence[int] | None = None
+        self,
+        job_id: str,
+        members: int,
+        limits_bytes: Sequence[int] | None = None,
+        run_dir: str | Path | None = None,
     ) -> dict[str, Any]:
         """Write the job as plain values, for the scheduler.
 
@@ -210,6 +220,8 @@ class Job:
             How many members the job waits for before round 0.
         limits_bytes : sequence of int, optional
             Memory of each worker, 0 where it has no limit; by default none has one.
+        run_dir : path, optional
+            The run's directory, where checkpoints are unless the job says otherwise.
         """
         limits = [int(MEMORY_SHARE * n) for n in limits_bytes or [0] * members]
         needs_size = self.holders == "auto" and 0 not in limits
@@ -237,6 +249,7 @@ class Job:
             "warm_start": self.warm_start_path,
             "members": {"start": members, "min": self.members.min},
             "evaluate": kept if self.evaluates else False,
+            "checkpoint": checkpoints.checkpoint_entry(self.checkpoint, run_dir),
             "threads": self.threads,
             "simulate": None if self.simulate is None else dict(self.simulate),
         }
@@ -249,13 +262,23 @@ class Job:
                 section["warm_start"] = self.warm_start
         return section
 
-    def start(self, client: Client) -> Handle:
+    def start(
+        self,
+        client: Client,
+        *,
+        run_dir: str | Path | None = None,
+        resume: str | Path | checkpoints.Interrupted | None = None,
+    ) -> Handle:
         """Hand the job to the cluster's scheduler and return at once.
 
         Parameters
         ----------
         client : distributed.Client
             Of any Dask cluster whose workers have elasticml.
+        run_dir : path, optional
+            The directory that the run will have; nothing is written there yet.
+        resume : path, optional
+            Where checkpoints of the same job are; it goes on from the last one.
 
         Raises
         ------
@@ -282,7 +305,11 @@ class Job:
         if self.test is not None:
             with blaming("data.test"):
                 self.test.blocks()
-        record = self.record(new_job_id(self.name), members, limits)
+        record = self.record(new_job_id(self.name), members, limits, run_dir)
+        if isinstance(resume, checkpoints.Interrupted):
+            record |= {"resume": resume.place, "reached": dict(resume.reached)}
+        elif resume is not None:
+            record["resume"] = str(resume)
         extras: dict[str, Any] = {}
         if getattr(self.data, "is_in_memory", False):
             size = resolve_chunk_bytes(self.data, self.chunk_bytes, members)
@@ -305,6 +332,7 @@ class Job:
         run_dir: str | Path | None = None,
         watchers: Sequence[Watcher] = (),
         cluster: Mapping[str, Any] | None = None,
+        resume: bool = False,
     ) -> Result:
         """Run the job to its end. Ctrl-C ends it; its directory then holds what it had reached.
 
@@ -319,18 +347,28 @@ class Job:
             Told the story as it grows.
         cluster : mapping, optional
             The ``cluster`` section for ``job.yaml``.
+        resume : bool
+            The directory holds a run of this job that was interrupted: go on with it.
 
         Raises
         ------
         ConfigError, DataError
-            When the cluster or the data do not fit the job.
+            When the cluster, the data or the interrupted run do not fit the job.
         JobFailedError
             When the job failed at run time.
         """
-        if run_dir is not None:
+        former = None
+        if resume:
+            former = checkpoints.interrupted_run(run_dir or ".", self.checkpoint)
+        elif run_dir is not None:
             check_free(Path(run_dir))  # before a job runs whose story cannot be written
-        return self.start(client).result(
-            progress=progress, run_dir=run_dir, watchers=watchers, cluster=cluster, cancels=True
+        return self.start(client, run_dir=run_dir, resume=former).result(
+            progress=progress,
+            run_dir=run_dir,
+            watchers=watchers,
+            cluster=cluster,
+            cancels=True,
+            continues=resume,
         )
 
 
@@ -355,18 +393,3 @@ def new_job_id(name: str) -> str:
     """Make an id that no other job has, beginning with the job's name."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower() or "job"
     return f"{stem[:40]}-{secrets.token_hex(4)}"
-
-
-def _chunk_bytes(size: int | str | None) -> int | None:
-    if size is None or size == "auto":
-        return None
-    try:
-        nbytes = parse_size(size)
-    except (ValueError, TypeError):
-        nbytes = 0
-    if isinstance(size, bool) or nbytes < 1 or not math.isfinite(nbytes):
-        raise ConfigError(
-            f"data.chunk_size: got {size!r}, wanted 'auto' or a size such as '1 MiB'",
-            path="data.chunk_size",
-        )
-    return nbytes

@@ -12,7 +12,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def job_options(run_dir: str, verbose: str) -> Callable[[F], F]:
+def job_options(run_dir: str, verbose: str, required: bool = True) -> Callable[[F], F]:
     """Give a command the argument JOB and the options ``--set --out --json --verbose``.
 
     Parameters
@@ -21,9 +21,11 @@ def job_options(run_dir: str, verbose: str) -> Callable[[F], F]:
         The run's directory where none is given, for the help.
     verbose : str
         What ``--verbose`` shows.
+    required : bool
+        Whether there must be a JOB.
     """
     options = (
-        click.argument("job", type=click.Path(path_type=Path)),
+        click.argument("job", type=click.Path(path_type=Path), required=required),
         click.option(
             "--set",
             "settings",

@@ -16,16 +16,18 @@ Examples:
     elasticml run job.yaml
     elasticml run job.yaml --set stop.rounds=50 --set algorithm.l2=1e-3 --out runs/try
     elasticml run job.yaml --json | tail -1
+    elasticml run --resume runs/job-20260801-101500
 
 The directory holds job.yaml, story.jsonl, history.csv, model.npz, summary.json and report.html.
-Story and history grow while the job runs. Ctrl-C ends the job; the directory stays usable.
+Story and history grow while the job runs. Ctrl-C ends the job; the directory stays usable, and the
+run goes on with --resume, as it does after a crash: every 5 seconds a checkpoint is written there.
 
 With cluster: {kind: yarn} the job runs on a Hadoop cluster, and Ctrl-C ends it there, too;
 elasticml submit -h tells of the settings.
 
 Sections of a job file: data, algorithm, cluster, absent, policies, stop, faults, evaluate,
-members, collective, partitions, holders, placement, warm_start, seed, threads; docs/job-files.md
-tells of each. Members that shall be killed on purpose:
+members, collective, partitions, holders, placement, warm_start, seed, threads, checkpoint;
+docs/job-files.md tells of each. Members that shall be killed on purpose:
 
 \b
     algorithm: {name: batch_gradient, loss: logistic, l2: 1.0e-4}
@@ -46,18 +48,35 @@ A support vector machine to a certified gap; the knee policy gives workers back 
 
 
 @click.command(help=_HELP, short_help="Run a job file.")
-@job_options("runs/NAME-TIME", "Show Dask's log, and tracebacks of errors.")
+@job_options("runs/NAME-TIME", "Show Dask's log, and tracebacks of errors.", required=False)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="RUN_DIR",
+    help="Go on with the interrupted run in this directory, instead of a JOB.",
+)
 def run(
-    job: Path, settings: tuple[str, ...], out: Path | None, as_json: bool, verbose: bool
+    job: Path | None,
+    settings: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    verbose: bool,
+    resume: Path | None,
 ) -> None:
-    """Run a job file."""
+    """Run a job file, or go on with one that was interrupted."""
     from elasticml.cli.cluster import client_of
     from elasticml.job import Job
+    from elasticml.jobs.checkpoints import described, interrupted_run
     from elasticml.jobs.job_file import read_job_file
     from elasticml.jobs.run_directory import check_free, default_run_path
     from elasticml.jobs.settings import LocalWorkers, YarnContainers
     from elasticml.terms import parse_size
 
+    if (job is None) == (resume is None) or (resume is not None and out is not None):
+        raise click.UsageError("give a JOB, or --resume RUN_DIR, which goes on in that directory")
+    if resume is not None:
+        job = described(resume)
+    assert job is not None
     file = read_job_file(job, settings)
     if isinstance(file.cluster, YarnContainers):
         from elasticml.cli.submit import run_on_yarn
@@ -65,8 +84,11 @@ def run(
         run_on_yarn(file, out, as_json=as_json, cancels=True)
         return
     made = Job.from_file(file)
-    path = out or default_run_path(file.name, datetime.now())
-    check_free(path)
+    path = resume or out or default_run_path(file.name, datetime.now())
+    if resume is None:
+        check_free(path)
+    else:
+        interrupted_run(resume, made.checkpoint)  # before anything is started
     if isinstance(file.cluster, LocalWorkers):
         # Nothing is started for a job that cannot run.
         made.check_data()
@@ -77,6 +99,7 @@ def run(
             client,
             progress=True,
             run_dir=path,
+            resume=resume is not None,
             cluster=file.cluster.model_dump(mode="json"),
         )
     tell(result.summary, as_json)

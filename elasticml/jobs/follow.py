@@ -61,6 +61,7 @@ def follow(
     cluster: Mapping[str, Any] | None = None,
     evaluates: bool = True,
     cancels: bool = False,
+    continues: bool = False,
 ) -> Result:
     """Follow a job to its end and return what it has come to.
 
@@ -76,6 +77,8 @@ def follow(
         Whether the data are read again, for the objective over all of them and the metrics.
     cancels : bool
         Whether Ctrl-C here ends the job. The directory holds what it has reached either way.
+    continues : bool
+        The directory holds the run that goes on.
 
     Raises
     ------
@@ -88,7 +91,7 @@ def follow(
     job = job_of(handle.spec) | ({} if cluster is None else {"cluster": dict(cluster)})
     if run_dir is None:
         return _follow(handle, job, None, watchers, evaluates, cancels)
-    with RunDirectory(Path(run_dir)).open(job) as directory:
+    with RunDirectory(Path(run_dir)).open(job, continues=continues) as directory:
         return _follow(handle, job, directory, [directory, *watchers], evaluates, cancels)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import JobFailedError
+from elasticml.jobs.checkpoints import forget_checkpoints
 from elasticml.jobs.follow import Watcher, follow
 from elasticml.jobs.progress import Progress
 from elasticml.jobs.result import Result
@@ -96,6 +97,7 @@ class Handle:
         watchers: Sequence[Watcher] = (),
         cluster: Mapping[str, Any] | None = None,
         cancels: bool = False,
+        continues: bool = False,
     ) -> Result:
         """Wait for the job's end, evaluate its models, and return what it has come to.
 
@@ -111,6 +113,8 @@ class Handle:
             The ``cluster`` section for ``job.yaml``.
         cancels : bool
             Whether Ctrl-C ends the job, too, and not only the waiting.
+        continues : bool
+            The directory holds the run that goes on.
 
         Raises
         ------
@@ -122,11 +126,16 @@ class Handle:
             "cluster": cluster,
             "evaluates": self.spec.get("evaluate") is not False,
             "cancels": cancels,
+            "continues": continues,
         }
         if not progress:
-            return follow(self, watchers=watchers, **arguments)
-        with Progress() as shown:
-            return follow(self, watchers=[*watchers, shown], **arguments)
+            result = follow(self, watchers=watchers, **arguments)
+        else:
+            with Progress() as shown:
+                result = follow(self, watchers=[*watchers, shown], **arguments)
+        if any(r["event"] == "JobEnded" and r.get("state") == "done" for r in result.story[-5:]):
+            forget_checkpoints(self.spec)
+        return result
 
     def outcome(self) -> Outcome:
         """Fetch what the job has reached so far: arrays, snapshots, history, summary."""

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import yaml
 
+from elasticml.data.places import is_url
 from elasticml.data.source import FORMATS, Source, source_from_spec
 from elasticml.errors import ConfigError
 from elasticml.jobs.algorithms import (
@@ -20,6 +21,7 @@ from elasticml.jobs.algorithms import (
     ImportedAlgorithm,
     Scale,
 )
+from elasticml.jobs.checkpoints import Setting, checkpoint_setting
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.layout import Holders, Placement, check_together, policy_entries
 from elasticml.jobs.record import SECTIONS
@@ -27,6 +29,7 @@ from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
 from elasticml.jobs.settings import (
     CLUSTERS,
     Address,
+    Checkpoint,
     Cluster,
     Collective,
     Evaluate,
@@ -68,6 +71,7 @@ class JobFile:
     warm_start: Path | None
     members: Members
     evaluate: Evaluate | bool | None
+    checkpoint: Setting
     threads: int | None
     #: The virtual world of ``elasticml simulate``; nothing else uses it.
     simulate: Mapping[str, Any] | None
@@ -220,6 +224,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         warm_start=_file(raw.get("warm_start"), folder, "warm_start"),
         members=members,
         evaluate=_evaluate(raw.get("evaluate")),
+        checkpoint=_checkpoint(raw.get("checkpoint"), folder, cluster),
         threads=raw.get("threads"),
         simulate=_world(raw.get("simulate")),
     )
@@ -362,6 +367,24 @@ def _world(section: object) -> Mapping[str, Any] | None:
 
 def _is_one_of(word: object, known: Collection[str]) -> bool:
     return isinstance(word, str) and word in known
+
+
+def _checkpoint(section: object, folder: Path, cluster: Cluster) -> Setting:
+    """Read the section; where it is missing, runs keep checkpoints in their directories.
+
+    A scheduler that runs elsewhere cannot be expected to see these.
+    """
+    if section is None:
+        return False if isinstance(cluster, Address) else Checkpoint()
+    if isinstance(section, bool):
+        return checkpoint_setting(section)
+    found = read_settings(
+        Checkpoint, {"path": section} if isinstance(section, str) else section, "checkpoint"
+    )
+    if found.path is None:
+        return found
+    path = _expanded(found.path, "checkpoint.path")
+    return found.model_copy(update={"path": path if is_url(path) else str(folder / path)})
 
 
 def _evaluate(section: object) -> Evaluate | bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -14,6 +15,7 @@ from elasticml.jobs.algorithms import (
 )
 from elasticml.jobs.schema import unknown_choice
 from elasticml.jobs.settings import Stop
+from elasticml.terms import parse_size
 
 Holders = Literal["auto", 1, 2]
 Placement = Literal["auto", "contiguous", "random"]
@@ -137,3 +139,25 @@ def holders_of(
         return 1
     fits = 0 in limits_bytes or 2 * total_bytes <= sum(limits_bytes)
     return 2 if fits else 1
+
+
+def chunk_bytes_of(size: int | str | None) -> int | None:
+    """Read ``data.chunk_size``; None where it follows from the data and the members.
+
+    Raises
+    ------
+    ConfigError
+        When it is no size.
+    """
+    if size is None or size == "auto":
+        return None
+    try:
+        nbytes = parse_size(size)
+    except (ValueError, TypeError):
+        nbytes = 0
+    if isinstance(size, bool) or nbytes < 1 or not math.isfinite(nbytes):
+        raise ConfigError(
+            f"data.chunk_size: got {size!r}, wanted 'auto' or a size such as '1 MiB'",
+            path="data.chunk_size",
+        )
+    return nbytes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from elasticml.jobs.checkpoints import job_file_entry
+
 #: Of the record's form; the scheduler refuses others.
 RECORD_VERSION = 1
 #: The sections of a job file, in the order in which a run writes them.
@@ -25,11 +27,12 @@ SECTIONS = (
     "warm_start",
     "members",
     "evaluate",
+    "checkpoint",
     "threads",
     "simulate",
 )
 #: Those that the record of a job spells in another way, or does not have.
-_OTHERWISE = ("name", "data", "algorithm", "cluster", "faults")
+_OTHERWISE = ("name", "data", "algorithm", "cluster", "faults", "checkpoint")
 
 
 def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,6 +60,8 @@ def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
         value = _given(value) if isinstance(value, Mapping) else value
         if value is not None and value != [] and value != {}:
             job[key] = value
+    if "checkpoint" in record:
+        job["checkpoint"] = job_file_entry(record["checkpoint"])
     if record.get("faults"):
         job["faults"] = [dict(fault) for fault in record["faults"]]
     return job

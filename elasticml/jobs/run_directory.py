@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import fcntl
 import io
 import json
 import math
@@ -53,6 +54,8 @@ LAST_COLUMNS = (
     "test_rmse",
     "test_r2",
 )
+#: What is written at a run's end, of which nothing may be left when it goes on.
+FINAL_FILES = ("summary.json", "model.npz", "report.html")
 #: Fields of a story record that are no column of the history.
 _STORY_FIELDS = frozenset({"t", "event", "cause", "idle"})
 
@@ -119,7 +122,7 @@ class RunDirectory:
     Parameters
     ----------
     path : Path
-        Made by :meth:`open`; must not hold a run already.
+        Made by :meth:`open`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,32 +134,56 @@ class RunDirectory:
         self._rows: list[Row] = []
         #: Directories that were made for the run, the innermost first.
         self._made: list[Path] = []
+        self._continues = False
 
-    def open(self, job: Mapping[str, Any]) -> RunDirectory:
+    def open(self, job: Mapping[str, Any], *, continues: bool = False) -> RunDirectory:
         """Make the directory and write ``job.yaml``.
 
         Parameters
         ----------
         job : mapping
             The job as a job file would say it.
+        continues : bool
+            The directory holds the run that goes on; its story is told again from the beginning.
 
         Raises
         ------
         ConfigError
-            When the directory holds a run, or cannot be written.
+            When the directory holds another run, is being written by another process, or cannot be
+            written.
         """
-        check_free(self.path)
+        self._continues = continues
+        if not continues:
+            check_free(self.path)
         self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(dict(job), sort_keys=False, default_flow_style=None, width=100)
+            self._story = self._own_story()
             write_whole(str(self.path / "job.yaml"), text.encode())
-            self._story = (self.path / "story.jsonl").open("w", encoding="utf-8")
+            for name in FINAL_FILES if continues else ():
+                (self.path / name).unlink(missing_ok=True)
             self._history = (self.path / "history.csv").open("w", encoding="utf-8", newline="")
         except (OSError, ConfigError) as error:
             raise _cannot_write(self.path, reason_of(error.__cause__ or error)) from None
         self._set_columns(list(FIRST_COLUMNS))
         return self
+
+    def _own_story(self) -> IO[str]:
+        """Open the story to write it anew; it is this process's alone until it is closed."""
+        story = (self.path / "story.jsonl").open("a", encoding="utf-8")
+        try:
+            fcntl.flock(story, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            story.close()
+            raise ConfigError(
+                f"{self.path}: another process is writing this run; end that one first",
+                path=str(self.path),
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        story.truncate(0)
+        return story
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Append records to the story, and rows to the history; both are on disk on return.
@@ -230,8 +257,13 @@ class RunDirectory:
             write_whole(str(self.path / name), content)
 
     def discard(self) -> None:
-        """Remove the run, and the directories that were made for it: it has never begun."""
+        """Remove the run, and the directories that were made for it: it has never begun.
+
+        A run that goes on has begun before, and stays.
+        """
         self.close()
+        if self._continues:
+            return
         for name in ("job.yaml", "story.jsonl", "history.csv"):
             (self.path / name).unlink(missing_ok=True)
         for made in self._made:

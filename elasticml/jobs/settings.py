@@ -95,6 +95,15 @@ class Evaluate(Settings):
     rounds: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
+class Checkpoint(Settings):
+    """Where a job is written down while it runs, and how often, so that another may go on."""
+
+    #: A directory, or a URL such as hdfs:///user/me/run; by default in the run's directory.
+    path: str | None = None
+    #: Seconds from one to the next; 0: after every round.
+    every: float = Field(default=5.0, ge=0)
+
+
 class LocalWorkers(Settings):
     """Worker processes on this machine, started for the job and ended with it."""
 

@@ -81,6 +81,17 @@ class JobStatus:
                     seconds_max=stop.get("seconds"),
                     gap_target=stop.get("gap"),
                 )
+            case "JobResumed":
+                stop = (record.get("spec") or {}).get("stop") or {}
+                return replace(
+                    now,
+                    state="loading",
+                    members=0,
+                    round=int(record.get("round") or 0),
+                    rounds_max=stop.get("rounds"),
+                    seconds_max=stop.get("seconds"),
+                    gap_target=stop.get("gap"),
+                )
             case "DataLoaded" | "DataDealt":
                 return replace(
                     now,

@@ -17,8 +17,8 @@ from typing import Any, Final
 from elasticml.algorithms.base import Arrays
 from elasticml.control.driver import Driver
 from elasticml.control.resuming import progress_entry
-from elasticml.data.places import join, remove
-from elasticml.errors import ElasticmlError
+from elasticml.data.places import exists, join, make_directory, remove
+from elasticml.errors import ConfigError, ElasticmlError
 from elasticml.runtime.checkpoints import (
     KEPT,
     Part,
@@ -236,6 +236,11 @@ class Checkpointer:
         """
         if not self._is_tidy:
             self._tidy()
+        elif not exists(self.place):  # it would be made anew
+            raise ConfigError(
+                f"{self.place} has been removed; checkpoints go on where it is put back",
+                path=self.place,
+            )
         number = self._number + 1
         models, nbytes = dict(self._models), 0
         for at, arrays in task.models.items():
@@ -273,6 +278,7 @@ class Checkpointer:
         self._number = max(self._number, last_number(self.place))
         used = [name for files in self._kept for name in files]
         self._doomed = set(leftovers(self.place, self._attempt, used))
+        make_directory(self.place)
         self._is_tidy = True
 
     def _keep(self, files: tuple[str, ...]) -> None:

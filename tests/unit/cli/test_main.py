@@ -58,7 +58,7 @@ def test_the_version_is_told(command):
     ("arguments", "text"),
     [
         (["rnu"], "No such command"),
-        (["run"], "Missing argument"),
+        (["run"], "give a JOB"),
         (["run", "x.yaml", "--jsn"], "No such option"),
         (["run", "/nowhere/x.yaml"], "job file '/nowhere/x.yaml': does not exist"),
         (["report", "/nowhere/run"], "run directory '/nowhere/run' does not exist"),
