@@ -279,7 +279,11 @@ class RequestMembers(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseContainers(Command):
-    """Give the containers of retired members back; their lives in the job are over already."""
+    """Give the containers of retired members back; their lives in the job are over already.
+
+    For one that is given in place of a container that is asked for, the cluster asks anew by
+    itself, as it does for those that are taken.
+    """
 
     members: tuple[MemberId, ...]
     addresses: tuple[str, ...]

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from elasticml.control import events as ev
-from elasticml.control.commands import (
-    Command,
-    Dismiss,
-    ReleaseContainers,
-    RequestMembers,
-    Welcome,
-)
+from elasticml.control.commands import Command, Dismiss, ReleaseContainers, Welcome
 from elasticml.control.copying import Copying
 from elasticml.control.dealing import Dealing
 from elasticml.control.exchanging import Exchanging
@@ -135,10 +129,6 @@ class Turnover:
                     cause=self.state.cause, members=(member,), addresses=(record.address,)
                 )
             )
-        if record.is_retiring and record.is_given:
-            # Nobody wanted fewer members: another container shall come for it when there is one.
-            self.state.requested += 1
-            commands.append(RequestMembers(cause=self.state.cause, count=1))
         return commands
 
     def lost(self, member: MemberId, reason: str, now_s: float) -> list[Command]:

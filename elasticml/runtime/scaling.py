@@ -35,6 +35,9 @@ class Scaler(Protocol):
     async def release(self, addresses: Sequence[str]) -> None:
         """End the workers at these addresses; the job that asks is done with them.
 
+        For those that it gives in place of containers that the resource manager asks for, the
+        cluster asks for others by itself.
+
         Those that are gone already, or were never this cluster's, are passed over.
         """
         ...

@@ -42,7 +42,8 @@ class Manager:
     def __init__(self, world: World) -> None:
         self.world = world
         self._demands: list[Demand] = []
-        #: Containers that others have, and how many of them this job wants to have back.
+        #: Containers that others have, and how many of them this job wants to have back: the
+        #: application asks by itself for those that were taken, or given in their place.
         self._elsewhere = 0
         self._wanted = 0
 
@@ -91,7 +92,7 @@ class Manager:
         options = self.world.options
         self.world.clock.after(options.detect_s + options.latency_s, self.world.driver.feed, ended)
         self._gone(entry)
-        self._wanted += 1  # the application asks for a pre-empted container by itself
+        self._wanted += 1
 
     def _gone(self, entry: Asked) -> None:
         self._elsewhere += 1
@@ -121,6 +122,7 @@ class Manager:
                 return
             demand.lacking -= 1
             self._gone(demand.entry)
+            self._wanted += 1
 
     def wanted(self, count: int) -> int:
         """Keep a request for containers in mind; return how many of them others do not have."""

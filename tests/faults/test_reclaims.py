@@ -1,0 +1,137 @@
+"""Containers that are asked for in every phase: who leaves, what is lost, who lives on.
+
+The toy trainer checks in each round that present and absent examples make up the whole, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from elasticml.runtime.reclaims import Ended, NodeTold, Reclaim, Restored, Word, event_of
+from tests.faults.stops import Stop
+from tests.faults.story import absent_groups, finish, groups_of, losses, others_computed_once, pid
+
+pytestmark = pytest.mark.asyncio
+
+PHASES = ["load", "broadcast", "compute", "reduce", "correct", "move", "apply"]
+
+in_every_phase = pytest.mark.parametrize("phase", PHASES)
+in_star_and_tree = pytest.mark.parametrize("topology", ["star", "tree"])
+
+
+def post(stop: Stop, word: Word) -> None:
+    stop.world.shell.feed(event_of(word, may_choose=True))
+
+
+def mark(stop: Stop, negotiable: bool = True, grace_s: float = 60.0) -> None:
+    post(stop, Reclaim(address=stop.victim, grace_s=grace_s, negotiable=negotiable))
+
+
+def gone(stop: Stop, before: dict[str, str]) -> dict[str, str]:
+    """Who was lost since, and why."""
+    return {a: why for a, why in losses(stop.world).items() if a not in before}
+
+
+def given(stop: Stop) -> Sequence[str | None]:
+    return [record["given"] for record in stop.world.events("Reclaimed")]
+
+
+@in_star_and_tree
+@in_every_phase
+async def test_container_that_must_go_is_emptied_and_nothing_is_lost(phase, topology, jobs):
+    stop = await jobs(topology).stopped_in(phase)
+    before = losses(stop.world)
+    mark(stop, negotiable=False)
+    stop.release()
+    await finish(stop.world)
+    assert gone(stop, before) == {stop.victim: "preempted"}
+    assert absent_groups(stop.world) == groups_of(phase, victim_is_lost=False)
+    assert others_computed_once(stop.world)
+
+
+@in_star_and_tree
+@in_every_phase
+async def test_one_member_goes_for_a_mark_and_nothing_is_lost(phase, topology, jobs):
+    stop = await jobs(topology).stopped_in(phase)
+    before = losses(stop.world)
+    mark(stop)
+    stop.release()
+    await finish(stop.world)
+    who = gone(stop, before)
+    assert len(who) == 1
+    ((address, reason),) = who.items()
+    assert reason == ("preempted" if address == stop.victim else "released")
+    assert absent_groups(stop.world) == groups_of(phase, victim_is_lost=False)
+    assert others_computed_once(stop.world)
+
+
+@in_every_phase
+async def test_spare_member_goes_and_the_marked_one_works_on(phase, jobs):
+    stop = await jobs("star").stopped_in(phase)
+    before, world = losses(stop.world), stop.world
+    newcomer = await world.add()
+    await world.settle()
+    mark(stop)
+    stop.release()
+    await finish(world)
+    if phase == "load":
+        # Nobody has chunks yet: any of them costs nothing.
+        assert len(gone(stop, before)) == 1
+        return
+    (who,) = gone(stop, before)
+    assert who != stop.victim
+    lost = next(r for r in world.events("MemberLost") if r["reason"] == "released")
+    assert lost["chunks"] == 0
+    assert absent_groups(world) == groups_of(phase, victim_is_lost=False)
+    if phase not in ("move", "correct"):
+        assert lost["pid"] == pid(newcomer)
+
+
+@in_every_phase
+async def test_mark_that_is_withdrawn_at_once_changes_nothing(phase, jobs):
+    stop = await jobs("tree").stopped_in(phase)
+    before = losses(stop.world)
+    mark(stop)
+    post(stop, Restored(address=stop.victim))
+    stop.release()
+    await finish(stop.world)
+    # A member without chunks has gone at once, and does not come back by itself.
+    is_spare_there = phase in ("load", "move")
+    assert len(gone(stop, before)) == is_spare_there
+    assert stop.victim not in gone(stop, before) or phase == "load"
+    assert absent_groups(stop.world) == groups_of(phase, victim_is_lost=False)
+    assert others_computed_once(stop.world)
+
+
+@in_every_phase
+async def test_marked_member_that_is_killed_is_lost_by_pre_emption_whenever_its_end_is_told(
+    phase, jobs
+):
+    stop = await jobs("tree").stopped_in(phase)
+    before = losses(stop.world)
+    mark(stop, negotiable=False, grace_s=2.0)
+    stop.world.kill(stop.victim)
+    ended = Ended(address=stop.victim, container="container_7", reason="preempted", status=-102)
+    post(stop, ended)
+    stop.release()
+    await finish(stop.world)
+    assert gone(stop, before) == {stop.victim: "preempted"}
+    assert [r["container"] for r in stop.world.events("ContainerEnded")] == ["container_7"]
+    assert others_computed_once(stop.world)
+
+
+@in_every_phase
+async def test_members_of_a_node_that_is_taken_out_leave_nothing_behind(phase, jobs):
+    stop = await jobs("tree").stopped_in(phase)
+    before = losses(stop.world)
+    post(
+        stop,
+        NodeTold(node="n", state="decommissioning", grace_s=60.0, addresses=(stop.victim,)),
+    )
+    stop.release()
+    await finish(stop.world)
+    assert gone(stop, before) == {stop.victim: "node"}
+    assert absent_groups(stop.world) == groups_of(phase, victim_is_lost=False)
+    assert others_computed_once(stop.world)
