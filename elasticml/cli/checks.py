@@ -110,7 +110,7 @@ def check_program(
         Returns what a command prints; raises OSError where it cannot be run.
     """
     try:
-        answer = (ask or _ask)(command)
+        answer = (ask or ask_program)(command)
     except (OSError, subprocess.SubprocessError) as error:
         state: State = "missing" if isinstance(error, FileNotFoundError) else "broken"
         found = f"no {command[0]} on the PATH" if state == "missing" else f"{command[0]}: {error}"
@@ -227,6 +227,13 @@ def all_checks(environment: Mapping[str, str], cache: Path) -> list[Check]:
     ]
 
 
-def _ask(command: list[str]) -> str:
+def ask_program(command: list[str]) -> str:
+    """Return what a program prints.
+
+    Raises
+    ------
+    OSError, subprocess.SubprocessError
+        When it cannot be run, fails, or takes too long.
+    """
     done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=True)
     return done.stdout + done.stderr

@@ -8,12 +8,20 @@ from dataclasses import asdict
 
 import click
 
+from elasticml.cli.checks import Check
+from elasticml.terms import parse_size
+
 _HELP = """Say what of this machine elasticml can use, with the remedy for what it cannot.
 
 \b
 Examples:
     elasticml doctor
     elasticml doctor --json | jq '.checks[] | select(.state != "ok")'
+    elasticml doctor --yarn --queue ml
+
+With --yarn it asks the cluster that HADOOP_CONF_DIR or YARN_CONF_DIR names, too: its resource
+manager, nodes and queue, how it takes containers back, and whether HDFS can be written. Nothing is
+started; one small file is written and removed.
 
 Exit code 2 when something is unusable without which nothing works.
 """
@@ -22,14 +30,28 @@ _SIGNS = {"ok": "ok", "missing": "--", "broken": "!!"}
 
 @click.command(help=_HELP, short_help="See what of this machine is usable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one line of JSON.")
+@click.option("--yarn", "on_yarn", is_flag=True, help="Look at the YARN cluster, too.")
+@click.option("--queue", help="Queue of the YARN cluster.  [default: dask-yarn's yarn.queue]")
+@click.option(
+    "--memory", default="2 GiB", show_default=True, help="Memory of a container of that queue."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
 @click.pass_context
-def doctor(context: click.Context, as_json: bool, verbose: bool) -> None:
-    """Check this machine."""
+def doctor(
+    context: click.Context,
+    as_json: bool,
+    on_yarn: bool,
+    queue: str | None,
+    memory: str,
+    verbose: bool,
+) -> None:
+    """Check this machine, and the cluster."""
     from elasticml.cli.checks import all_checks
     from elasticml.data.cache import cache_directory
 
     checks = all_checks(os.environ, cache_directory())
+    if on_yarn:
+        checks = [check for check in checks if check.name != "YARN"] + _of_cluster(queue, memory)
     is_usable = all(check.state == "ok" for check in checks if check.required)
     if as_json:
         click.echo(json.dumps({"usable": is_usable, "checks": [asdict(c) for c in checks]}))
@@ -40,3 +62,16 @@ def doctor(context: click.Context, as_json: bool, verbose: bool) -> None:
                 click.echo(f"    {'':<11} for {check.serves}: {check.remedy}")
     if not is_usable:
         context.exit(2)
+
+
+def _of_cluster(queue: str | None, memory: str) -> list[Check]:
+    import dask.config
+
+    from elasticml.cli.checks_yarn import yarn_checks
+
+    named = queue or str(dask.config.get("yarn.queue", "default"))
+    try:
+        memory_mib = max(1, parse_size(memory) // 2**20)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--memory") from None
+    return yarn_checks(os.environ, named, memory_mib)

@@ -157,7 +157,8 @@ class ResourceManager:
             except OSError as error:
                 failures.append(reason_of(error))
                 continue
-            if answer.status in _REDIRECTS or b"This is standby RM" in answer.body:
+            # Of itself it also tells while it is on standby.
+            if answer.status in _REDIRECTS or b'"haState":"STANDBY"' in answer.body:
                 failures.append(f"{url} is on standby")
                 continue
             self.url = url

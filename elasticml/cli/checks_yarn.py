@@ -1,0 +1,385 @@
+"""What of a YARN cluster elasticml can use, how it takes things back, and what to do about it."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from elasticml.cli.checks import Check, State, ask_program, check_package, check_program
+from elasticml.clusters.notices import agent_jar
+from elasticml.clusters.on_yarn.compat import import_dask_yarn, import_skein
+from elasticml.clusters.on_yarn.grants import Container, grantable_now
+from elasticml.clusters.on_yarn.hadoop_conf import (
+    GraceSettings,
+    counts_vcores,
+    grace_settings,
+    is_secure,
+    require_conf,
+)
+from elasticml.clusters.on_yarn.packing import packing_list
+from elasticml.clusters.on_yarn.resource_manager import ResourceManager
+from elasticml.clusters.on_yarn.rm_answers import Node, Queue
+from elasticml.data.hdfs import absolute_hdfs, libhdfs_missing, route
+from elasticml.data.places import join, read_bytes, reason_of, remove, system_of, write_whole
+from elasticml.errors import ConfigError, ElasticmlError, SubmissionError
+from elasticml.terms import format_size
+
+#: Seconds that moving chunks away takes, roughly; less than that is for the state alone.
+_CHUNKS_S = 2.0
+#: A silent node that is lost later than that holds up what waits for its containers' ends.
+_EXPIRY_S_MAX = 60.0
+_REINSTALL = "pip install 'elasticml[yarn]'"
+
+
+def yarn_checks(
+    environment: Mapping[str, str], queue: str = "default", memory_mib: int = 2048
+) -> list[Check]:
+    """Look at all that a job on YARN needs, here and in the cluster.
+
+    Parameters
+    ----------
+    queue : str
+        Where jobs are to be submitted to.
+    memory_mib : int
+        Of one container, to say how many of them there is room for.
+    """
+    here = [
+        check_package(
+            "dask-yarn", "dask_yarn", "jobs on YARN", _REINSTALL, load=lambda _: import_dask_yarn()
+        ),
+        check_package("skein", "skein", "jobs on YARN", _REINSTALL, load=lambda _: import_skein()),
+        check_class_path(),
+        check_agent(agent_jar()),
+        check_packing(),
+    ]
+    try:
+        conf = require_conf(environment)
+    except ConfigError as error:
+        return [*here, _failed("Settings", "all of the cluster", error)]
+    found = Check(name="Settings", state="ok", found=conf.where(), serves="all of the cluster")
+    kerberos = [check_kerberos()] if is_secure(conf) else []
+    cluster = cluster_checks(ResourceManager.from_conf(conf), queue, (memory_mib, 1, ""))
+    return [*here, found, *kerberos, *cluster, check_hdfs(environment)]
+
+
+def check_class_path(ask: Callable[[list[str]], str] = ask_program) -> Check:
+    """Ask for the class path of Hadoop's archives, as skein does."""
+    state: State = "ok"
+    try:
+        folders = ask(["yarn", "classpath", "--glob"]).strip().split(":")
+        found = f"{sum(name.endswith('.jar') for name in folders)} archives on its class path"
+        state = "ok" if any(name.endswith(".jar") for name in folders) else "broken"
+    except FileNotFoundError:
+        state, found = "missing", "no yarn on the PATH"
+    except (OSError, subprocess.SubprocessError) as error:
+        state, found = "broken", f"yarn: {error}"
+    is_usable = state == "ok"
+    return Check(
+        name="yarn",
+        state=state,
+        found=found,
+        serves="starting applications: skein asks it for Hadoop's archives",
+        required=True,
+        remedy="" if is_usable else "put the folder of Hadoop's programs on the PATH",
+    )
+
+
+def check_agent(jar: Path | None) -> Check:
+    """See whether the agent is there that passes on the resource manager's notices."""
+    return Check(
+        name="Agent",
+        state="ok" if jar else "missing",
+        found=str(jar) if jar else "not built: of pre-emption only SIGTERM tells, at the last",
+        serves="notice in advance of pre-emption",
+        remedy="" if jar else "make agent (needs Maven and a JDK), or install the wheel",
+    )
+
+
+def check_packing() -> Check:
+    """See whether the environment that runs here could be sent to the containers."""
+    serves = "elasticml submit --pack"
+    try:
+        listed = packing_list()
+    except ConfigError as error:
+        return _failed("Packing", serves, error, required=False)
+    return Check(
+        name="Packing",
+        state="ok",
+        found=f"{listed.kind} {listed.prefix}, {len(listed.files)} files",
+        serves=serves,
+    )
+
+
+def check_kerberos() -> Check:
+    """See whether there is a ticket, on a cluster that wants one."""
+    check = check_program(
+        "Kerberos", ["klist"], "a cluster that wants Kerberos", "install krb5-user, then kinit"
+    )
+    if check.state == "broken":
+        return Check(
+            name=check.name,
+            state="broken",
+            found="no usable ticket",
+            serves=check.serves,
+            required=True,
+            remedy="kinit, or name principal and keytab in the job's cluster section",
+        )
+    return check
+
+
+def cluster_checks(rm: ResourceManager, queue: str, container: Container) -> list[Check]:
+    """Ask the resource manager for all that it says; one finding where it does not answer."""
+    serves = "jobs on YARN"
+    try:
+        info = rm.info()
+        nodes = rm.nodes()
+        theirs = rm.conf()
+        kind = rm.scheduler()
+    except SubmissionError as error:
+        return [_failed("Manager", serves, error)]
+    running = [node for node in nodes if node.is_usable]
+    grace = grace_settings(theirs, rm.node_conf(running[0]) if running else theirs)
+    version = info.get("resourceManagerVersion", "of unknown version")
+    return [
+        Check(
+            name="Manager",
+            state="ok",
+            found=f"{version} at {rm.url}, {kind} scheduler",
+            serves=serves,
+            required=True,
+        ),
+        check_nodes(nodes),
+        check_queue(partial(rm.queue, queue), nodes, container, counts_vcores(theirs)),
+        *([check_preemption(grace)] if kind == "capacity" else []),
+        check_grace(grace),
+        check_expiry(grace),
+        check_memory(grace),
+        check_recovery(grace),
+    ]
+
+
+def check_nodes(nodes: Sequence[Node]) -> Check:
+    """Look at the nodes that run."""
+    running = [node for node in nodes if node.is_usable]
+    found = f"{len(running)} of {len(nodes)} running"
+    if running:
+        largest = max(node.total for node in running)
+        freest = max(node.free for node in running)
+        labels = sorted({label for node in running for label in node.labels})
+        found += (
+            f"; the largest has {_size(largest.memory_mib)} and {largest.vcores} vcores, the one "
+            f"with most free {_size(freest.memory_mib)}"
+            f"{'; labels ' + ', '.join(labels) if labels else ''}"
+        )
+    sick = next((node.health for node in nodes if not node.is_usable and node.health), "")
+    return Check(
+        name="Nodes",
+        state="ok" if running else "broken",
+        found=found,
+        serves="containers",
+        required=True,
+        remedy="" if running else f"start the node managers{f' ({sick})' if sick else ''}",
+    )
+
+
+def check_queue(
+    find: partial[Queue | None],
+    nodes: Sequence[Node],
+    container: Container,
+    by_vcores: bool | None,
+) -> Check:
+    """Look at the queue: whether it is there, what it may hold, what it has room for now."""
+    try:
+        queue = find()
+    except SubmissionError as error:
+        return _failed("Queue", "jobs on YARN", error, remedy="name another with --queue")
+    count = grantable_now(queue, nodes, container, bool(by_vcores))
+    room = f"room for {count} containers of {_size(container[0])} now"
+    if queue is None:
+        return Check(
+            name="Queue",
+            state="ok",
+            found=f"{find.args[0]} is made when it is used; {room}",
+            serves="jobs",
+        )
+    words = [queue.name]
+    if queue.guaranteed:
+        words.append(f"{_size(queue.guaranteed.memory_mib)} guaranteed")
+    if queue.maximum:
+        words.append(f"at most {_size(queue.maximum.memory_mib)}")
+    words.append(f"{_size(queue.used.memory_mib)} in use")
+    if queue.is_preemptable is not None:
+        words.append(f"{'' if queue.is_preemptable else 'not '}pre-emptable")
+    return Check(
+        name="Queue",
+        state="ok" if count else "missing",
+        found=", ".join([*words, room]),
+        serves="jobs, which wait until others leave",
+        remedy="" if count else "name another with --queue, or smaller containers",
+    )
+
+
+def check_preemption(grace: GraceSettings) -> Check:
+    """Say how the capacity scheduler takes containers back."""
+    name, serves = "Pre-emption", "containers that other queues hold beyond their share"
+    if not grace.is_preempting:
+        return Check(
+            name=name,
+            state="missing",
+            found="off: what a job holds it keeps, and what others hold it waits for",
+            serves=serves,
+            remedy="have yarn.resourcemanager.scheduler.monitor.enable set to true",
+        )
+    is_short = grace.max_wait_s < _CHUNKS_S
+    return Check(
+        name=name,
+        state="missing" if is_short else "ok",
+        found=(
+            f"a container ends {grace.max_wait_s:g} s after its notice at the earliest "
+            f"(max_wait_before_kill); every {grace.interval_s:g} s at most "
+            f"{grace.per_round:.0%} of the cluster (total_preemption_per_round), "
+            f"{grace.natural_termination:.0%} of what is owed (natural_termination_factor)"
+        ),
+        serves="moving chunks away before a container ends",
+        remedy="have max_wait_before_kill raised to 15000" if is_short else "",
+    )
+
+
+def check_grace(grace: GraceSettings) -> Check:
+    """Say what the seconds from SIGTERM to SIGKILL are enough for."""
+    is_short = grace.sigkill_delay_s < _CHUNKS_S
+    enough = "its state, not for its chunks" if is_short else "its state and chunks"
+    return Check(
+        name="Grace",
+        state="missing" if is_short else "ok",
+        found=(
+            f"SIGKILL {grace.sigkill_delay_s:g} s after SIGTERM "
+            f"(sleep-delay-before-sigkill), enough for {enough}"
+        ),
+        serves="members that end without notice",
+        remedy=(
+            "have yarn.nodemanager.sleep-delay-before-sigkill.ms raised to 5000" if is_short else ""
+        ),
+    )
+
+
+def check_expiry(grace: GraceSettings) -> Check:
+    """Say after what silence a node counts as lost, and its containers as ended."""
+    is_long = grace.node_expiry_s > _EXPIRY_S_MAX
+    return Check(
+        name="Lost nodes",
+        state="missing" if is_long else "ok",
+        found=f"lost after {grace.node_expiry_s:g} s of silence; new containers come after that",
+        serves="containers in place of those of a lost node",
+        remedy=(
+            "have yarn.nm.liveness-monitor.expiry-interval-ms lowered to 60000" if is_long else ""
+        ),
+    )
+
+
+def check_memory(grace: GraceSettings) -> Check:
+    """Say whether a container that uses more than it asked for is ended."""
+    if grace.is_memory_enforced:
+        found = "enforced: a container that uses more than it asked for is killed"
+    else:
+        found = "not enforced: nothing but the node's memory stops a container that uses more"
+    return Check(name="Memory", state="ok", found=found, serves="the size of containers")
+
+
+def check_recovery(grace: GraceSettings) -> Check:
+    """Say whether applications outlive a restart of the resource manager."""
+    state: State = "ok" if grace.is_recovering else "missing"
+    return Check(
+        name="Recovery",
+        state=state,
+        found=(
+            "applications go on while the resource manager restarts"
+            if grace.is_recovering
+            else "off: a restart of the resource manager ends all applications"
+        ),
+        serves="jobs that outlive the resource manager's restart",
+        remedy=""
+        if grace.is_recovering
+        else "have yarn.resourcemanager.recovery.enabled set to true",
+    )
+
+
+def check_hdfs(environment: Mapping[str, str]) -> Check:
+    """Write, read and remove a file in the user's directory of the default file system."""
+    serves = "packed environments, results and checkpoints of jobs"
+    try:
+        root = absolute_hdfs("hdfs:///", environment)
+        system, _ = system_of(root)
+    except (ValueError, OSError, ElasticmlError, ImportError) as error:
+        return Check(
+            name="HDFS",
+            state="missing",
+            found=" ".join(str(error).partition("; ")[0].split()),
+            serves=serves,
+            remedy="give jobs a shared folder as result: /shared/runs",
+        )
+    try:
+        home = join(root, _home(system).strip("/"))
+        place = join(home, f".elasticml-doctor-{secrets.token_hex(4)}")
+        write_whole(place, b"elasticml")
+        is_whole = read_bytes(place) == b"elasticml"
+        with suppress(ConfigError):
+            remove(place)
+    except (OSError, ConfigError) as error:
+        if isinstance(error, ConfigError):
+            return _failed("HDFS", serves, error)
+        return Check(
+            name="HDFS",
+            state="broken",
+            found=f"{root} {reason_of(error)}",
+            serves=serves,
+            required=True,
+            remedy="start the name node and the data nodes, or correct HADOOP_CONF_DIR",
+        )
+    free = getattr(system, "free_bytes", lambda: None)()
+    return Check(
+        name="HDFS",
+        state="ok" if is_whole else "broken",
+        found=(
+            f"{home} can be written{f', {format_size(free)} free' if free else ''}; "
+            f"{_through(environment)}"
+        ),
+        serves=serves,
+        required=True,
+        remedy="" if is_whole else "what was read is not what was written: run hdfs fsck /",
+    )
+
+
+def _home(system: object) -> str:
+    home = getattr(system, "home", None)
+    return str(home()) if home else "/tmp"
+
+
+def _through(environment: Mapping[str, str]) -> str:
+    if route(environment) == "libhdfs":
+        return "through libhdfs"
+    lacks = libhdfs_missing(environment)
+    return f"through WebHDFS ({lacks})" if lacks else "through WebHDFS"
+
+
+def _failed(
+    name: str, serves: str, error: ElasticmlError, *, required: bool = True, remedy: str = ""
+) -> Check:
+    """Make a finding of an error, whose message ends with what to do."""
+    found, _, rest = error.message.rpartition("; ")
+    return Check(
+        name=name,
+        state="broken",
+        found=error.message if remedy else found or rest,
+        serves=serves,
+        required=required,
+        remedy=remedy or rest,
+    )
+
+
+def _size(memory_mib: int) -> str:
+    return format_size(memory_mib * 2**20)
