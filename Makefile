@@ -24,10 +24,12 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
 
-.PHONY: help setup agent agent-where-possible demo test lint format types studies clean
+YARN_ARGS ?=
+
+.PHONY: help setup agent agent-where-possible yarn-up yarn-down demo test lint format types studies clean
 
 help: ## Show what can be made.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 setup: $(STAMP) agent-where-possible ## Create the virtual environment and install elasticml into it, once.
 
@@ -64,6 +66,12 @@ agent-where-possible: $(STAMP)
 	elif ! $(MAKE) --silent agent; then \
 		echo "make: no notices from YARN: Maven could not build the agent, see above; all else works" >&2; \
 	fi
+
+yarn-up: setup ## Start a real Hadoop on this machine: YARN with queues ml and prod, and HDFS.
+	$(BIN)/elasticml mini-yarn up $(YARN_ARGS)
+
+yarn-down: ## End it.
+	$(BIN)/elasticml mini-yarn down $(YARN_ARGS)
 
 demo: setup ## Train on 14 workers, kill 7, bring them back; picture and table in runs/demo.
 	$(BIN)/elasticml demo --out runs/demo $(DEMO_ARGS)

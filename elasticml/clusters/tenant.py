@@ -13,6 +13,9 @@ LOOK_S = 0.1
 
 _SERVICE = "hold"
 
+#: What containers do. exec, so that SIGTERM ends it: memory that is given back is free at once.
+_SLEEP = "exec sleep 1000000"
+
 
 class Tenant:
     """An application that holds containers and does nothing with them.
@@ -27,7 +30,8 @@ class Tenant:
     queue : str
         Where.
     memory : str
-        Of each container.
+        Of each container, its master's too: with containers of several sizes the scheduler counts
+        memory as free that is too scattered for one more, and takes nothing back for it.
     vcores : int
         Of each container.
     name : str
@@ -60,14 +64,12 @@ class Tenant:
         import skein
 
         resources = skein.Resources(memory=self._memory, vcores=self._vcores)
-        # exec, so that SIGTERM ends it at once: memory that is given back is free at once.
-        hold = skein.Service(
-            instances=0, max_restarts=-1, resources=resources, script="exec sleep 1000000"
-        )
+        hold = skein.Service(instances=0, max_restarts=-1, resources=resources, script=_SLEEP)
         specification = skein.ApplicationSpec(
             name=self._name,
             queue=self._queue,
-            master=skein.Master(resources=skein.Resources(memory="256 MiB", vcores=1)),
+            # Without this the application would end with the last container given back.
+            master=skein.Master(resources=resources, script=_SLEEP),
             services={_SERVICE: hold},
         )
         self._application = self._client.submit_and_connect(specification)
@@ -106,10 +108,16 @@ class Tenant:
         self._application.scale(_SERVICE, 0)
 
     def close(self) -> None:
-        """End the application."""
-        if self._application is not None:
+        """End the application; nothing happens where it has ended."""
+        from skein.exceptions import ConnectionError as Unreachable
+
+        if self._application is None:
+            return
+        try:
             self._application.shutdown()
-            self._application = None
+        except Unreachable:
+            self._client.kill_application(self.id)
+        self._application = None
 
     def __enter__(self) -> Self:
         """Start the application."""

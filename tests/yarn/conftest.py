@@ -35,7 +35,7 @@ def skein_client(mini_yarn):
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def prod(skein_client):
     """Another tenant in the queue ``prod``, who holds nothing at first."""
     with Tenant(skein_client, queue="prod") as tenant:

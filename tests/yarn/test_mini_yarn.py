@@ -1,0 +1,218 @@
+"""The mini YARN is a real Hadoop: it starts, grants, takes back, survives, and leaves nothing."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import psutil
+import pytest
+
+from elasticml.clusters.hadoop.daemons import is_ours, marked
+from elasticml.clusters.hadoop.settings import node_host
+from elasticml.clusters.mini_yarn import MiniYarn
+from elasticml.errors import ConfigError
+
+skein = pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
+
+pytestmark = pytest.mark.yarn
+
+WAIT_S = 90.0
+#: Containers of the application in ml, of 1 GiB each: with two masters they fill the 12 GiB.
+WORKERS = 10
+
+
+def wait_for(read, wanted, wait_s=WAIT_S):
+    """Wait until ``read()`` is what is wanted; return it, or fail with what it is."""
+    deadline_s = time.monotonic() + wait_s
+    while (got := read()) != wanted:
+        assert time.monotonic() < deadline_s, f"got {got}, wanted {wanted}"
+        time.sleep(0.1)
+    return got
+
+
+@pytest.fixture(scope="module")
+def application(skein_client):
+    """Ten containers of 1 GiB in ``ml``, asked for again whenever one goes."""
+    spec = skein.ApplicationSpec(
+        name="ten",
+        queue="ml",
+        max_attempts=2,
+        master=skein.Master(resources=skein.Resources(memory="1 GiB", vcores=1)),
+        services={
+            "work": skein.Service(
+                instances=WORKERS,
+                max_restarts=-1,
+                resources=skein.Resources(memory="1 GiB", vcores=1),
+                script="exec sleep 1000000",
+            )
+        },
+    )
+    app = skein_client.submit_and_connect(spec)
+    wait_for(lambda: len(running(app)), WORKERS)
+    yield app
+    app.shutdown()
+
+
+def running(app):
+    """YARN's ids of the running containers."""
+    return {c.yarn_container_id for c in app.get_containers(states=["RUNNING"])}
+
+
+def report(yarn, app):
+    """What the ResourceManager says of an application."""
+    with urllib.request.urlopen(f"{yarn.rm_url}/ws/v1/cluster/apps/{app.id}") as answer:
+        return json.loads(answer.read())["app"]
+
+
+def node_without_master(yarn, app):
+    """Number of a node that may go without the application's master."""
+    host = report(yarn, app)["amHostHttpAddress"].partition(":")[0]
+    return next(i for i in range(yarn.settings.nodes) if node_host(i) != host)
+
+
+def messages(app):
+    """What skein was told of the ends of containers."""
+    return [c.exit_message for c in app.get_containers(states=["FAILED"])]
+
+
+def test_daemons_run_and_listen_on_loopback_only(mini_yarn):
+    pids = mini_yarn.pids()
+    assert sorted(pids) == ["data", "name", "node-0", "node-1", "resource"]
+    listening = {
+        connection.laddr.ip
+        for pid in pids.values()
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert {address.rpartition(":")[2].partition(".")[0] for address in listening} == {"127"}
+    assert sorted(mini_yarn.nodes().values()) == ["RUNNING", "RUNNING"]
+
+
+def test_files_are_written_and_read_over_http(mini_yarn):
+    place = f"{mini_yarn.webhdfs_url}/webhdfs/v1/tmp/file"
+    query = f"op=CREATE&noredirect=true&user.name={getpass.getuser()}"
+    put = urllib.request.Request(f"{place}?{query}", method="PUT")
+    with urllib.request.urlopen(put) as answer:
+        where = json.loads(answer.read())["Location"]
+    urllib.request.urlopen(urllib.request.Request(where, data=b"content", method="PUT")).close()
+    with urllib.request.urlopen(f"{place}?op=OPEN&offset=3&length=2") as answer:
+        assert answer.read() == b"te"
+
+
+def test_preemption_takes_containers_for_prod_and_gives_them_back(application, prod):
+    before = running(application)
+    prod.take(5)
+    prod.wait(5, WAIT_S)
+    wait_for(lambda: len(running(application)), WORKERS - 5)
+    assert running(application) < before
+    assert "Container preempted by scheduler" in set(messages(application))
+    prod.give_back()
+    wait_for(lambda: len(running(application)), WORKERS)
+
+
+def test_applications_go_on_when_the_resource_manager_is_killed(mini_yarn, application):
+    before = running(application)
+    mini_yarn.kill_resource_manager()
+    mini_yarn.start_resource_manager()
+
+    def state():
+        app = report(mini_yarn, application)
+        return app["state"], app["runningContainers"]
+
+    wait_for(state, ("RUNNING", WORKERS + 1))
+    assert running(application) == before
+
+
+def test_killed_node_is_lost_and_its_containers_are_asked_for_again(mini_yarn, application):
+    node = node_without_master(mini_yarn, application)
+    mini_yarn.kill_node(node, containers=True)
+    wait_for(lambda: sorted(mini_yarn.nodes().values()), ["LOST", "RUNNING"])
+    mini_yarn.start_node(node)
+    wait_for(lambda: len(running(application)), WORKERS)
+
+
+def test_a_node_leaves_and_comes_back(mini_yarn, application):
+    mini_yarn.decommission(node_without_master(mini_yarn, application), 1)
+    wait_for(lambda: sorted(mini_yarn.nodes().values()), ["DECOMMISSIONED", "RUNNING"])
+    mini_yarn.repair()
+    assert sorted(mini_yarn.nodes().values()) == ["RUNNING", "RUNNING"]
+
+
+def test_at_finds_one_that_runs_and_refuses_a_place_without(mini_yarn, tmp_path):
+    found = MiniYarn.at(mini_yarn.root)
+    assert found.pids() == mini_yarn.pids()
+    assert found.environment()["HADOOP_CONF_DIR"] == os.environ["HADOOP_CONF_DIR"]
+    with pytest.raises(ConfigError, match="elasticml mini-yarn up"):
+        MiniYarn.at(tmp_path)
+    with pytest.raises(ConfigError, match="runs already"):
+        MiniYarn(mini_yarn.root).up()
+
+
+def test_yarn_prints_the_class_path(mini_yarn):
+    printed = subprocess.check_output(["yarn", "classpath", "--glob"], text=True).strip()
+    entries = printed.split(":")
+    assert entries[0] == str(mini_yarn.conf_dir)
+    assert sum("hadoop-yarn-api-3" in entry for entry in entries) == 1
+
+
+def test_a_second_one_stands_beside_and_ends_with_what_started_it(tmp_path):
+    """The process that started it is killed; the warden ends the daemons all the same."""
+    program = (
+        "import sys; from elasticml.clusters.mini_yarn import MiniYarn\n"
+        f"with MiniYarn({str(tmp_path / 'second')!r}, nodes=1) as yarn:\n"
+        "    print(*yarn.pids().values(), flush=True); sys.stdin.read()\n"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    pids = [int(word) for word in owner.stdout.readline().split()]
+    root = tmp_path / "second"
+    assert len(pids) == 4
+    assert all(is_ours(pid, root) for pid in pids)
+    owner.kill()
+    owner.communicate()
+    wait_for(lambda: marked(root), [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_start_leaves_nothing(tmp_path, number):
+    root = tmp_path / "third"
+    command = [sys.executable, "-m", "elasticml", "mini-yarn", "up", "--root", str(root)]
+    up = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: len(marked(root)) >= 3, True)
+    up.send_signal(number)
+    _, said = up.communicate(timeout=WAIT_S)
+    assert up.returncode == 130
+    assert "Traceback" not in said
+    assert marked(root) == []
+
+
+def test_a_taken_port_means_another_try(tmp_path, monkeypatch):
+    """The first choice of ports names one that is taken."""
+    from elasticml.clusters import mini_yarn as module
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        choose, tries = module.choose_ports, []
+
+        def first_taken(names, rng):
+            ports = choose(names, rng)
+            tries.append(ports)
+            return {**ports, "resource-http": taken.getsockname()[1]} if len(tries) == 1 else ports
+
+        monkeypatch.setattr(module, "choose_ports", first_taken)
+        yarn = MiniYarn(tmp_path / "fourth", nodes=1).up()
+        try:
+            assert (len(tries), list(yarn.nodes().values())) == (2, ["RUNNING"])
+        finally:
+            yarn.down()
+    assert marked(tmp_path / "fourth") == []
