@@ -1,0 +1,171 @@
+"""HDFS over HTTP where it does not answer as it should; what it does answer is in tests/yarn."""
+
+import json
+import re
+import sys
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from elasticml.data import web, webhdfs
+from elasticml.data.places import exists, names, read_bytes, write_whole
+from elasticml.data.webhdfs import WebHdfs, _GrowingCache
+from elasticml.errors import ConfigError
+from tests.small_web import closed_url, serving
+
+#: As a name node on standby says it (Hadoop 3.4.2).
+STANDBY = {
+    "exception": "StandbyException",
+    "javaClassName": "org.apache.hadoop.ipc.StandbyException",
+    "message": "Operation category READ is not supported in state standby. Visit https://s",
+}
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    monkeypatch.setattr(webhdfs, "_PAUSES_S", (0.0, 0.0))
+
+
+def failing(status, exception):
+    return status, {}, json.dumps({"RemoteException": exception}).encode()
+
+
+def place_of(url, path="/f"):
+    return f"webhdfs://{urlsplit(url).netloc}{path}"
+
+
+def test_the_active_name_node_is_found_and_remembered():
+    asked = []
+
+    def standby(method, path, headers, body):
+        asked.append("standby")
+        return failing(403, STANDBY)
+
+    def active(method, path, headers, body):
+        asked.append("active")
+        return 200, {}, b'{"FileStatus": {"length": 7, "type": "FILE", "modificationTime": 1}}'
+
+    with serving(standby) as first, serving(active) as second:
+        system = WebHdfs((closed_url(), first, second), "me")
+        assert [system.info("/f")["size"], system.info("/f")["size"]] == [7, 7]
+    assert asked == ["standby", "active", "active"]
+
+
+def test_all_name_nodes_on_standby_is_an_error_of_its_own():
+    with (
+        serving(lambda *request: failing(403, STANDBY)) as url,
+        pytest.raises(ConfigError, match="the name node is on standby; start the server"),
+    ):
+        exists(place_of(url))
+
+
+def test_a_data_node_that_is_gone_is_left_out_of_the_next_attempt():
+    gone = closed_url()
+    asked = []
+
+    def answer(method, path, headers, body):
+        url = urlsplit(path)
+        query = parse_qs(url.query)
+        if url.path == "/data":
+            return 200, {}, b"content"
+        asked.append(query.get("excludedatanodes"))
+        where = f"{urls[0]}/data" if asked[-1] else f"{gone}/data"
+        return 307, {"Location": where}, b""
+
+    urls = []
+    with serving(answer) as url:
+        urls.append(url)
+        assert WebHdfs((url,)).cat_file("/f", 0, 7) == b"content"
+    assert asked == [None, [urlsplit(gone).netloc]]
+
+
+def test_data_nodes_that_are_all_gone_are_an_error():
+    gone = closed_url()
+    with (
+        serving(lambda *request: (307, {"Location": f"{gone}/data"}, b"")) as url,
+        pytest.raises(ConfigError, match=r"cannot be read: .* does not answer .*; start the"),
+    ):
+        read_bytes(place_of(url))
+
+
+@pytest.mark.parametrize(
+    ("status", "exception", "said"),
+    [
+        (
+            403,
+            {"exception": "AccessControlException", "message": "Permission denied: user=u\n\tat x"},
+            "Permission denied: user=u; name a place that this user may write to",
+        ),
+        (
+            403,
+            {"exception": "DSQuotaExceededException", "message": "The DiskSpace quota of /q is"},
+            "The DiskSpace quota of /q is; remove what is not needed, or ask for more room",
+        ),
+        (
+            403,
+            {
+                "exception": "RemoteException",
+                "message": "org.apache.hadoop.security.AccessControlException: no",
+            },
+            "no; name a place that this user may write to",
+        ),
+        (500, {"exception": "IOException", "message": "odd"}, "odd; check the host and the path"),
+    ],
+)
+def test_what_the_server_says_is_one_line_with_a_remedy(status, exception, said):
+    with (
+        serving(lambda *request: failing(status, exception)) as url,
+        pytest.raises(ConfigError, match=re.escape(said)) as raised,
+    ):
+        write_whole(place_of(url), b"")
+    assert "\n" not in raised.value.message
+
+
+def test_another_server_is_told_from_hdfs():
+    with (
+        serving(lambda *request: (404, {}, b"<html>not here</html>")) as url,
+        pytest.raises(ConfigError, match="the server answers 404, wanted WebHDFS"),
+    ):
+        names(place_of(url))
+
+
+def test_kerberos_without_its_library_has_a_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    wants = {"WWW-Authenticate": "Negotiate"}
+    with (
+        serving(lambda *request: (401, wants, b"")) as url,
+        pytest.raises(ConfigError, match=r"127.0.0.1 wants Kerberos; pip install gssapi"),
+    ):
+        exists(place_of(url))
+
+
+def test_whoever_has_signed_on_once_sends_the_cookie(monkeypatch):
+    monkeypatch.setattr(web, "_ticket", lambda host: "ticket")
+    seen = []
+
+    def answer(method, path, headers, body):
+        seen.append((headers.get("Authorization"), headers.get("Cookie")))
+        if headers.get("Authorization") or headers.get("Cookie") == "hadoop.auth=signed":
+            return 200, {"Set-Cookie": "hadoop.auth=signed; Path=/"}, b""
+        return 401, {"WWW-Authenticate": "Negotiate"}, b""
+
+    with serving(answer) as url:
+        assert [web.ask("GET", url).status for _ in range(2)] == [200, 200]
+    assert seen == [(None, None), ("Negotiate ticket", None), (None, "hadoop.auth=signed")]
+
+
+def test_reading_on_reads_ahead_twice_as_far_and_a_look_is_cheap():
+    content = bytes(range(256)) * 4096
+    fetched = []
+
+    def fetch(start, end):
+        fetched.append(end - start)
+        return content[start:end]
+
+    cache = _GrowingCache(1, fetch, len(content))
+    assert cache._fetch(0, 6) == content[:6]
+    parts = [cache._fetch(i, i + 50_000) for i in range(6, len(content), 50_000)]
+    assert b"".join(parts) == content[6:]
+    assert fetched == [65542, 165536, 281072, 536426]
+    assert cache._fetch(500, 700) == content[500:700]
+    assert fetched[4:] == [65736]
