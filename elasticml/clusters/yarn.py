@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+import dask
+
 from elasticml.clusters.notices import with_agent
 from elasticml.clusters.on_yarn import spec as specs
 from elasticml.clusters.on_yarn import submission
@@ -138,6 +140,7 @@ class YarnCluster(ApplicationCluster):
             spec=with_agent(specs.with_security(spec, security)),
             tls=wants_tls(security),
             login=(keytab, principal),
+            environment=environment or dask.config.get("yarn.environment", None),
             host=host,
             port=port,
             dashboard_address=dashboard_address,

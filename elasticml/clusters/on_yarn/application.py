@@ -58,6 +58,7 @@ class ApplicationCluster(DaskYarnCluster):
         *,
         tls: bool = True,
         login: tuple[str | None, str | None] = (None, None),
+        environment: str | None = None,
         **common: Any,
     ) -> None:
         #: Dask's word for the state of the cluster, which its client asks for.
@@ -66,6 +67,7 @@ class ApplicationCluster(DaskYarnCluster):
         self._dashboard_address: str | None = None
         self._tls = tls
         self._login = login
+        self._environment = environment
         self._submitted: tuple[skein.Client, str] | None = None
         self._is_abandoned = threading.Event()
         try:
@@ -132,7 +134,7 @@ class ApplicationCluster(DaskYarnCluster):
             try:
                 if self._is_abandoned.is_set():
                     raise asyncio.CancelledError
-                with submission.explained(client, app_id):
+                with submission.explained(client, app_id, self._environment):
                     app = client.connect(app_id, security=self.spec.master.security)
                     self._exchange_addresses(app)
             except BaseException:

@@ -15,9 +15,6 @@ Kind = Literal["venv", "conda", "python", "archive"]
 #: Exit status of a container whose environment is not on its node.
 NO_ENVIRONMENT_STATUS = 78
 
-#: How its last line begins.
-MISSING_WORDS = "elasticml: there is no "
-
 _NAMES: dict[Kind, str] = {
     "venv": "virtual environment",
     "conda": "conda environment",
@@ -39,7 +36,7 @@ class Environment:
     @property
     def missing(self) -> str:
         """What a node says that does not have it, as one line."""
-        return f"{MISSING_WORDS}{_NAMES[self.kind]} {self.place}"
+        return f"elasticml: there is no {_NAMES[self.kind]} {self.place}"
 
     def setup(self) -> str:
         """Return the line of a script that enters it; empty where there is nothing to enter."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from elasticml.clusters.on_yarn.compat import import_dask_yarn, import_skein
 from elasticml.clusters.on_yarn.environments import read_environment
 from elasticml.clusters.on_yarn.tls import SECURITY_VARIABLE, wants_tls
+from elasticml.data.places import is_url
 from elasticml.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ WORKER = "dask.worker"
 
 #: The module whose command line is dask-yarn's ``services``.
 SERVICE_MODULE = "elasticml.clusters.on_yarn.service"
+
+#: Options for JVMs that are small and live shortly: half of the processor time of the usual ones
+#: until they are ready (2.2 s instead of 4.3 s for skein's driver).
+QUICK_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+#: How a JVM is given options by its environment.
+_JAVA_VARIABLE = "JAVA_TOOL_OPTIONS"
 
 # The command by its name or path: `dask-yarn services worker`, `"$ENV/bin/dask-yarn" services …`.
 _BY_NAME = re.compile(
@@ -115,8 +123,13 @@ def make_specification(**arguments: Any) -> skein.ApplicationSpec:
     except (ValueError, TypeError) as error:
         raise ConfigError(_one_line(error)) from error
     environment = arguments.get("environment") or dask.config.get("yarn.environment")
+    named = read_environment(environment)
     for service in spec.services.values():
-        service.script = read_environment(environment).guard(service.script)
+        service.script = named.guard(service.script)
+        if named.kind == "archive" and is_url(named.place):
+            # Unpacked once on each node for all applications of this user, not for each of them.
+            service.files["environment"].visibility = "PRIVATE"
+    spec.master.env = {**spec.master.env, _JAVA_VARIABLE: " ".join(QUICK_JAVA)}
     return rewrite(spec)
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticml.clusters.on_yarn.compat import import_skein
-from elasticml.clusters.on_yarn.environments import MISSING_WORDS
+from elasticml.clusters.on_yarn.environments import read_environment
 from elasticml.clusters.on_yarn.hadoop_conf import has_conf, is_secure, require_conf
 from elasticml.clusters.on_yarn.resource_manager import ResourceManager
 from elasticml.clusters.on_yarn.resource_manager import check_grantable as ask_whether_grantable
-from elasticml.clusters.on_yarn.spec import asked_containers
+from elasticml.clusters.on_yarn.spec import QUICK_JAVA, asked_containers
 from elasticml.clusters.on_yarn.surroundings import DASHBOARD_KEY, SCHEDULER_KEY
 from elasticml.errors import ConfigError, SubmissionError
 
@@ -49,7 +49,9 @@ def start_client(*, keytab: str | None = None, principal: str | None = None) -> 
             # The library leaves its log open and tells of credentials that it makes.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return model.Client(keytab=keytab, principal=principal, log=str(log))
+                return model.Client(
+                    keytab=keytab, principal=principal, log=str(log), java_options=_java_options()
+                )
         except FileNotFoundError as error:
             raise ConfigError(
                 f"skein needs the command {error.filename or error}, which is not on the PATH; "
@@ -149,13 +151,23 @@ def explained(client: skein.Client, app_id: str, environment: str | None = None)
     try:
         yield
     except (model.ConnectionError, model.ApplicationNotRunningError, model.ApplicationError) as e:
-        told = last_words(client, app_id)
-        where = "" if environment is None or told else f"is {environment} on every node? "
         raise SubmissionError(
-            f"{app_id} ended before its scheduler was there: {told or diagnostics(client, app_id)};"
-            f" {where}see yarn logs -applicationId {app_id}",
+            f"{app_id} ended before its scheduler was there: {diagnostics(client, app_id)};"
+            f"{_doubt(environment)} see elasticml logs {app_id}",
             application=app_id,
         ) from e
+
+
+def _doubt(environment: str | None) -> str:
+    """Ask whether an environment is where it has to be; nothing where it was sent along."""
+    if environment is None:
+        return ""
+    named = read_environment(environment)
+    if named.kind == "archive":
+        return ""
+    is_here = named.kind == "conda" or Path(named.place).exists()
+    here = "" if is_here else ", which is not on this machine,"
+    return f" is {environment}{here} on every node?"
 
 
 def diagnostics(client: skein.Client, app_id: str) -> str:
@@ -164,19 +176,6 @@ def diagnostics(client: skein.Client, app_id: str) -> str:
         report = client.application_report(app_id)
         return _one_line(report.diagnostics).rstrip(".") or f"it is {report.state}"
     return "YARN does not say why"
-
-
-def last_words(client: skein.Client, app_id: str) -> str | None:
-    """Return the line of a container that found no environment; None where there is no such log.
-
-    Logs of applications that have ended are there only where YARN aggregates them.
-    """
-    with suppress(import_skein().exceptions.SkeinError, ValueError):
-        for text in client.application_logs(app_id).values():
-            for line in text.splitlines():
-                if line.startswith(MISSING_WORDS):
-                    return str(line).removeprefix("elasticml: ")
-    return None
 
 
 # Running applications.
@@ -270,6 +269,11 @@ def shut_down(
     """End an application; one that has ended already is fine."""
     with suppress(import_skein().exceptions.ConnectionError):
         app.shutdown(status=status, diagnostics=diagnostics)
+
+
+def _java_options() -> str:
+    """Return the options of the driver's JVM: the user's, else those for a short life."""
+    return os.environ.get("SKEIN_DRIVER_JAVA_OPTIONS") or " ".join(QUICK_JAVA)
 
 
 def _check_keytab(keytab: str | None, principal: str | None) -> None:

@@ -192,6 +192,17 @@ def test_a_local_scheduler_is_no_service():
 
 
 @pytest.mark.parametrize(
+    ("scheme", "visibility"), [("hdfs://nn:8020", "PRIVATE"), ("", "APPLICATION")]
+)
+def test_a_node_unpacks_an_uploaded_environment_once_for_all(tmp_path, scheme, visibility):
+    archive = tmp_path / "env.tar.gz"
+    archive.write_bytes(b"")
+    spec = make_specification(environment=f"{scheme}{archive}")
+    files = [service.files["environment"] for service in spec.services.values()]
+    assert [str(file.visibility) for file in files] == [visibility] * 2
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ({}, "must provide a path to a Python environment"),

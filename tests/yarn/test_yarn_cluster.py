@@ -1,0 +1,265 @@
+"""A Dask cluster on a real YARN: plain Dask work, scaling, the ways to reach it, its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from pathlib import Path
+
+import dask
+import pytest
+from distributed import Client
+from distributed.core import Status
+
+import elasticml as em
+from elasticml.clusters.on_yarn.packing import packing_list, upload_once
+
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(300)]
+
+ENVIRONMENT = f"python://{sys.executable}"
+SMALL = {"worker_memory": "512 MiB", "scheduler_memory": "512 MiB", "queue": "ml"}
+WAIT_S_MAX = 120
+
+#: Heavy libraries that plain Dask work does without.
+LEFT_OUT = (
+    "bokeh babel fontTools grpc_tools hypothesis llvmlite matplotlib mypy numba pandas PIL pip "
+    "pyarrow pygments pytest ruff scipy setuptools sklearn sympy"
+).split()
+
+#: As dask-yarn's manual shows one; only the environment is this machine's.
+WRITTEN = f"""
+name: written-for-dask-yarn
+queue: ml
+services:
+  dask.scheduler:
+    resources: {{memory: 512 MiB, vcores: 1}}
+    script: {sys.executable} -m dask_yarn.cli services scheduler
+  dask.worker:
+    resources: {{memory: 512 MiB, vcores: 1}}
+    instances: 1
+    max_restarts: 2
+    depends: [dask.scheduler]
+    script: {sys.executable} -m dask_yarn.cli services worker --nthreads 2
+"""
+
+
+def until(is_so, what):
+    """Wait until something is so."""
+    until_s = time.monotonic() + WAIT_S_MAX
+    while not is_so():
+        assert time.monotonic() < until_s, f"not within {WAIT_S_MAX} s: {what}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster(mini_yarn, skein_client):
+    """A cluster with its scheduler in a container."""
+    with em.YarnCluster(
+        environment=ENVIRONMENT, n_workers=2, skein_client=skein_client, **SMALL
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with Client(cluster) as client:
+        client.wait_for_workers(1, timeout=WAIT_S_MAX)
+        yield client
+
+
+def workers_of(cluster):
+    return {worker["name"] for worker in cluster.scheduler_info["workers"].values()}
+
+
+def test_plain_dask_work_runs_on_encrypted_connections(client, cluster):
+    import dask.array as da
+
+    client.wait_for_workers(2, timeout=WAIT_S_MAX)
+    assert client.submit(lambda x: x + 1, 41).result(timeout=WAIT_S_MAX) == 42
+    assert da.ones((300, 300), chunks=100).sum().compute() == 90_000
+    addresses = [cluster.scheduler_address, *client.scheduler_info()["workers"]]
+    assert [address.partition("://")[0] for address in addresses] == ["tls"] * 3
+    assert cluster.status is Status.running
+
+
+def test_a_stranger_without_the_key_is_turned_away(client, cluster):
+    plain = cluster.scheduler_address.replace("tls://", "tcp://")
+    with pytest.raises(OSError, match=r"in|out"):
+        Client(plain, timeout=2)
+
+
+def test_the_dashboard_answers_where_its_link_points(client, cluster):
+    with urllib.request.urlopen(cluster.dashboard_link, timeout=30) as page:
+        assert page.status == 200
+
+
+def test_containers_and_logs_are_those_of_the_workers(client, cluster):
+    client.wait_for_workers(2, timeout=WAIT_S_MAX)
+    containers = {container.id for container in cluster.workers()}
+    assert containers == workers_of(cluster)
+    assert set(cluster.logs()) == {"Scheduler", *client.scheduler_info()["workers"]}
+    assert set(cluster.logs(scheduler=False, workers=[])) == set()
+
+
+def test_scaling_down_loses_no_result(client, cluster):
+    cluster.scale(3)
+    client.wait_for_workers(3, timeout=WAIT_S_MAX)
+    futures = client.map(lambda x: x * x, range(30))
+    assert sum(client.gather(futures)) == 8555
+    cluster.scale(1)
+    until(lambda: len(workers_of(cluster)) == 1, "one worker")
+    assert [container.id for container in cluster.workers()] == list(workers_of(cluster))
+    retried = [future for future in futures if future.status != "finished"]
+    assert (retried, sum(client.gather(futures))) == ([], 8555)
+
+
+def test_the_load_decides_between_the_limits(client, cluster):
+    cluster.adapt(minimum=2, maximum=2, interval="200ms", wait_count=1)
+    client.wait_for_workers(2, timeout=WAIT_S_MAX)
+    cluster.adapt(minimum=0, maximum=1, interval="200ms", wait_count=1)
+    until(lambda: len(workers_of(cluster)) == 0, "no worker without work")
+    assert client.submit(lambda: 5).result(timeout=WAIT_S_MAX) == 5
+    cluster.scale(1)
+
+
+def test_others_find_the_cluster_by_its_application(client, cluster, skein_client):
+    with em.YarnCluster.from_application_id(cluster.app_id, skein_client) as other:
+        assert other.scheduler_address == cluster.scheduler_address
+        with Client(other) as another:
+            assert another.submit(lambda: 6).result(timeout=WAIT_S_MAX) == 6
+    assert other.status is Status.closed
+    assert skein_client.application_report(cluster.app_id).state == "RUNNING"
+
+
+def test_a_container_finds_its_own_cluster(client, cluster):
+    def look():
+        import elasticml as em
+
+        with em.YarnCluster.from_current() as own:
+            return own.app_id, len(own.workers())
+
+    app_id, count = client.submit(look).result(timeout=WAIT_S_MAX)
+    assert (app_id, count) == (cluster.app_id, len(cluster.workers()))
+
+
+def test_async_code_and_a_local_scheduler_without_encryption(mini_yarn, skein_client):
+    async def use():
+        async with em.YarnCluster(
+            environment=ENVIRONMENT,
+            n_workers=1,
+            deploy_mode="local",
+            security="none",
+            tags=["one"],
+            name="local",
+            skein_client=skein_client,
+            asynchronous=True,
+            **SMALL,
+        ) as cluster:
+            async with Client(cluster, asynchronous=True) as client:
+                result = await client.submit(lambda: 7)
+            services = set(cluster.spec.services)
+            report = skein_client.application_report(cluster.app_id)
+            return result, services, cluster.scheduler_address, cluster, report
+
+    result, services, address, cluster, report = asyncio.run(use())
+    assert (result, services, address.partition("://")[0]) == (7, {"dask.worker"}, "tcp")
+    assert (report.name, report.queue.split(".")[-1], report.tags) == ("local", "ml", {"one"})
+    assert cluster.status is Status.closed
+    until(
+        lambda: skein_client.application_report(cluster.app_id).final_status == "SUCCEEDED",
+        "the end of the application",
+    )
+
+
+def test_a_program_that_ends_without_closing_leaves_nothing_and_says_nothing(
+    mini_yarn, skein_client, tmp_path
+):
+    """A specification written for dask-yarn, used by a program that just ends."""
+    (tmp_path / "written.yaml").write_text(WRITTEN)
+    script = """
+        import sys
+        import elasticml as em
+        from distributed import Client
+        cluster = em.YarnCluster.from_specification(sys.argv[1])
+        client = Client(cluster)
+        print(cluster.app_id, client.submit(lambda: 8).result(timeout=120))
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", textwrap.dedent(script), tmp_path / "written.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    app_id, result = done.stdout.split()
+    # Libraries warn of their own imports; nothing else is said.
+    said = [line for line in done.stderr.splitlines() if not re.match(r"\s|/.*site-packages", line)]
+    assert (result, said) == ("8", [])
+    until(
+        lambda: skein_client.application_report(app_id).final_status == "SUCCEEDED",
+        "the end of the application",
+    )
+    assert skein_client.application_report(app_id).name == "written-for-dask-yarn"
+
+
+def test_a_packed_environment_is_sent_once_and_runs(mini_yarn, skein_client):
+    import dask.array as da
+
+    exclude = [f"*/site-packages/{name}*" for name in LEFT_OUT]
+    listed = packing_list(exclude=[*exclude, "bin/ruff", "*mypyc*", "*/__pycache__/*"])
+    place = f"{mini_yarn.hdfs_url}/user/environments"
+    told: list[str] = []
+    archive = upload_once(listed, place, say=told.append)
+    assert upload_once(listed, place, say=told.append) == archive
+    assert [line.split()[0] for line in told] == ["packing", "sending"]
+    with dask.config.set({"yarn.environment": archive, "yarn.queue": "ml"}):
+        cluster = em.YarnCluster(
+            n_workers=1, deploy_mode="local", worker_memory="512 MiB", skein_client=skein_client
+        )
+    with cluster, Client(cluster) as client:
+        where = client.submit(lambda: (sys.prefix, __import__("elasticml").__file__))
+        prefix, own = where.result(timeout=WAIT_S_MAX)
+        assert da.ones(10, chunks=5).sum().compute() == 10
+    assert Path(own).is_relative_to(prefix)
+    assert not Path(prefix).samefile(sys.prefix)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"queue": "nowhere"}, "queue 'nowhere' is unknown"),
+        ({"worker_memory": "64 GiB"}, "64"),
+        ({"keytab": "/nowhere/me.keytab", "principal": "me"}, "no file /nowhere/me.keytab"),
+        ({"keytab": "/nowhere/me.keytab"}, "without a principal"),
+        ({"node_label": "gold"}, "gold"),
+    ],
+)
+def test_what_can_never_run_is_refused_at_once(mini_yarn, arguments, says):
+    with pytest.raises(em.ElasticmlError, match=says) as caught:
+        em.YarnCluster(environment=ENVIRONMENT, **{**SMALL, **arguments})
+    assert isinstance(caught.value, em.ConfigError | em.SubmissionError)
+    assert "\n" not in caught.value.message
+
+
+def test_an_environment_that_no_node_has_is_said(mini_yarn, skein_client):
+    with pytest.raises(em.SubmissionError, match="/nowhere/env") as caught:
+        em.YarnCluster(environment="venv:///nowhere/env", skein_client=skein_client, **SMALL)
+    assert "\n" not in caught.value.message
+
+
+def test_an_application_that_has_ended_cannot_be_found(mini_yarn, skein_client):
+    with pytest.raises(em.SubmissionError, match="cannot be found"):
+        em.YarnCluster.from_application_id("application_1_0001", skein_client)
+
+
+def test_a_resource_manager_that_is_down_is_said(mini_yarn):
+    mini_yarn.stop_resource_manager()
+    with pytest.raises(em.SubmissionError, match="resource manager does not answer") as caught:
+        em.YarnCluster(environment=ENVIRONMENT, **SMALL)
+    assert "\n" not in caught.value.message
