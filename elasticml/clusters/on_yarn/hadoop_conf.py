@@ -78,8 +78,9 @@ def rm_web_urls(conf: HadoopConf) -> tuple[str, ...]:
     is_https = conf.text("yarn.http.policy", "HTTP_ONLY").upper() == "HTTPS_ONLY"
     scheme = "https" if is_https else "http"
     ids = conf.words("yarn.resourcemanager.ha.rm-ids")
-    is_ha = conf.flag("yarn.resourcemanager.ha.enabled", False) and bool(ids)
-    return tuple(_rm_web_url(conf, scheme, f".{id}" if is_ha else "") for id in (ids or ("",)))
+    if not (ids and conf.flag("yarn.resourcemanager.ha.enabled", False)):
+        return (_rm_web_url(conf, scheme, ""),)
+    return tuple(_rm_web_url(conf, scheme, f".{id}") for id in ids)
 
 
 def _rm_web_url(conf: HadoopConf, scheme: str, suffix: str) -> str:
@@ -88,8 +89,8 @@ def _rm_web_url(conf: HadoopConf, scheme: str, suffix: str) -> str:
     host = host or conf.text("yarn.resourcemanager.hostname", _ANYWHERE)
     address = conf.text(f"yarn.resourcemanager.webapp{middle}.address{suffix}")
     named, _, port = address.rpartition(":") if ":" in address else (address, "", "")
-    named = named or host
-    # A server's "every interface" is this machine to a client.
+    # To a server it is every interface, to a client the one that it knows, or this machine.
+    named = host if named in ("", _ANYWHERE) else named
     named = "127.0.0.1" if named == _ANYWHERE else named
     return f"{scheme}://{named}:{port or _PORTS[scheme]}"
 
