@@ -1,0 +1,207 @@
+"""What the doctor says of a YARN cluster that is missing, silent, or sparing with what it gives."""
+
+import json
+import subprocess
+from functools import partial
+
+import pytest
+
+from elasticml.cli import checks_yarn
+from elasticml.cli.checks import Check
+from elasticml.cli.main import main
+from elasticml.clusters.on_yarn.hadoop_conf import GraceSettings
+from elasticml.clusters.on_yarn.resource_manager import ResourceManager
+from elasticml.clusters.on_yarn.rm_answers import Node, Queue, Room
+from tests.small_web import closed_url, serving
+
+GIB = 1024
+
+
+def grace(**more):
+    generous = {
+        "is_preempting": True,
+        "max_wait_s": 15.0,
+        "interval_s": 3.0,
+        "sigkill_delay_s": 5.0,
+        "natural_termination": 0.2,
+        "per_round": 0.1,
+        "node_expiry_s": 10.0,
+        "is_memory_enforced": True,
+        "is_recovering": True,
+    }
+    return GraceSettings(**(generous | more))
+
+
+def node(**more):
+    room = Room(memory_mib=6 * GIB, vcores=4)
+    plain = {
+        "id": "n:1",
+        "host": "n",
+        "state": "RUNNING",
+        "web_address": "n:8042",
+        "rack": "/r",
+        "total": room,
+        "free": room,
+    }
+    return Node(**(plain | more))
+
+
+def write_conf(folder, **values):
+    folder.mkdir(exist_ok=True)
+    items = "".join(
+        f"<property><name>{name.replace('_', '.')}</name><value>{value}</value></property>"
+        for name, value in values.items()
+    )
+    for name in ("core-site.xml", "yarn-site.xml"):
+        (folder / name).write_text(f"<configuration>{items}</configuration>")
+    return {"HADOOP_CONF_DIR": str(folder)}
+
+
+def by_name(checks):
+    return {check.name: check for check in checks}
+
+
+def test_without_settings_nothing_of_the_cluster_is_asked():
+    found = by_name(checks_yarn.yarn_checks({}))
+    assert (found["Settings"].state, found["Settings"].required) == ("broken", True)
+    assert found["Settings"].remedy.startswith("export HADOOP_CONF_DIR=")
+    assert {"Manager", "Queue", "HDFS"} & set(found) == set()
+
+
+def test_a_cluster_that_is_down_is_two_findings_with_remedies(tmp_path):
+    gone = closed_url().removeprefix("http://")
+    environment = write_conf(
+        tmp_path / "c", yarn_resourcemanager_webapp_address=gone, fs_defaultFS=f"hdfs://{gone}"
+    )
+    environment["ELASTICML_HDFS"] = "webhdfs"
+    found = by_name(checks_yarn.yarn_checks(environment))
+    manager, hdfs = found["Manager"], found["HDFS"]
+    assert (manager.state, manager.required, hdfs.state, hdfs.required) == (
+        "broken",
+        True,
+        "broken",
+        True,
+    )
+    assert f"{gone} does not answer (Connection refused)" in manager.found
+    assert manager.remedy.startswith("start it, or correct yarn.resourcemanager.webapp.address")
+    assert "does not answer (Connection refused)" in hdfs.found
+    assert hdfs.remedy.startswith("start the name node")
+    assert "Queue" not in found
+
+
+def test_a_file_that_is_no_configuration_is_named(tmp_path):
+    environment = write_conf(tmp_path / "c")
+    (tmp_path / "c" / "yarn-site.xml").write_text("<configuration><property>")
+    settings = by_name(checks_yarn.yarn_checks(environment))["Settings"]
+    assert settings.state == "broken"
+    assert settings.found.startswith(f"{tmp_path}/c/yarn-site.xml is no readable XML: ")
+    assert settings.remedy == "copy it from the cluster again"
+
+
+def test_another_default_file_system_leaves_jobs_a_shared_folder(tmp_path):
+    check = checks_yarn.check_hdfs(write_conf(tmp_path / "c", fs_defaultFS="s3a://bucket"))
+    assert (check.state, check.required) == ("missing", False)
+    assert check.remedy == "give jobs a shared folder as result: /shared/runs"
+
+
+def test_what_answers_in_the_resource_managers_place_is_told():
+    with serving(lambda *request: (404, {}, b"")) as url:
+        (only,) = checks_yarn.cluster_checks(ResourceManager([url]), "ml", (GIB, 1, ""))
+    assert (only.name, only.state, only.required) == ("Manager", "broken", True)
+    assert only.found == f"{url} answers 404, wanted its web service"
+
+
+def test_nodes_that_are_sick_say_why():
+    sick = node(state="UNHEALTHY", health="1/1 local-dirs usable space is below threshold")
+    check = checks_yarn.check_nodes([sick])
+    assert (check.state, check.found) == ("broken", "0 of 1 running")
+    assert check.remedy == f"start the node managers ({sick.health})"
+    labelled = checks_yarn.check_nodes([sick, node(labels=("gpu",))])
+    assert (labelled.state, labelled.remedy) == ("ok", "")
+    assert labelled.found.startswith("1 of 2 running; the largest has 6.0 GiB and 4 vcores")
+    assert labelled.found.endswith("labels gpu")
+
+
+def test_a_queue_without_room_says_what_it_may_hold():
+    room = Room(memory_mib=6 * GIB, vcores=4)
+    full = Queue(
+        name="ml",
+        path="root.ml",
+        is_leaf=True,
+        is_preemptable=False,
+        guaranteed=room,
+        maximum=room,
+        used=room,
+    )
+    check = checks_yarn.check_queue(
+        partial(lambda name: full, "ml"), [node()], (2 * GIB, 1, ""), True
+    )
+    assert check.state == "missing"
+    assert check.found == (
+        "ml, 6.0 GiB guaranteed, at most 6.0 GiB, 6.0 GiB in use, not pre-emptable, "
+        "room for 0 containers of 2.0 GiB now"
+    )
+    assert check.remedy == "name another with --queue, or smaller containers"
+
+
+@pytest.mark.parametrize(
+    ("check", "settings", "state", "found", "remedy"),
+    [
+        (checks_yarn.check_preemption, {}, "ok", "ends 15 s after its notice", ""),
+        (checks_yarn.check_preemption, {"max_wait_s": 1.0}, "missing", "ends 1 s", "max_wait"),
+        (checks_yarn.check_preemption, {"is_preempting": False}, "missing", "off:", "monitor.ena"),
+        (checks_yarn.check_grace, {}, "ok", "for its state and chunks", ""),
+        (checks_yarn.check_grace, {"sigkill_delay_s": 0.25}, "missing", "0.25 s after", "sigkill"),
+        (checks_yarn.check_expiry, {}, "ok", "lost after 10 s", ""),
+        (checks_yarn.check_expiry, {"node_expiry_s": 600.0}, "missing", "600 s", "expiry"),
+        (checks_yarn.check_memory, {}, "ok", "enforced: a container", ""),
+        (checks_yarn.check_memory, {"is_memory_enforced": False}, "ok", "not enforced", ""),
+        (checks_yarn.check_recovery, {}, "ok", "go on", ""),
+        (checks_yarn.check_recovery, {"is_recovering": False}, "missing", "off:", "recovery.en"),
+    ],
+)
+def test_settings_of_grace_say_what_they_mean(check, settings, state, found, remedy):
+    said = check(grace(**settings))
+    assert (said.state, found in said.found, remedy in said.remedy) == (state, True, True)
+    assert (said.remedy == "") == (state == "ok")
+
+
+def test_an_agent_that_is_not_built_has_a_remedy(tmp_path):
+    check = checks_yarn.check_agent(None)
+    assert (check.state, check.remedy.startswith("make agent")) == ("missing", True)
+    assert checks_yarn.check_agent(tmp_path / "agent.jar").state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (FileNotFoundError(2, "no such file"), "missing"),
+        (PermissionError(13, "not allowed"), "broken"),
+        (subprocess.TimeoutExpired(["yarn"], 20), "broken"),
+    ],
+)
+def test_a_program_yarn_that_does_not_run_has_a_remedy(error, state):
+    def ask(command):
+        raise error
+
+    check = checks_yarn.check_class_path(ask)
+    assert (check.state, check.required, check.remedy != "") == (state, True, True)
+
+
+def test_a_class_path_without_archives_is_broken():
+    assert checks_yarn.check_class_path(lambda command: "/etc/hadoop:/x/*").state == "broken"
+    found = checks_yarn.check_class_path(lambda command: "/c:/x/a.jar:/x/b.jar\n")
+    assert (found.state, found.found) == ("ok", "2 archives on its class path")
+
+
+def test_doctor_of_a_broken_cluster_is_exit_2(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "nowhere"))
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--yarn", "--json"])
+    found = by_name(Check(**check) for check in json.loads(capsys.readouterr().out)["checks"])
+    assert (ended.value.code, found["Settings"].state, "YARN" in found) == (2, "broken", False)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--yarn", "--memory", "much"])
+    assert (ended.value.code, "--memory" in capsys.readouterr().err) == (2, True)
