@@ -95,7 +95,7 @@ class NodeChanged:
     node: str
     #: YARN's word: RUNNING, UNHEALTHY, DECOMMISSIONING, DECOMMISSIONED, LOST, SHUTDOWN, ...
     state: str
-    #: Seconds until a node that is being decommissioned goes; None where that is not known.
+    #: Seconds until a node that is DECOMMISSIONING goes, where that is known; else None.
     timeout_s: float | None
     health: str
 
@@ -148,6 +148,13 @@ def exit_reason(status: int, message: str) -> ExitReason:
     if status in _SIGNALS:
         return "killed"
     return _REASON_OF_STATUS.get(status, "exit")
+
+
+def _leaves_in_s(node: Mapping[str, Any]) -> float | None:
+    # A node that may stay after all still has the time that it was given.
+    if node["state"] != "DECOMMISSIONING" or node["timeout_s"] is None:
+        return None
+    return float(node["timeout_s"])
 
 
 class NoticeBook:
@@ -282,7 +289,7 @@ class NoticeBook:
             NodeChanged(
                 node=str(item["node"]),
                 state=str(item["state"]),
-                timeout_s=None if item["timeout_s"] is None else float(item["timeout_s"]),
+                timeout_s=_leaves_in_s(item),
                 health=str(item["health"]),
             )
             for item in items.values()

@@ -1,0 +1,202 @@
+"""What a real ResourceManager tells an application, as it reaches Python through the agent.
+
+One application of shell scripts in the queue ``ml`` goes through all of it. With its master and the
+one of the tenant in ``prod`` it fills the cluster, so that each container for the tenant costs one.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elasticml.clusters.notices import (
+    AgentSeen,
+    ContainerExited,
+    ContainerMarked,
+    MarkLapsed,
+    NodeChanged,
+    Notice,
+    NoticeStream,
+    preemption_times,
+    with_agent,
+)
+from elasticml.clusters.on_yarn.hadoop_conf import grace_settings
+from elasticml.data.hadoop_sites import hadoop_conf
+
+pytestmark = pytest.mark.yarn
+
+WORKERS = 10
+HEARTBEAT_MS = 500
+WAIT_S = 90.0
+LOOK_S = 0.1
+#: Writes down when SIGTERM came, then ends.
+SCRIPT = """
+stamp="$STAMPS/$CONTAINER_ID"
+trap 'date +%s.%N > "$stamp.new"; mv "$stamp.new" "$stamp"; exit 0' TERM
+sleep infinity & wait
+"""
+
+
+class Told:
+    """What a stream has told, with the time at which it did."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[float, Notice]] = []
+        self._new: queue.SimpleQueue[tuple[float, Notice]] = queue.SimpleQueue()
+
+    def __call__(self, notice: Notice) -> None:
+        self._new.put((time.time(), notice))
+
+    def until(self, is_over: Callable[[list[Notice]], bool], what: str) -> None:
+        """Wait until what has been told so far fulfils a condition."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not is_over([notice for _, notice in self.all]):
+            try:
+                self.all.append(self._new.get(timeout=max(0.0, deadline_s - time.monotonic())))
+            except queue.Empty:
+                pytest.fail(f"{what}: told {self.all}")
+
+    def clear(self) -> None:
+        self.all.clear()
+
+    def of(self, kind: type[Any]) -> dict[str, Any]:
+        """The notices of a kind, by container."""
+        return {n.container: n for _, n in self.all if isinstance(n, kind)}
+
+    def at_s(self, kind: type[Any], container: str) -> float:
+        return next(
+            t
+            for t, n in self.all
+            if isinstance(n, kind) and getattr(n, "container", "") == container
+        )
+
+
+def count(kind: type[Any]) -> Callable[[list[Notice]], int]:
+    return lambda notices: sum(isinstance(notice, kind) for notice in notices)
+
+
+class Application:
+    """The application in ``ml``, and what it is told."""
+
+    def __init__(self, client: Any, stamps: Path) -> None:
+        import skein
+
+        self._stamps = stamps
+        spec = skein.ApplicationSpec(
+            name="notices",
+            queue="ml",
+            master=skein.Master(resources=skein.Resources(memory="1 GiB", vcores=1)),
+            services={
+                "work": skein.Service(
+                    instances=WORKERS,
+                    max_restarts=-1,
+                    resources=skein.Resources(memory="1 GiB", vcores=1),
+                    env={"STAMPS": str(stamps)},
+                    script=SCRIPT,
+                )
+            },
+        )
+        self.app = client.submit_and_connect(with_agent(spec, HEARTBEAT_MS))
+        conf = hadoop_conf(os.environ)
+        self.told = Told()
+        self.stream = NoticeStream(self.app, preemption_times(grace_settings(conf, conf)))
+
+    def running(self) -> dict[str, str]:
+        """skein's ids of the running containers, by YARN's."""
+        return {c.yarn_container_id: c.id for c in self.app.get_containers(states=["RUNNING"])}
+
+    def make_whole(self) -> None:
+        """Wait until all containers run, and forget what was told until then."""
+        self.app.scale("work", WORKERS)
+        deadline_s = time.monotonic() + WAIT_S
+        while len(self.running()) < WORKERS:
+            assert time.monotonic() < deadline_s, self.app.get_containers()
+            time.sleep(LOOK_S)
+        self.told.clear()
+
+    def sigterm_s(self, container: str) -> float:
+        """When a container got SIGTERM; its end may be told before that."""
+        stamp, deadline_s = self._stamps / container, time.monotonic() + WAIT_S
+        while not stamp.exists():
+            assert time.monotonic() < deadline_s, f"{container} got no SIGTERM"
+            time.sleep(LOOK_S)
+        return float(stamp.read_text())
+
+
+@pytest.fixture(scope="module")
+def started(skein_client, prod, tmp_path_factory):
+    application = Application(skein_client, tmp_path_factory.mktemp("stamps"))
+    application.stream.start(application.told)
+    yield application
+    application.stream.close()
+    application.app.shutdown()
+
+
+@pytest.fixture
+def application(started):
+    """The application with all its containers."""
+    started.make_whole()
+    return started
+
+
+def test_the_agent_is_seen(started):
+    started.told.until(count(AgentSeen), "no agent")
+    assert started.told.all[0][1] == AgentSeen(heartbeat_ms=HEARTBEAT_MS)
+
+
+def test_every_pre_empted_container_is_told_of_before_its_sigterm(application, prod):
+    told = application.told
+    prod.take(3)
+    told.until(lambda notices: count(ContainerExited)(notices) == 3, "nothing was taken")
+    prod.wait(3, WAIT_S)
+    exits = told.of(ContainerExited)
+    assert {exit.reason for exit in exits.values()} == {"preempted"}
+    assert set(exits) <= set(told.of(ContainerMarked))
+    for container in exits:
+        assert told.at_s(ContainerMarked, container) < application.sigterm_s(container)
+
+
+def test_a_mark_lapses_when_the_other_queue_asks_no_more(application, prod):
+    told = application.told
+    prod.take(1)
+    told.until(count(ContainerMarked), "nothing was marked")
+    prod.give_back()
+    told.until(count(MarkLapsed), "the mark did not lapse")
+    assert set(told.of(MarkLapsed)) == set(told.of(ContainerMarked))
+    assert set(told.of(MarkLapsed)) <= set(application.running())
+    assert told.of(ContainerExited) == {}
+
+
+def test_another_container_is_taken_for_the_marked_one_which_lives_on(application, prod):
+    told = application.told
+    prod.take(1)
+    told.until(count(ContainerMarked), "nothing was marked")
+    (marked,) = told.of(ContainerMarked)
+    others = {yarn: name for yarn, name in application.running().items() if yarn != marked}
+    given = min(others)
+    application.app.kill_container(others[given])
+    prod.wait(1, WAIT_S)
+    told.until(count(MarkLapsed), "the mark did not lapse")
+    assert {n.container: n.reason for n in told.of(ContainerExited).values()} == {given: "released"}
+    assert marked in application.running()
+
+
+def test_a_node_that_is_to_leave_is_told_of_with_its_time_and_when_it_stays(application, mini_yarn):
+    told = application.told
+    mini_yarn.decommission(1, 3600)
+    told.until(count(NodeChanged), "no node left")
+    mini_yarn.recommission()
+    told.until(lambda notices: count(NodeChanged)(notices) == 2, "no node stayed")
+    changes = [notice for _, notice in told.all if isinstance(notice, NodeChanged)]
+    assert [(n.state, n.timeout_s) for n in changes] == [
+        ("DECOMMISSIONING", 3600.0),
+        ("RUNNING", None),
+    ]
+    assert len({n.node for n in changes}) == 1
+    assert told.of(ContainerExited) == {}
