@@ -14,6 +14,7 @@ import pytest
 from elasticml.data.arrays import from_arrays
 from elasticml.errors import ConfigError, DataError
 from elasticml.runtime.checkpoints import read_checkpoint
+from elasticml.training.checkpoint import check_same_job
 from tests.memory_world import World
 
 N_ROWS, N_COLUMNS = 400, 12
@@ -96,3 +97,149 @@ def test_descent_without_a_search_goes_on_bit_for_bit(tmp_path: Path, step: str)
     assert [r["objective"] for r in whole.shell.journal.rows] == [
         r["objective"] for r in again.shell.journal.rows
     ]
+
+
+def test_descent_with_a_search_goes_on_but_for_rounding(tmp_path: Path) -> None:
+    # Solvers' cached margins are multiplied anew: they differ in the last bits.
+    whole = cut(record(tmp_path / "whole", BATCH_GRADIENT), tmp_path / "cut", at_round=12)
+    again = run(resumed(tmp_path / "cut", BATCH_GRADIENT))
+    assert np.allclose(coef(whole), coef(again), rtol=1e-9, atol=0.0)
+    assert again.shell.desk.summary["rounds"] == 30
+
+
+def test_no_round_and_no_id_is_told_twice(tmp_path: Path) -> None:
+    cut(record(tmp_path / "whole", BATCH_GRADIENT), tmp_path / "cut", at_round=12)
+    again = run(resumed(tmp_path / "cut", BATCH_GRADIENT, reached={"round": 15, "seconds": 2.0}))
+    journal = again.shell.journal
+    assert [row["round"] for row in journal.rows] == [*range(30), 30]
+    assert [r["round"] for r in again.events("RoundEnded")] == list(range(30))
+    joined = [r["member"] for r in again.events("MemberJoined")]
+    assert sorted(joined) == ["0.1", "0.2", "1.1", "1.2", "2.1", "2.2"]
+    exchanges = [r["exchange"] for r in again.events("ExchangeEnded")]
+    assert len(set(exchanges)) == len(exchanges)
+    (told,) = again.events("JobResumed")
+    assert (told["attempt"], told["members"]) == (2, ["0.1", "1.1", "2.1"])
+    assert told["repeated_rounds"] == 15 - told["round"]
+    assert again.shell.desk.summary["attempts"] == 2
+    assert again.shell.desk.summary["members"]["start"] == 3
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic", "squared"])
+def test_cocoa_goes_on_to_a_certified_gap_with_other_members(tmp_path: Path, loss: str) -> None:
+    algorithm = {**COCOA, "loss": loss}
+    stop = {"rounds": 400, "gap": 1e-6}
+    cut(record(tmp_path / "whole", algorithm, stop=stop), tmp_path / "cut", at_round=6)
+    found = read_checkpoint(str(tmp_path / "cut"))
+    assert found is not None
+    best = found.standing.resume.values["best"]
+    changed = {"stop": stop, "members": {"start": 2, "min": 1}}
+    again = run(resumed(tmp_path / "cut", algorithm, **changed))
+    summary = again.shell.desk.summary
+    assert summary["gap"] <= 1e-6
+    assert not summary["gap_is_bound"]
+    # The gap of the best objectives never grows, neither across the two processes.
+    gaps = [row["gap_best"] for row in again.shell.journal.rows if row.get("gap_best")]
+    assert gaps == sorted(gaps, reverse=True)
+    assert max(gaps[found.round :]) <= best["primal"] - best["dual"]
+
+
+def test_a_frozen_gap_stays_certified(tmp_path: Path) -> None:
+    stop = {"rounds": 300, "gap": 1e-6}
+    given = {"stop": stop, "absent": "freeze"}
+    cut(record(tmp_path / "whole", COCOA, **given), tmp_path / "cut", at_round=5)
+    summary = run(resumed(tmp_path / "cut", COCOA, **given)).shell.desk.summary
+    assert summary["gap"] <= 1e-6
+
+
+def test_examples_that_were_absent_are_all_there_again(tmp_path: Path) -> None:
+    place = tmp_path / "whole"
+    lost = record(place, BATCH_GRADIENT, faults=[{"round": 5, "lose": 2}])
+
+    def copy(world: World, k: int) -> None:
+        if world.shell.driver.state.round >= 9 and not (tmp_path / "cut").exists():
+            shutil.copytree(place, tmp_path / "cut")
+
+    run(lost, turn=copy)
+    rounds = {"rounds": 60}
+    again = run(resumed(tmp_path / "cut", BATCH_GRADIENT, stop=rounds))
+    rows = again.shell.journal.rows
+    kinds = [row["objective_kind"] for row in rows]
+    assert "estimated" in kinds[5:9]
+    assert set(kinds[10:]) == {"exact"}
+    assert rows[-1]["absent_examples"] == 0
+    undisturbed = run(record(tmp_path / "calm", BATCH_GRADIENT, stop=rounds))
+    assert rows[-1]["objective"] == pytest.approx(
+        undisturbed.shell.journal.rows[-1]["objective"], rel=1e-6
+    )
+
+
+def test_models_kept_for_the_evaluation_and_policies_memories_go_along(tmp_path: Path) -> None:
+    given = {
+        "evaluate": {"every": 4},
+        "policies": [{"name": "tune_local_work", "window": 2, "cool": 2}],
+        "stop": {"rounds": 24},
+    }
+    whole = cut(record(tmp_path / "whole", COCOA, **given), tmp_path / "cut", at_round=14)
+    found = read_checkpoint(str(tmp_path / "cut"))
+    assert found is not None
+    assert sorted(found.snapshots) == [0, 4, 8, 12]
+    assert found.standing.machine["policies"]["tune_local_work"]["since_round"] > 0
+    again = run(resumed(tmp_path / "cut", COCOA, **given))
+    kept, before = again.shell.journal.snapshots, whole.shell.journal.snapshots
+    assert sorted(kept) == sorted(before)
+    assert all(np.array_equal(kept[r]["coef"], before[r]["coef"]) for r in (0, 4, 8, 12))
+
+
+def test_two_are_kept_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    world = run(record(place, BATCH_GRADIENT))
+    names = sorted(path.name for path in place.iterdir())
+    assert sum(name.startswith("checkpoint-") for name in names) == 2
+    # Parts of the journal take in those before them that are no longer: a few at any time.
+    assert sum(name.startswith("journal-") for name in names) <= 8
+    newest = read_checkpoint(str(place))
+    assert newest is not None
+    assert list(newest.story) == world.shell.journal.story[: newest.standing.story]
+    assert list(newest.rows) == world.shell.journal.rows[: newest.standing.rows]
+    last = place / max(name for name in names if name.startswith("checkpoint-"))
+    content = bytearray(last.read_bytes())
+    content[-9] ^= 1
+    last.write_bytes(content)
+    older = read_checkpoint(str(place))
+    assert older is not None
+    assert older.number == newest.number - 1
+    assert older.notes == (f"{last.name} is damaged and passed over: its digest is another",)
+    again = run(resumed(place, BATCH_GRADIENT))
+    (told,) = again.events("JobResumed")
+    assert told["notes"] == list(older.notes)
+    assert not last.exists()  # nobody can use it
+
+
+def test_what_a_job_cannot_go_on_from_is_refused_in_one_line(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    run(record(place, BATCH_GRADIENT))
+    with pytest.raises(ConfigError, match=r"another job: algorithm\.l2 was 0\.01, is 0\.5"):
+        run(resumed(place, {**BATCH_GRADIENT, "l2": 0.5}))
+    with pytest.raises(ConfigError, match=r"another job: data\.fingerprint was"):
+        run(resumed(place, BATCH_GRADIENT), source=rows(seed=4))
+    with pytest.raises(ConfigError, match=r"there is no checkpoint in .* that can be read"):
+        run(resumed(tmp_path / "nowhere", BATCH_GRADIENT))
+    with pytest.raises(ConfigError, match="holds a checkpoint of job job, round 29"):
+        run(record(place, BATCH_GRADIENT))
+    found = read_checkpoint(str(place))
+    assert found is not None
+    with pytest.raises(DataError, match="the data have changed since the checkpoint was written"):
+        check_same_job(found, found.record, "another fingerprint")
+
+
+def test_a_place_that_is_gone_is_told_once_and_the_job_goes_on(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+
+    def take_away(world: World, k: int) -> None:
+        if world.shell.driver.state.round == 5 and place.exists():
+            shutil.rmtree(place)
+
+    world = run(record(place, BATCH_GRADIENT), turn=take_away)
+    (told,) = world.events("CheckpointFailed")
+    assert "has been removed" in told["error"]
+    assert not place.exists()
