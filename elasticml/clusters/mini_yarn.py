@@ -91,7 +91,7 @@ class MiniYarn:
     ) -> None:
         self.settings = MiniSettings(**settings)
         self._say = say or (lambda line: None)
-        self._given = None if root is None else Path(root).absolute()
+        self._given = None if root is None else Path(root).resolve()
         self._running: Running | None = None
         self._warden: subprocess.Popen[bytes] | None = None
 
@@ -104,7 +104,7 @@ class MiniYarn:
         ConfigError
             When none was started there.
         """
-        layout = Layout(Path(root).absolute())
+        layout = Layout(Path(root).resolve())
         daemons = Daemons(layout)
         try:
             daemons.load()
@@ -128,7 +128,7 @@ class MiniYarn:
     @classmethod
     def end_at(cls, root: str | Path) -> int:
         """End whatever there is of a mini YARN at ``root``, however broken; count its processes."""
-        layout = Layout(Path(root).absolute())
+        layout = Layout(Path(root).resolve())
         count = len(marked(layout.root))
         if layout.state.exists():
             cls.at(layout.root).down()

@@ -156,6 +156,23 @@ def test_at_finds_one_that_runs_and_refuses_a_place_without(mini_yarn, tmp_path)
         MiniYarn(mini_yarn.root).up()
 
 
+def told(*arguments):
+    """What the command line prints."""
+    command = [sys.executable, "-m", "elasticml", "mini-yarn", *arguments]
+    return subprocess.check_output(command, text=True)
+
+
+def test_command_line_tells_shells_and_people_where_it_is(mini_yarn):
+    root = str(mini_yarn.root)
+    status = json.loads(told("status", "--json", "--root", root))
+    assert (status["daemons"], status["missing"]) == (mini_yarn.pids(), [])
+    assert status["hdfs"] == mini_yarn.hdfs_url
+    assert mini_yarn.rm_url in told("status", "--root", root)
+    shell = f"{told('env', '--root', root)}\nyarn classpath --glob"
+    printed = subprocess.check_output(["bash", "-c", shell], text=True)
+    assert printed.startswith(f"{mini_yarn.conf_dir}:")
+
+
 def test_yarn_prints_the_class_path(mini_yarn):
     printed = subprocess.check_output(["yarn", "classpath", "--glob"], text=True).strip()
     entries = printed.split(":")
@@ -214,5 +231,7 @@ def test_a_taken_port_means_another_try(tmp_path, monkeypatch):
         try:
             assert (len(tries), list(yarn.nodes().values())) == (2, ["RUNNING"])
         finally:
-            yarn.down()
+            ended = told("down", "--root", str(yarn.root))
+    assert ended == "ended 4 processes\n"
     assert marked(tmp_path / "fourth") == []
+    assert told("down", "--root", str(tmp_path / "fourth")) == "nothing was running\n"

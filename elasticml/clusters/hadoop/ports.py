@@ -57,7 +57,7 @@ def choose_ports(names: Sequence[str], rng: random.Random) -> dict[str, int]:
     found: dict[str, int] = {}
     with ExitStack() as stack:
         # A port that has been tried stays bound until all are chosen, or is not free.
-        for port in rng.sample(range(PORT_MIN, PORT_MAX), 50 * len(names)):
+        for port in rng.sample(range(PORT_MIN, PORT_MAX), PORT_MAX - PORT_MIN):
             if len(found) == len(names):
                 break
             trial = stack.enter_context(socket.socket())

@@ -100,7 +100,7 @@ class Programs:
                 shift = "" if main.endswith("ApplicationCLI") else "shift; "
                 command = shlex.join(self.tool(main))
                 lines.append(f'  {tool}) {shift}exec {command} "$@" ;;')
-            lines.append(f'  *) echo "{name}: got {{$tool}}, wanted {known}" >&2; exit 2 ;;')
+            lines.append(f'  *) echo "{name}: got $tool, wanted {known}" >&2; exit 2 ;;')
             program = self.layout.bin / name
             program.write_text("\n".join([*lines, "esac", ""]))
             program.chmod(0o755)

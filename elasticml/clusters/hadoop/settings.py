@@ -78,7 +78,12 @@ class MiniSettings:
     @property
     def memory_mib(self) -> int:
         """Memory of a node for containers, in mebibytes."""
-        return parse_size(self.node_memory) // 2**20
+        try:
+            return parse_size(self.node_memory) // 2**20
+        except ValueError as error:
+            raise ConfigError(
+                f"node_memory: got {self.node_memory!r}, wanted a size such as 6 GiB"
+            ) from error
 
 
 def node_host(number: int) -> str:
