@@ -247,7 +247,7 @@ class Job:
             "holders": holders_of(self.holders, self.algorithm, total, limits),
             "placement": placement_of(self.placement, self.algorithm),
             "warm_start": self.warm_start_path,
-            "members": {"start": members, "min": self.members.min},
+            "members": {"start": members, "min": self.members.min, "max": self.members.max},
             "evaluate": kept if self.evaluates else False,
             "checkpoint": checkpoints.checkpoint_entry(self.checkpoint, run_dir),
             "threads": self.threads,

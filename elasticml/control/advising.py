@@ -157,8 +157,7 @@ class Advising:
                 commands = self._retire(suggestion, now_s)
                 told["members"] = sorted(suggestion.members)
             case Request():
-                commands = self._request(suggestion)
-                told["count"] = suggestion.count
+                commands = self._request(suggestion, told)
             case Tune():
                 return self._tune(policy, suggestion)
         # Copies may be accepted and wait for those before them.
@@ -272,11 +271,17 @@ class Advising:
         targets.update(to_emptiest(rest, rows, state.ledger.holders))
         return commands + self._move(targets, now_s)
 
-    def _request(self, suggestion: Request) -> list[Command]:
-        if suggestion.count < 1:
+    def _request(self, suggestion: Request, told: dict[str, object]) -> list[Command]:
+        """Ask for members, no more than the job may have."""
+        count, most = suggestion.count, self.state.settings.members_max
+        if most is not None:
+            here = len(self.state.membership.stage("spare", "active"))
+            count = min(count, most - here - self.state.requested)
+        if count < 1:
             return []
-        self.state.requested += suggestion.count
-        return [RequestMembers(cause=self.state.cause, count=suggestion.count)]
+        told["count"] = count
+        self.state.requested += count
+        return [RequestMembers(cause=self.state.cause, count=count)]
 
     def _tune(self, policy: Policy, suggestion: Tune) -> list[Command]:
         known = suggestion.name in self.tuned

@@ -114,6 +114,8 @@ class View:
     requested: int = 0
     #: Members that a planned return brings at this boundary, and that are not here yet.
     expected: int = 0
+    #: Members with which the job began; 0 where that is not known.
+    start_members: int = 0
     #: Examples that nobody owns: of groups, returning ones too, and of the open set.
     absent_rows: int = 0
     #: Copies of every body that the job wants.

@@ -299,7 +299,11 @@ class Reclaims:
         if reason in FENCED:
             return reason
         mark = self.marks.get(record.address)
-        return mark.reason if mark is not None else record.notice_reason or reason
+        if mark is not None:
+            return mark.reason
+        # A notice as such is no cause of a link that closed before the member was let go.
+        told = None if record.notice_reason == "noticed" else record.notice_reason
+        return told or reason
 
     def lost(self, record: MemberRecord, reason: str) -> list[Command]:
         """Take note of a member that is gone: its container was wanted, or is given for another."""

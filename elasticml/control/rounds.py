@@ -17,6 +17,9 @@ from elasticml.terms import MemberId
 ROUNDS_TIMED = 20
 #: Idle rounds are not counted faster than this, however fast real ones are.
 PACE_S_MIN = 5e-3
+#: Nor faster than this where no faults are planned: whoever is waited for comes when a cluster
+#: has room, and ``stop.rounds`` must not be used up by then.
+UNPLANNED_PACE_S = 10.0
 #: What a row knows of the model with which its round ends; shown in the next row.
 NEXT = ("next_objective", "next_gap", "next_gap_is_bound")
 
@@ -98,8 +101,9 @@ class Rounds:
         self._durations.extend(known["durations"])
 
     def pace_s(self) -> float:
-        """Duration of an undisturbed round: the pace of idle ones."""
-        return max(PACE_S_MIN, statistics.median(self._durations)) if self._durations else 1.0
+        """Duration of an undisturbed round: the pace of idle ones, where faults go by rounds."""
+        usual = max(PACE_S_MIN, statistics.median(self._durations)) if self._durations else 1.0
+        return usual if self.state.settings.faults else max(usual, UNPLANNED_PACE_S)
 
     def stop_reason(self, now_s: float) -> str | None:
         """Say why the job should stop after the round just finished, or None."""

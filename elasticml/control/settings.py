@@ -30,6 +30,8 @@ class Settings:
     start_members: int = 1
     #: With fewer than these the job waits.
     members_min: int = 1
+    #: Policies ask for no more members than these; None: for as many as they like.
+    members_max: int | None = None
     #: Static partitions of the examples, several to a member, as in the papers' layouts.
     partitions: int | None = None
     #: Where chunks are before the first round: stretches of the file, or parts drawn from the seed.
@@ -73,6 +75,7 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
     return Settings(
         start_members=(record.get("members") or {}).get("start", 1),
         members_min=(record.get("members") or {}).get("min") or 1,
+        members_max=(record.get("members") or {}).get("max"),
         partitions=record.get("partitions"),
         placement=_placement(record.get("placement"), str(algorithm.get("name"))),
         seed=int(record.get("seed") or 0),

@@ -106,6 +106,7 @@ class Views:
             tuned=dict(self._tuned),
             requested=state.requested,
             expected=self._rounds.expected or 0,
+            start_members=state.settings.start_members,
             absent_rows=ledger.absent_rows(),
             holders=state.holders,
             copying=self._copying.targets(),

@@ -76,15 +76,22 @@ class Collective(Settings):
 
 
 class Members(Settings):
-    """How many members a job waits for before round 0, and how few it goes on with."""
+    """How many members a job waits for before round 0, how few it goes on with, how many it wants.
+
+    ``max`` is what policies may ask for; members that come unasked are taken all the same.
+    """
 
     start: int | None = Field(default=None, ge=1)
     min: int = Field(default=1, ge=1)
+    max: int | None = Field(default=None, ge=1)
 
     def check(self) -> None:
         """Check what several fields must agree on."""
         if self.start is not None and self.min > self.start:
             raise ValueError(f"min: got {self.min}, wanted at most members.start, {self.start}")
+        least = max(self.min, self.start or 1)
+        if self.max is not None and self.max < least:
+            raise ValueError(f"max: got {self.max}, wanted at least {least}, as start and min say")
 
 
 class Evaluate(Settings):

@@ -13,7 +13,9 @@ class WholeGroup:
     """Bring the oldest group back once as many members are free as vanished with it.
 
     With fewer newcomers than that for ``patience_s`` seconds, the group is spread over those that
-    there are; the paper's rule is ``patience_s=inf``.
+    there are; with none, over those that work, if they are as many as the job began with: nobody
+    else need come then, and the group would be absent for ever. The paper's rule is
+    ``patience_s=inf``.
 
     Source: Algorithm 2 of the resource-elastic paper, lines 18-21. Deviations: patience, and
     ``first_fitting``, which lets a later, smaller group pass a large one that waits at the head.
@@ -45,6 +47,9 @@ class WholeGroup:
             elif free and waited >= self.patience_s:
                 targets = _former_slots_first(group, free)
                 why = f"{len(free)} of {size} members free after {waited:.0f} s"
+            elif not free and waited >= self.patience_s and _is_whole(view):
+                targets = sorted(view.steady, key=lambda m: (m.rows, m.id))
+                why = f"nobody free in {waited:.0f} s, and as many work as at the start"
             elif self.first_fitting:
                 continue
             else:
@@ -52,6 +57,11 @@ class WholeGroup:
             found.append(Readmit(group=group.id, targets=tuple(t.id for t in targets), why=why))
             free = [m for m in free if m not in targets]
         return found
+
+
+def _is_whole(view: View) -> bool:
+    """Whether as many members work as the job began with."""
+    return 0 < view.start_members <= len(view.working)
 
 
 class Reload:

@@ -219,3 +219,19 @@ def test_the_same_models_come_of_a_cluster_of_one():
     np.testing.assert_allclose(alone.arrays["coef"], play().arrays["coef"], rtol=1e-9, atol=1e-12)
     assert points() is not None
     assert model(alone) != b""
+
+
+@pytest.mark.parametrize("absent", ["stall", "taylor"])
+def test_cluster_that_grew_and_shrank_to_its_start_has_all_examples_again(absent):
+    # Two groups were absent and three members came: the second group waited for ever.
+    trace = [
+        {"at": 1, "grant": 2},
+        {"at": 2, "lose": [0, 1, 2]},
+        {"at": 2.001, "lose": [3, 4]},
+        {"at": 3, "grant": 3},
+    ]
+    world = {"compute_s": 5e-3, "start_s": 0.1, "tick_s": 0.1, "trace": trace}
+    members = {"start": 5, "min": 1}
+    result = play(world, members=members, absent=absent, stop={"rounds": 400, "seconds": 60})
+    assert column(result, "absent_examples")[-1] == 0
+    assert column(result, "members")[-1] == 5

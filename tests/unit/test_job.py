@@ -68,7 +68,7 @@ def test_the_record_is_plain_json_and_complete(data):
     assert (record["package"], record["job"], record["members"]) == (
         VERSION,
         "toy-1",
-        {"start": 3, "min": 1},
+        {"start": 3, "min": 1, "max": None},
     )
     assert record["faults"] == [
         {"round": 1, "phase": "broadcast", "lose": 1, "how": "kill", "grace": 5.0}

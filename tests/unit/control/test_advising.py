@@ -277,3 +277,17 @@ def test_rules_that_are_always_at_work_are_standing_policies():
     for policy in (WholeGroup(), Reload(), ElasticScaling()):
         assert isinstance(policy, StandingPolicy)
     assert not isinstance(Says(), StandingPolicy)
+
+
+def test_no_more_members_are_asked_for_than_the_job_may_have():
+    made = world(Request(count=3, why="more"), members_max=4)
+    made.run(lambda k: 0)
+    assert made.requested == 2
+    decided = [r.fields["count"] for r in made.story if r.event == "PolicyDecided"]
+    assert 2 in decided
+
+
+def test_job_at_its_most_members_asks_for_none():
+    made = world(Request(count=3, why="more"), members_max=2)
+    made.run(lambda k: 0)
+    assert made.requested == 0

@@ -6,7 +6,7 @@ import pytest
 
 from elasticml.control.commands import AddRow, Inject
 from elasticml.control.events import FaultPerformed
-from elasticml.control.rounds import PACE_S_MIN, Rounds
+from elasticml.control.rounds import PACE_S_MIN, UNPLANNED_PACE_S, Rounds
 from elasticml.control.settings import PlannedFault, Settings, settings_from_record
 from elasticml.control.state import JobState
 from elasticml.terms import ChunkId, ChunkInfo, MemberId
@@ -101,7 +101,7 @@ def test_reason_to_stop(settings, row, now_s, reason):
 
 
 def test_idle_rounds_go_at_the_pace_of_undisturbed_ones():
-    book = rounds()
+    book = rounds(faults=(lose(99),))
     assert book.pace_s() == 1.0
     for k in range(5):
         book.finish({}, 0.2 * (k + 1))
@@ -111,9 +111,21 @@ def test_idle_rounds_go_at_the_pace_of_undisturbed_ones():
 
 
 def test_idle_rounds_have_a_fastest_pace():
-    book = rounds()
+    book = rounds(faults=(lose(99),))
     book.finish({}, 0.0)
     assert book.pace_s() == PACE_S_MIN
+
+
+def test_waiting_for_a_cluster_uses_up_rounds_slowly():
+    # A job of short rounds was over before the containers that it waited for had come.
+    book = rounds()
+    for k in range(5):
+        book.finish({}, 0.2 * (k + 1))
+    assert book.pace_s() == UNPLANNED_PACE_S
+    book.finish({}, 100.0)
+    for k in range(20):
+        book.finish({}, 130.0 + 30.0 * k)
+    assert book.pace_s() == pytest.approx(30.0)
 
 
 def test_loss_waits_for_its_round_and_phase():

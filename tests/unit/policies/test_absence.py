@@ -56,6 +56,16 @@ def test_patience_ends():
     assert readmitted(WholeGroup(patience_s=math.inf), view(groups, seen(7), now_s=1e9)) == {}
 
 
+def test_group_is_spread_over_those_who_work_when_they_are_as_many_as_at_the_start():
+    # A cluster that had grown shrank again: nobody else came, and the job waited for ever.
+    groups = [group(1, 5, 6, since_s=10.0)]
+    seen_view = replace(view(groups, working=seen(0, 1, 2, rows=50), now_s=40.0), start_members=3)
+    assert readmitted(WholeGroup(patience_s=30), seen_view) == {1: [0, 1, 2]}
+    assert readmitted(WholeGroup(patience_s=30), replace(seen_view, now_s=39.0)) == {}
+    assert readmitted(WholeGroup(patience_s=30), replace(seen_view, start_members=4)) == {}
+    assert readmitted(WholeGroup(patience_s=math.inf), seen_view) == {}
+
+
 def test_nobody_free_means_nobody_comes_back_however_long_it_takes():
     assert readmitted(WholeGroup(), view([group(1, 3)], now_s=1e9)) == {}
 
