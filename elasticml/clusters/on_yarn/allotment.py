@@ -6,6 +6,9 @@ failed. On top of that this decides
 * to hold a replacement back when the containers before it were pre-empted soon after they started,
   so that a queue that has nothing to give is not asked every second;
 * to ask anew for a container that was given in place of one that YARN had marked;
+* to ask again for what skein has lost: it numbers its requests by a map that YARN sorts the other
+  way round, so that a request made while others wait may take the number, and with it the place, of
+  one of them, which then waits for ever;
 * to end an application whose worker containers all fail by their own fault;
 * what a job may have, and give back, within the limits.
 """
@@ -30,6 +33,9 @@ BACKOFF_S_MAX = 60.0
 #: Seconds until a container is asked for in place of one given for a marked one: YARN first has to
 #: hand that one to whom it wanted it for.
 REPLACE_S = 1.0
+
+#: A request that a younger one has overtaken is lost after so long.
+LOST_S = 3.0
 
 #: So many worker containers in a row that fail alike before they register end the application.
 FAILURES_MAX = 3
@@ -86,6 +92,7 @@ class _Record:
     #: Whether it is known in whose place it is; nobody else's replacement then.
     is_claimed: bool = False
     has_registered: bool = False
+    requested_s: float | None = None
     started_s: float | None = None
 
 
@@ -124,6 +131,8 @@ class Allotment:
     #: Containers that YARN wants back and for which none has been given.
     _marked: list[str] = field(default_factory=list, init=False)
     _failures: _Failures = field(default_factory=_Failures, init=False)
+    #: Containers that were granted and that skein had no request for.
+    _unplaced: int = field(default=0, init=False)
 
     @property
     def count(self) -> int:
@@ -137,10 +146,12 @@ class Allotment:
             record = self._records.get(seen.name)
             if record is None:
                 record = self._records[seen.name] = _Record(seen.instance, seen.state)
+            if seen.state == "requested" and record.requested_s is None:
+                record.requested_s = now_s
             if seen.state == "running" and record.started_s is None:
                 record.started_s = now_s
             record.state = seen.state
-        actions = self._claim(now_s)
+        actions = [*self._claim(now_s), *self._ask_again(now_s)]
         due = [streak for due_s, streak in self._held if due_s <= now_s]
         self._held = [(due_s, streak) for due_s, streak in self._held if due_s > now_s]
         actions += [Add(streak=streak) for streak in due if self._has_room()]
@@ -156,6 +167,13 @@ class Allotment:
         self._failures = _Failures()
         if name in self._records:
             self._records[name].has_registered = True
+
+    def unplaced(self) -> None:
+        """Take note of a container that was granted and given back at once: nobody waited for it.
+
+        Where somebody does wait, it was his.
+        """
+        self._unplaced += 1
 
     def marked(self, name: str) -> None:
         """Take note that YARN wants a container back."""
@@ -239,6 +257,31 @@ class Allotment:
                 actions.append(Kill(name=name))
         self._heirs = left
         return actions
+
+    def _ask_again(self, now_s: float) -> list[Action]:
+        """Withdraw lost requests and make them anew."""
+        waiting = sorted(
+            (record.instance, name, record)
+            for name, record in self._records.items()
+            if record.state == "requested" and record.requested_s is not None
+        )
+        started = [r for r in self._records.values() if r.started_s is not None]
+        lost = []
+        for instance, name, record in waiting:
+            since_s = record.requested_s or now_s
+            is_overtaken = any(
+                other.instance > instance and (other.started_s or 0.0) > since_s
+                for other in started
+            )
+            if now_s - since_s >= LOST_S and (is_overtaken or self._unplaced > 0):
+                self._unplaced -= not is_overtaken
+                lost.append((name, record))
+        if not waiting:
+            self._unplaced = 0
+        for _, record in lost:
+            record.state = "killed"
+            self._held.append((now_s, record.streak))
+        return [Kill(name=name) for name, _ in lost]
 
     def _replacement(self, instance: int) -> str | None:
         """Name the youngest container that is nobody's replacement yet and may be this one's."""

@@ -256,7 +256,9 @@ class YarnKeeper(SchedulerPlugin):
         self._over.add(container)
         self._marks.pop(container, None)
         name = self._names.get(container)
-        logger.info("%s (%s) ended: %s, status %s", name, container, reason, status)
+        logger.info("%s (%s) ended: %s, status %s", name or "nobody's", container, reason, status)
+        if name is None and reason == "released":
+            self._allotment.unplaced()
         if container in self._addresses:
             word = Ended(
                 address=self._addresses[container],

@@ -131,7 +131,10 @@ class WorkerService:
         except (TimeoutError, RuntimeError, OSError) as error:
             logger.error("no scheduler at %s: %s", self._scheduler, _root(error))
             return SCHEDULER_UNREACHABLE
-        return 0 if self._was_closed or self._life.was_told else SCHEDULER_GONE
+        if self._life.was_told:
+            # Who takes the container says so himself; nobody else's SIGTERM means its end.
+            return 128 + signal.SIGTERM
+        return 0 if self._was_closed else SCHEDULER_GONE
 
     async def _run_foreign(self, server: Any) -> int:
         """Run what is no Dask worker, such as a nanny of the user's own, as Dask does."""

@@ -106,6 +106,37 @@ def test_a_replacement_that_is_seen_later_is_found_all_the_same():
     assert allotment.see([seen(2, "requested")], now_s=3.5) == [Kill(name="w2")]
 
 
+def test_a_request_that_a_younger_one_overtook_is_made_anew():
+    allotment = running(1)
+    allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
+    assert allotment.see([seen(1, "requested"), seen(2)], now_s=2.0) == []
+    assert allotment.see([seen(1, "requested"), seen(2)], now_s=4.0) == [Kill(name="w1"), Add()]
+
+
+def test_a_request_that_waits_in_its_turn_is_left_alone():
+    allotment = running(1)
+    allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
+    assert allotment.see([seen(1), seen(2, "requested")], now_s=900.0) == []
+
+
+def test_a_grant_that_skein_could_not_place_was_for_the_oldest_request():
+    allotment = running(1)
+    allotment.see([seen(1, "requested"), seen(2, "requested")], now_s=1.0)
+    allotment.unplaced()
+    assert allotment.see([], now_s=2.0) == []
+    assert allotment.see([], now_s=5.0) == [Kill(name="w1"), Add()]
+    allotment.added("w3", 3, streak=0)
+    assert allotment.see([seen(3, "requested")], now_s=9.0) == []
+
+
+def test_a_grant_that_nobody_waits_for_is_forgotten():
+    allotment = running(1)
+    allotment.unplaced()
+    assert allotment.see([], now_s=1.0) == []
+    allotment.see([seen(1, "requested")], now_s=2.0)
+    assert allotment.see([], now_s=9.0) == []
+
+
 def test_a_container_given_for_a_marked_one_is_asked_for_anew():
     allotment = running(3)
     allotment.marked("w0")
