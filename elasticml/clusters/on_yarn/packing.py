@@ -17,7 +17,6 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
-import elasticml
 from elasticml.data.places import exists, join, reason_of, system_of
 from elasticml.errors import ConfigError
 
@@ -300,7 +299,7 @@ def _home_of(found: Distribution) -> str:
 
 def _own_files(target: str) -> Iterable[PackedFile]:
     """List the files of the elasticml that runs here, for a folder of an environment."""
-    package = Path(elasticml.__file__).parent
+    package = Path(__file__).parents[2]
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package).as_posix()
         if path.is_file() and "__pycache__" not in path.parts:
