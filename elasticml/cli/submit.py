@@ -157,7 +157,8 @@ def _prepared(file: JobFile) -> tuple[Plan, dict[str, Any], bool]:
     plan = plan_submission(file.cluster, file.name, datetime.now())
     job.check_memory(plan.worker_bytes)
     start = file.members.start or plan.workers
-    record = job.record(new_job_id(file.name), start, [plan.worker_bytes] * start)
+    limits = [plan.worker_bytes] * start
+    record = job.record(new_job_id(file.name), start, limits, run_dir=plan.place)
     return plan, record, job.evaluates
 
 
@@ -182,9 +183,12 @@ def show_result(application: Application, verdict: Verdict, path: Path, *, as_js
     is_there = bool(fetch(application.place, path))
     error = verdict.to_error()
     if error is not None:
-        where = f"; what there is of the run is in {path}" if is_there else ""
-        logs = f"; elasticml logs {application.id}"
-        raise type(error)(error.message + where + logs, **error.fields)
+        message = error.message.replace(application.place, str(path))
+        if is_there and str(path) not in message:
+            message += f"; what there is of the run is in {path}"
+        raise type(error)(f"{message}; see elasticml logs {application.id}", **error.fields)
+    if verdict.state != "done":
+        _say(f"{application.id}: {verdict.state} after {verdict.reason}")
     tell(json.loads((path / "summary.json").read_text(encoding="utf-8")), as_json)
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 #: Looking takes at most this share of the time: a long story is read less often.
 SHARE_MAX = 0.2
-#: Seconds that a job has to end by itself when it is told to.
-CANCEL_S_MAX = 20.0
+#: Seconds that a job has to end by itself when it is told to, its report included.
+CANCEL_S_MAX = 60.0
 #: Where in a user's home directory it is written which application runs what.
 _INDEX = (".elasticml", "applications")
 _RUNS = ("elasticml", "runs")
@@ -104,7 +104,7 @@ def check_result(place: str) -> None:
         )
     trial = places.join(place, ".elasticml-trial")
     places.write_whole(trial, b"written to see whether that works\n")
-    places.remove(trial)
+    places.remove(place)
 
 
 def remember(conf: HadoopConf, application: Application) -> None:
@@ -255,13 +255,11 @@ def follow_application(
 
     Raises
     ------
-    JobFailedError
-        When the application ended without a word of its driver.
     SubmissionError
         When YARN cannot be reached.
     """
     reader = StoryReader(application.place)
-    told = ""
+    told, is_told = "", False
     while True:
         began_s = time.monotonic()
         now = standing(client, application.id)
@@ -269,7 +267,9 @@ def follow_application(
             told = now.state
             say(f"{application.id} is {told} in queue {now.queue}")
         news = reader.news()
-        for watcher in watchers:
+        is_told = is_told or any(record["event"] == "JobEnded" for record in news)
+        # What follows the story's end is its evaluation, of which there is nothing to tell.
+        for watcher in watchers if news or not is_told else ():
             watcher.record(news)
         if now.is_over:
             return verdict_of(application, now)
@@ -278,19 +278,10 @@ def follow_application(
 
 
 def verdict_of(application: Application, now: Standing) -> Verdict:
-    """Say how an application that is over has ended.
-
-    Raises
-    ------
-    JobFailedError
-        When its driver has not said so: YARN's reason instead.
-    """
+    """Say how an application that is over has ended: as its driver says, else as YARN does."""
     verdict = read_verdict(application.place)
     if verdict is not None:
         return verdict
     how = "was killed" if now.final_status == "KILLED" else f"ended as {now.final_status}"
-    raise JobFailedError(
-        f"{application.id} {how}: {now.diagnostics or 'YARN does not say why'}; see elasticml logs "
-        f"{application.id}",
-        reason="application ended",
-    )
+    why = now.diagnostics.rstrip(".") or "YARN does not say why"
+    return Verdict.of_error(JobFailedError(f"{application.id} {how}: {why}"))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from elasticml.data.places import exists, is_url, join, names, remove
 from elasticml.errors import ConfigError, ElasticmlError
+from elasticml.jobs.run_directory import check_unwritten
 from elasticml.jobs.schema import read_settings
 from elasticml.jobs.settings import Checkpoint
 
@@ -54,7 +55,7 @@ def checkpoint_entry(setting: Setting, run_dir: str | Path | None) -> dict[str, 
 
     Parameters
     ----------
-    run_dir : path, optional
+    run_dir : path or URL, optional
         The run's directory, which has a folder for them unless a path is given.
     """
     if setting is False:
@@ -64,7 +65,8 @@ def checkpoint_entry(setting: Setting, run_dir: str | Path | None) -> dict[str, 
         return {"path": path, "every_s": setting.every}
     if run_dir is None:
         return None
-    place = join(str(Path(run_dir).absolute()), FOLDER)
+    run = str(run_dir) if is_url(str(run_dir)) else str(Path(run_dir).absolute())
+    place = join(run, FOLDER)
     # A run's directory may be renamed: its job file does not say where it is.
     return {"path": place, "every_s": setting.every, "in_run_dir": True}
 
@@ -83,9 +85,11 @@ def interrupted_run(run_dir: str | Path, setting: Setting) -> Interrupted:
     Raises
     ------
     ConfigError
-        When there is no run, it has come to its end, or there is nothing to go on from.
+        When there is no run, it has come to its end or is being written, or there is nothing to go
+        on from.
     """
     path = described(Path(run_dir)).parent
+    check_unwritten(path)
     entry = checkpoint_entry(setting, path)
     place = "" if entry is None else str(entry["path"])
     if not place or not any(name.startswith("checkpoint-") for name in names(place)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,11 +11,18 @@ from urllib.parse import quote
 
 from elasticml.clusters.on_yarn.compat import import_skein
 from elasticml.data.web import ask
-from elasticml.errors import SubmissionError
+from elasticml.errors import ConfigError, SubmissionError
 from elasticml.jobs.applications import standing
 
 if TYPE_CHECKING:
     import skein
+
+
+_LOG = re.compile(
+    r"^Container: (?P<container>[^\n]*)\n(?:(?!LogContents:)[^\n]*\n)*?LogType:(?P<name>[^\n]*)\n"
+    r"(?:(?!LogContents:)[^\n]*\n)*LogContents:\n(?P<text>.*?)^End of LogType:(?P=name)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,26 +50,46 @@ def container_logs(
         When there are none, or YARN does not give them.
     """
     if standing(client, application_id).is_over:
-        yield from _collected(client, application_id, service)
+        yield from _collected(application_id, service)
     else:
         yield from _living(client, application_id, service)
 
 
-def _collected(
-    client: skein.Client, application_id: str, service: str | None
-) -> Iterator[ContainerLog]:
-    """Yield the logs that YARN has collected at the application's end."""
+def _collected(application_id: str, service: str | None) -> Iterator[ContainerLog]:
+    """Yield the logs that YARN has collected at the application's end.
+
+    By Hadoop's own command: skein looks where only older versions keep them.
+    """
+    command = [
+        "yarn",
+        "logs",
+        "-applicationId",
+        application_id,
+        "-log_files_pattern",
+        rf"{'.*' if service is None else re.escape(service)}\.log",
+    ]
     try:
-        found = client.application_logs(application_id)
-    except (import_skein().exceptions.SkeinError, ValueError) as error:
-        text = " ".join(str(error).split())
-        raise SubmissionError(
-            f"{application_id}: YARN has no logs of it: {text}; they are there some seconds after "
-            "its end where yarn.log-aggregation-enable is true, else on its nodes"
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ConfigError(
+            f"the command yarn cannot be run: {error.strerror}; put Hadoop's bin on the PATH"
         ) from error
-    for container, text in sorted(found.items()):
-        if service is None or f"{service}.log" in text:
-            yield ContainerLog(title=container, text=text)
+    found = parse_logs(told.stdout)
+    if not found:
+        raise SubmissionError(
+            f"{application_id}: YARN has no such logs; they are there some seconds after its end "
+            "where yarn.log-aggregation-enable is true, else on its nodes"
+        )
+    yield from found
+
+
+def parse_logs(text: str) -> list[ContainerLog]:
+    """Take the logs out of what ``yarn logs`` prints."""
+    found = []
+    for match in _LOG.finditer(text):
+        title = f"{match['name']} of {match['container']}"
+        found.append(ContainerLog(title=title, text=match["text"].strip("\n")))
+    return found
 
 
 def _living(
@@ -94,5 +123,6 @@ def _log_on_node(node: str, container: str, service: str) -> str:
         answer = ask("GET", url, timeout_s=10.0)
     except OSError as error:
         return f"not known: {error}"
-    text = answer.body.decode(errors="replace")
-    return text if answer.status == 200 else f"not known: the node answers {answer.status}"
+    if answer.status != 200:
+        return f"not known: the node answers {answer.status}"
+    return "\n".join(log.text for log in parse_logs(answer.body.decode(errors="replace")))

@@ -11,6 +11,7 @@ from types import TracebackType
 
 from elasticml.data import places
 from elasticml.errors import ConfigError, JobFailedError
+from elasticml.jobs.checkpoints import FOLDER
 
 #: Seconds from the end of one round of copies to the beginning of the next.
 PAUSE_S = 2.0
@@ -147,7 +148,7 @@ def fetch(place: str, path: Path) -> list[str]:
     wanted = [
         name
         for name in places.names(place)
-        if name != DRIVER_DIRECTORY and not name.startswith(".")
+        if name not in (DRIVER_DIRECTORY, FOLDER) and not name.startswith(".")
     ]
     for name in wanted:
         content = places.read_bytes(places.join(place, name))

@@ -24,7 +24,7 @@ FUTILE_ATTEMPTS_MAX = 5
 class Submission:
     """A job for a cluster, complete: what its driver needs to know."""
 
-    #: The job record.
+    #: The job record; it says where checkpoints go, too.
     record: Mapping[str, Any]
     #: The ``cluster`` section, for ``job.yaml``.
     cluster: Mapping[str, Any]
@@ -39,11 +39,6 @@ class Submission:
     def to_json(self) -> bytes:
         """Write it as a file."""
         return json.dumps(asdict(self)).encode()
-
-    @property
-    def checkpoints(self) -> str:
-        """Where the driver keeps its checkpoints."""
-        return places.join(self.place, DRIVER_DIRECTORY, "checkpoints")
 
 
 def read_submission(content: bytes) -> Submission:

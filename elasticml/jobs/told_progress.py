@@ -30,7 +30,7 @@ class ToldProgress:
         self._tell = tell
         self._clock = clock
         self._status = JobStatus(job="")
-        self._told = 0.0
+        self._told = -STEP_MIN  # that nothing is done is told, too
         self._told_s: float | None = None
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:

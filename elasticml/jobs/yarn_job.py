@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticml.clusters.on_yarn.compat import import_skein
-from elasticml.data import places
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
+from elasticml.jobs.applications import status_at
+from elasticml.jobs.checkpoints import forget_checkpoints
 from elasticml.jobs.follow import follow
 from elasticml.jobs.in_process import InProcessJob, start_in_process
 from elasticml.jobs.mirror import Mirror
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     import skein
     from distributed import Scheduler
 
-#: Seconds between checkpoints.
-CHECKPOINT_S = 5.0
 #: Seconds that a job waits for all its workers where it may begin with fewer, and when it resumes.
 PATIENCE_S, PATIENCE_RESUMED_S = 60.0, 30.0
 LOOK_S = 0.1
@@ -68,8 +67,8 @@ class Beginning:
     """With what an attempt begins."""
 
     attempt: Attempt
-    #: Whether there is a checkpoint to go on from.
-    resumes: bool
+    #: Where the checkpoint is to go on from; None where there is none.
+    resume: str | None
 
 
 class YarnJob:
@@ -120,13 +119,14 @@ class YarnJob:
         submission = self._submission
         begun = await asyncio.to_thread(self._begin)
         record = dict(submission.record)
-        record["checkpoint"] = {"path": submission.checkpoints, "every_s": CHECKPOINT_S}
         source = source_from_spec(record["data"])
         test = None if record.get("test") is None else source_from_spec(record["test"])
         await asyncio.to_thread(check_readable, source)
-        members = await self._workers(begun.resumes)
-        if begun.resumes:
-            record["resume"] = submission.checkpoints
+        members = await self._workers(begun.resume is not None)
+        if begun.resume is not None:
+            status = await asyncio.to_thread(status_at, submission.place)
+            record["resume"] = begun.resume
+            record["reached"] = {"round": status.round, "seconds": status.seconds}
         else:
             start = min(record["members"]["start"], members)
             record["members"] = {**record["members"], "start": start}
@@ -147,7 +147,8 @@ class YarnJob:
         """
         place = self._submission.place
         before = read_attempt(place)
-        found = read_checkpoint(self._submission.checkpoints)
+        kept = (self._submission.record.get("checkpoint") or {}).get("path")
+        found = None if kept is None else read_checkpoint(kept)
         attempt = before.after(
             container=os.environ.get("CONTAINER_ID", ""),
             round=None if found is None else found.round,
@@ -160,7 +161,7 @@ class YarnJob:
                 "further; see the logs of its containers"
             )
         write_attempt(place, attempt)
-        return Beginning(attempt=attempt, resumes=found is not None)
+        return Beginning(attempt=attempt, resume=None if found is None else kept)
 
     def _was_taken_away(self, container: str) -> bool:
         """Tell whether the container of an attempt before this one was pre-empted."""
@@ -225,7 +226,7 @@ class YarnJob:
         try:
             persistently(lambda: write_verdict(place, verdict))
             if verdict.state == "done":
-                places.remove(self._submission.checkpoints)
+                forget_checkpoints(self._submission.record)
         except ConfigError as error:
             if verdict.state != "failed":
                 verdict = Verdict.of_error(error)

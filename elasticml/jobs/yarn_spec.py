@@ -146,7 +146,8 @@ def with_driver(spec: skein.ApplicationSpec, submission: Path) -> skein.Applicat
             f"specification: the script of {specs.SCHEDULER} does not call dask-yarn services "
             "scheduler, which would be replaced by the job's driver; let it"
         )
-    service.files = {**service.files, SUBMISSION_FILE: str(submission)}
+    file = import_skein().File(source=submission.absolute().as_uri())
+    service.files = {**service.files, SUBMISSION_FILE: file}
     service.max_restarts = SCHEDULER_RESTARTS_MAX
     spec.services[specs.WORKER].max_restarts = -1
     spec.max_attempts = MASTER_ATTEMPTS_MAX

@@ -35,7 +35,7 @@ def submit(tmp_path):
         }
         job = Job.from_file(parse_job(raw, folder=tmp_path, name="driven"))
         submission = Submission(
-            record=job.record("driven-1", WORKERS),
+            record=job.record("driven-1", WORKERS, run_dir=tmp_path / "place"),
             cluster={"kind": "yarn", "workers": WORKERS},
             place=str(tmp_path / "place"),
             workers=WORKERS,
@@ -96,7 +96,7 @@ def test_a_job_is_driven_to_its_end_and_leaves_its_run(submit, start):
     assert summary["train"]["accuracy"] > 0.5
     assert {"job.yaml", "model.npz", "report.html"} <= {path.name for path in place.iterdir()}
     assert read_verdict(str(place)).state == "done"
-    assert not (place / "driver" / "checkpoints").exists()
+    assert not (place / "checkpoint").exists()
 
 
 def test_after_a_kill_the_next_driver_goes_on_where_the_last_checkpoint_was(submit, start):

@@ -92,13 +92,10 @@ def test_a_story_that_was_begun_anew_from_a_point_is_read_from_there(tmp_path):
 
 def test_what_the_driver_says_of_the_end_counts_more_than_what_yarn_says(tmp_path):
     application = Application(id="application_1_0001", name="toy", place=str(tmp_path))
-    with pytest.raises(JobFailedError) as caught:
-        verdict_of(application, standing(diagnostics="AM Container exited with  code 1"))
-    assert caught.value.message == (
-        "application_1_0001 ended as FAILED: AM Container exited with  code 1; see elasticml logs "
-        "application_1_0001"
-    )
-    with pytest.raises(JobFailedError, match="application_1_0001 was killed"):
-        verdict_of(application, standing(final_status="KILLED"))
+    verdict = verdict_of(application, standing(diagnostics="AM Container exited with code 1."))
+    assert verdict.reason == "application_1_0001 ended as FAILED: AM Container exited with code 1"
+    assert isinstance(verdict.to_error(), JobFailedError)
+    verdict = verdict_of(application, standing(final_status="KILLED"))
+    assert verdict.reason == "application_1_0001 was killed: YARN does not say why"
     write_verdict(str(tmp_path), Verdict(state="done", reason="3 rounds"))
     assert verdict_of(application, standing(final_status="KILLED")).state == "done"

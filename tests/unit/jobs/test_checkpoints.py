@@ -54,6 +54,12 @@ def test_the_default_place_is_in_the_run_s_directory_and_not_in_its_job_file(tmp
     assert entry is not None
     assert entry["path"] == str(tmp_path / "run" / "checkpoint")
     assert job_file_entry(entry) == {"every": 2.0}
+    remote = checkpoint_entry(Checkpoint(), "hdfs://nn:8020/runs/a")
+    assert remote == {
+        "path": "hdfs://nn:8020/runs/a/checkpoint",
+        "every_s": 5.0,
+        "in_run_dir": True,
+    }
     given = checkpoint_entry(Checkpoint(path="hdfs://nn/run"), tmp_path)
     assert job_file_entry(given) == {"path": "hdfs://nn/run", "every": 5.0}
     assert checkpoint_entry(Checkpoint(), None) is None

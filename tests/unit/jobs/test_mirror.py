@@ -48,6 +48,7 @@ def test_a_summary_says_where_it_is(run, tmp_path):
 def test_what_only_the_driver_needs_is_not_fetched(tmp_path):
     place = tmp_path / "place"
     (place / "driver").mkdir(parents=True)
+    (place / "checkpoint").mkdir()
     (place / "driver" / "attempt.json").write_text("{}")
     (place / ".model.npz.17.part").write_text("half")
     (place / "model.npz").write_bytes(b"whole")

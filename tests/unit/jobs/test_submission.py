@@ -35,10 +35,6 @@ def test_a_driver_of_another_version_refuses_with_the_remedy():
         read_submission(json.dumps(fields).encode())
 
 
-def test_checkpoints_are_beside_the_run():
-    assert SUBMISSION.checkpoints == "hdfs://nn:8020/user/me/runs/toy/driver/checkpoints"
-
-
 def test_a_verdict_brings_the_error_with_it(tmp_path):
     place = str(tmp_path)
     assert read_verdict(place) is None

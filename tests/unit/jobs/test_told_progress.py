@@ -29,4 +29,4 @@ def test_it_is_told_at_most_once_a_second_and_never_falls():
         now[0] = second
         progress.record([{"event": "RoundEnded", "round": round}])
     progress.record([{"event": "JobEnded", "state": "done"}])
-    assert told == [pytest.approx(share) for share in (0.1, 0.3, 0.6, 1.0)]
+    assert told == [pytest.approx(share) for share in (0.0, 0.3, 0.6, 1.0)]
