@@ -1,0 +1,77 @@
+"""What a cluster posts on the board reaches jobs on real processes, and SIGTERM their story."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import elasticml as em
+from elasticml.runtime.reclaims import Ended, Reclaim, Restored, Word, reclaims_of
+
+pytestmark = pytest.mark.cluster
+
+MEMBERS, ROWS = 3, 600
+_rng = np.random.default_rng(3)
+_X = _rng.normal(size=(ROWS, 12)) / np.sqrt(12)
+DATA = em.from_arrays(_X, np.sign(_X @ _rng.normal(size=12)))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[em.LocalCluster]:
+    with em.LocalCluster(MEMBERS) as cluster:
+        yield cluster
+
+
+def post(client: Client, word: Word) -> None:
+    def hang_up(dask_scheduler: Any = None) -> None:
+        reclaims_of(dask_scheduler.extensions).post(word)
+
+    client.run_on_scheduler(hang_up)
+
+
+def test_a_container_that_is_asked_for_is_emptied_and_its_end_is_told(
+    cluster: em.LocalCluster,
+) -> None:
+    with Client(cluster, set_as_default=False) as client:
+        job = em.Job(
+            em.CoCoA(loss="squared_hinge", l2=1e-2), DATA, holders=2, stop=em.Stop(rounds=100_000)
+        )
+        handle = job.start(client)
+        address = sorted(client.scheduler_info()["workers"])[0]
+        story: list[dict[str, Any]] = []
+        ends: list[threading.Thread] = []
+        for record in handle:
+            story.append(record)
+            match record["event"]:
+                case "RoundEnded" if record["round"] == 3:
+                    post(client, Reclaim(address=address, grace_s=60.0, negotiable=False))
+                case "MemberLost" if not ends:
+                    # Its process is told to end when it has been let go already.
+                    names = [w.name for w in cluster.workers() if w.pid == record["pid"]]
+                    ends.append(
+                        threading.Thread(target=cluster.lose, args=(names, "terminate", 5.0))
+                    )
+                    ends[0].start()
+                case "ContainerStopping":
+                    ended = Ended(
+                        address=address, container="container_1", reason="preempted", status=-102
+                    )
+                    post(client, ended)
+                    post(client, Restored(address=address))
+                case "ContainerEnded":
+                    handle.cancel()
+        ends[0].join()
+        told = {r["event"]: r for r in story}
+        who = told["Reclaimed"]["marked"]
+        assert (told["MemberLost"]["member"], told["MemberLost"]["chunks"]) == (who, 0)
+        assert told["MemberLost"]["reason"] == "preempted"
+        assert (told["ContainerStopping"]["member"], told["ContainerEnded"]["member"]) == (who, who)
+        assert "ChunksAbsent" not in told
+        taken = handle.result().summary["preemptions"]
+        assert (taken["lost"], taken["rounds_lost"]) == (1, 0)
+        assert taken["seconds"]["notice_to_sigterm"] is not None
