@@ -104,18 +104,18 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
                 unreachable.append(urlsplit(location).netloc)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
-        """Write a file, in place of any that is there."""
-        self._create(path, bytes(value), is_new=mode == "create")
+        """Write a file, in place of any that is there; ``options`` are the name node's."""
+        self._create(path, bytes(value), overwrite=str(mode != "create").lower(), **options)
 
     def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
         """Copy a local file here, as a stream."""
         with open(lpath, "rb") as file:
             self._create(rpath, file)
 
-    def _create(self, path: str, content: bytes | BinaryIO, is_new: bool = False) -> None:
+    def _create(self, path: str, content: bytes | BinaryIO, **options: Any) -> None:
         path = self._strip_protocol(path)
-        overwrite = "false" if is_new else "true"
-        location = self._call("PUT", path, "CREATE", overwrite=overwrite).headers["location"]
+        told = {"overwrite": "true", **options}
+        location = self._call("PUT", path, "CREATE", **told).headers["location"]
         headers = {"Content-Type": "application/octet-stream"}
         self._checked(ask("PUT", location, content, headers=headers), path)
 

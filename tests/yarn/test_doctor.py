@@ -1,0 +1,88 @@
+"""The doctor on a real cluster, and what a real resource manager says of queues and nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from elasticml.cli.main import main
+from elasticml.clusters.on_yarn.hadoop_conf import grace_settings, require_conf
+from elasticml.clusters.on_yarn.resource_manager import ResourceManager, check_grantable
+from elasticml.errors import SubmissionError
+
+pytestmark = pytest.mark.yarn
+
+GIB = 1024
+
+
+@pytest.fixture
+def rm(mini_yarn):
+    return ResourceManager.from_conf(require_conf(os.environ))
+
+
+@pytest.fixture
+def doctor(mini_yarn, capsys, monkeypatch):
+    """Run the doctor; return its exit code and its findings on the cluster by name."""
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["doctor", "--yarn", "--json", *arguments])
+        checks = json.loads(capsys.readouterr().out)["checks"]
+        return ended.value.code, {check["name"]: check for check in checks}
+
+    return call
+
+
+def test_a_cluster_in_order_is_all_ok(doctor, mini_yarn):
+    code, found = doctor("--queue", "ml")
+    beside = ("Agent", "Data sets")
+    amiss = {n: c for n, c in found.items() if c["state"] != "ok" and n not in beside}
+    assert (code, amiss) == (0, {})
+    assert found["Manager"]["found"].endswith(f"at {mini_yarn.rm_url}, capacity scheduler")
+    assert found["Nodes"]["found"].startswith("2 of 2 running; the largest has 6.0 GiB")
+    assert "at most 12.0 GiB" in found["Queue"]["found"]
+    assert ", pre-emptable, room for " in found["Queue"]["found"]
+    assert "ends 2 s after its notice" in found["Pre-emption"]["found"]
+    assert found["Grace"]["found"].startswith("SIGKILL 5 s after SIGTERM")
+    assert found["HDFS"]["found"].startswith(f"{mini_yarn.hdfs_url}/user/")
+
+
+def test_an_unknown_queue_is_exit_2_with_those_there_are(doctor):
+    code, found = doctor("--queue", "mll")
+    assert (code, found["Queue"]["state"]) == (2, "broken")
+    assert "it has ml, prod; did you mean 'ml'?" in found["Queue"]["found"]
+    assert found["Queue"]["remedy"] == "name another with --queue"
+
+
+def test_a_resource_manager_that_is_down_is_exit_2(doctor, mini_yarn):
+    mini_yarn.kill_resource_manager()
+    code, found = doctor("--queue", "ml")
+    assert (code, found["Manager"]["state"], "Queue" in found) == (2, "broken", False)
+    assert found["Manager"]["remedy"].startswith("start it, or correct yarn.resourcemanager.webapp")
+
+
+def test_the_servers_own_settings_count(rm):
+    (node, *_) = rm.nodes()
+    assert rm.conf_here.text("yarn.nodemanager.sleep-delay-before-sigkill.ms") == ""
+    assert grace_settings(rm.conf(), rm.node_conf(node)).sigkill_delay_s == 5
+
+
+def test_what_the_cluster_can_never_grant_is_refused(rm):
+    check_grantable(rm, "ml", [(2 * GIB, 1, "")] * 6)
+    refused = {
+        "unknown to the resource manager": ("nowhere", [(GIB, 1, "")]),
+        "grants at most 6.0 GiB; lower the memory": ("ml", [(7 * GIB, 1, "")]),
+        "never holds more than 12.0 GiB": ("ml", [(4 * GIB, 1, "")] * 4),
+        "no running node is labelled 'gpu'": ("ml", [(GIB, 1, "gpu")]),
+    }
+    for said, (queue, containers) in refused.items():
+        with pytest.raises(SubmissionError, match=said):
+            check_grantable(rm, queue, containers)
+
+
+def test_an_unknown_application_is_said(rm):
+    with pytest.raises(SubmissionError, match="application_1_0001 is unknown to the resource man"):
+        rm.application("application_1_0001")

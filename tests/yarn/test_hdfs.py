@@ -1,0 +1,172 @@
+"""Files on a real HDFS: read by byte ranges on members, written whole, and what goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from distributed import Client
+from sklearn.datasets import dump_svmlight_file
+
+import elasticml as em
+from elasticml.data.files import absolute, file_facts, open_binary
+from elasticml.data.places import (
+    exists,
+    join,
+    make_directory,
+    names,
+    read_bytes,
+    remove,
+    system_of,
+    write_whole,
+)
+from elasticml.data.source import BLOCK_BYTES, load_all, source_from_spec
+from elasticml.errors import ConfigError
+from tests.small_web import closed_url
+
+pytestmark = pytest.mark.yarn
+
+
+@pytest.fixture(scope="module")
+def folder(mini_yarn):
+    """A directory of HDFS, removed afterwards."""
+    place = join(mini_yarn.hdfs_url, "tmp", "places")
+    make_directory(place)
+    yield place
+    remove(place)
+    assert exists(place) is False
+
+
+def copied(folder, path, name=None):
+    place = join(folder, name or path.name)
+    write_whole(place, path.read_bytes())
+    return place
+
+
+def same(one, other):
+    """Whether two sources give the same chunks, but for their ids, which the path is part of."""
+    names = ("labels", "values", "indptr", "indices", "codes")
+    return all(
+        np.array_equal(getattr(a, name), getattr(b, name))
+        for a, b in zip(load_all(one), load_all(other), strict=True)
+        for name in names
+    )
+
+
+def test_what_is_written_whole_is_read_back_and_leaves_nothing_else(folder):
+    file = join(folder, "a b#%?é", "file")
+    content = os.urandom(3_000_000)
+    write_whole(file, b"old")
+    write_whole(file, content)
+    assert read_bytes(file) == content
+    assert names(join(folder, "a b#%?é")) == ["file"]
+    assert (exists(join(folder, "no")), names(join(folder, "no"))) == (False, [])
+    with pytest.raises(FileNotFoundError):
+        read_bytes(join(folder, "no"))
+
+
+def test_ranges_across_the_file_systems_own_blocks_are_whole(folder):
+    # The least block that the name node takes, so that one read spans two.
+    system, inner = system_of(join(folder, "ranges"))
+    content = os.urandom(2_500_000)
+    system.pipe_file(inner, content, blocksize=2**20)
+    with open_binary(join(folder, "ranges")) as file:
+        file.seek(2**20 - 10)
+        assert file.read(20) == content[2**20 - 10 : 2**20 + 10]
+        assert file.read() == content[2**20 + 10 :]
+        assert file.read() == b""
+
+
+def test_lines_of_a_large_file_are_each_in_one_block(folder, tmp_path):
+    rows = 40_000
+    with (tmp_path / "large.csv").open("w") as file:
+        file.writelines(f"{i % 2},{i},{'0' * 400}1\n" for i in range(rows))
+    place = copied(folder, tmp_path / "large.csv")
+    source = source_from_spec({"format": "csv", "path": place, "label": 0, "header": False})
+    assert len(source.blocks()) == file_facts(place).size // BLOCK_BYTES + 1 > 1
+    chunks = load_all(source)
+    assert np.concatenate([c.values[:, 0] for c in chunks]).tolist() == list(range(rows))
+
+
+def test_every_reader_gives_what_it_gives_of_a_local_file(folder, tmp_path):
+    chance = np.random.default_rng(0)
+    X, y = chance.normal(size=(200, 3)), chance.integers(0, 2, 200)
+    dump_svmlight_file(X, y, str(tmp_path / "x.svm"))
+    with gzip.open(tmp_path / "x.svm.gz", "wb") as file:
+        file.write((tmp_path / "x.svm").read_bytes())
+    with (tmp_path / "x.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["label", "a", "b", "c"], *np.column_stack([y, X]).tolist()])
+    table = pyarrow.table({"label": y, "a": X[:, 0], "b": X[:, 1]})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", row_group_size=50)
+    (tmp_path / "x.tsv").write_text(
+        "".join(f"{i % 2}\tACGTACGT{'ACGT'[i % 4]}\n" for i in range(99))
+    )
+    specs = [
+        {"format": "svmlight", "path": "x.svm"},
+        {"format": "svmlight", "path": "x.svm.gz"},
+        {"format": "csv", "path": "x.csv", "label": "label"},
+        {"format": "parquet", "path": "x.parquet", "label": "label"},
+        {"format": "sequences", "path": "x.tsv", "ngrams": [1, 2]},
+    ]
+    for spec in specs:
+        here = tmp_path / spec["path"]
+        there = copied(folder, here)
+        assert same(
+            source_from_spec({**spec, "path": str(here)}), source_from_spec({**spec, "path": there})
+        ), spec
+
+
+def test_a_change_of_a_file_changes_the_fingerprint(folder):
+    place = join(folder, "changing.svm")
+    spec = {"format": "svmlight", "path": place}
+    write_whole(place, b"1 1:1\n0 2:1\n")
+    before = source_from_spec(spec).fingerprint()
+    assert source_from_spec(spec).fingerprint() == before
+    write_whole(place, b"1 1:1\n0 2:2\n")
+    assert source_from_spec(spec).fingerprint() != before
+
+
+def test_members_of_a_cluster_read_it_and_train(folder, tmp_path):
+    chance = np.random.default_rng(0)
+    X, y = chance.normal(size=(500, 4)), chance.integers(0, 2, 500)
+    dump_svmlight_file(X, y, str(tmp_path / "train.svm"))
+    copied(folder, tmp_path / "train.svm")
+    with em.LocalCluster(2) as cluster, Client(cluster) as client:
+        objectives = [
+            em.Job(em.BatchGradient(), em.read_svmlight(path), stop=em.Stop(rounds=3))
+            .run(client)
+            .history[-1]["objective"]
+            for path in ("hdfs:///tmp/places/train.svm", str(tmp_path / "train.svm"))
+        ]
+    assert objectives[0] == objectives[1]
+
+
+def test_what_goes_wrong_is_one_line_with_a_remedy(mini_yarn, folder):
+    gone = closed_url().removeprefix("http://")
+    home = join(mini_yarn.hdfs_url.replace("hdfs://", "hdfs://stranger@"), "x")
+    quota = join(folder, "small")
+    make_directory(quota)
+    mini_yarn.tool("hdfs.tools.DFSAdmin", "-setSpaceQuota", "1k", "/tmp/places/small")
+    cases = [
+        (lambda: write_whole(f"webhdfs://{gone}/x", b""), "does not answer", "start the server"),
+        (lambda: absolute_facts("hdfs:///tmp/places/no"), "does not exist", "check data.path"),
+        (lambda: write_whole(home, b""), "Permission denied: user=stranger", "name a place that"),
+        (lambda: write_whole(join(quota, "x"), b"1"), "quota", "remove what is not needed"),
+        (lambda: write_whole(join(folder, "file", "x"), b""), "not a directory", "check the host"),
+    ]
+    write_whole(join(folder, "file"), b"")
+    for act, said, remedy in cases:
+        with pytest.raises(ConfigError) as raised:
+            act()
+        message = raised.value.message
+        assert (said in message, remedy in message, "\n" in message) == (True, True, False), message
+    assert names(quota) == []
+
+
+def absolute_facts(path):
+    return file_facts(absolute(path))
