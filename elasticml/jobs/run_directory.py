@@ -110,6 +110,31 @@ def check_free(path: Path) -> None:
         raise _cannot_write(path, f"no permission to write to {nearest}")
 
 
+def check_unwritten(path: Path) -> None:
+    """Prove that no process is writing the run in a directory.
+
+    Raises
+    ------
+    ConfigError
+        When one is.
+    """
+    story = path / "story.jsonl"
+    if story.exists():
+        with story.open("a", encoding="utf-8") as file:
+            _lock(file, path)
+
+
+def _lock(story: IO[str], path: Path) -> None:
+    try:
+        fcntl.flock(story, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(
+            f"{path}: another process is writing this run; end that one first", path=str(path)
+        ) from None
+    except OSError:
+        return  # a file system without locks
+
+
 def _cannot_write(path: Path, why: str | None) -> ConfigError:
     return ConfigError(
         f"{path}: a run cannot be written there: {why}; give another directory", path=str(path)
@@ -173,15 +198,10 @@ class RunDirectory:
         """Open the story to write it anew; it is this process's alone until it is closed."""
         story = (self.path / "story.jsonl").open("a", encoding="utf-8")
         try:
-            fcntl.flock(story, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            _lock(story, self.path)
+        except ConfigError:
             story.close()
-            raise ConfigError(
-                f"{self.path}: another process is writing this run; end that one first",
-                path=str(self.path),
-            ) from None
-        except OSError:
-            pass  # a file system without locks
+            raise
         story.truncate(0)
         return story
 
