@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from elasticml.jobs.applications import Application, Standing
+    from elasticml.jobs.applications import Application
+    from elasticml.jobs.standing import Standing
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,7 +72,8 @@ def _application_options(command: F) -> F:
 def status(application_id: str, as_json: bool, verbose: bool) -> None:
     """Say how a job stands."""
     from elasticml.clusters.on_yarn.submission import client_or_own
-    from elasticml.jobs.applications import recall, standing, status_at
+    from elasticml.jobs.applications import recall, status_at
+    from elasticml.jobs.standing import standing
 
     application = recall(application_id)
     with client_or_own(None) as client:
@@ -121,14 +123,14 @@ def logs(application_id: str, service: str | None, verbose: bool) -> None:
 def kill(application_id: str, at_once: bool, verbose: bool) -> None:
     """End a job."""
     from elasticml.clusters.on_yarn.submission import client_or_own
-    from elasticml.jobs import applications
+    from elasticml.jobs import standing
 
     with client_or_own(None) as client:
-        was = applications.standing(client, application_id)
+        was = standing.standing(client, application_id)
         if was.is_over:
             click.echo(f"{application_id} has ended before: {_state(was)}")
             return
-        end = applications.kill if at_once else applications.cancel
+        end = standing.kill if at_once else standing.cancel
         end(client, application_id)
     click.echo(f"{application_id} has ended; elasticml result {application_id} fetches its run")
 
@@ -147,8 +149,9 @@ def result(application_id: str, out: Path | None, as_json: bool, verbose: bool) 
 
     from elasticml.cli.submit import show_result
     from elasticml.clusters.on_yarn.submission import client_or_own
-    from elasticml.jobs.applications import recall, standing, verdict_of
+    from elasticml.jobs.applications import recall, verdict_of
     from elasticml.jobs.run_directory import check_free, default_run_path
+    from elasticml.jobs.standing import standing
     from elasticml.jobs.submission import read_verdict
 
     application = recall(application_id)

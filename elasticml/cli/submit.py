@@ -109,9 +109,9 @@ def run_on_yarn(
         What is wrong with the job or the cluster, or made the job fail.
     """
     from elasticml.clusters.on_yarn.submission import start_client
-    from elasticml.jobs.applications import cancel
     from elasticml.jobs.mirror import fetch
     from elasticml.jobs.run_directory import check_free, default_run_path
+    from elasticml.jobs.standing import cancel
 
     path = out or default_run_path(file.name, datetime.now())
     if not detach:

@@ -6,22 +6,22 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticml.clusters.on_yarn.compat import import_skein
 from elasticml.clusters.on_yarn.hadoop_conf import require_conf
 from elasticml.data import places
 from elasticml.data.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, JobFailedError, SubmissionError
+from elasticml.jobs.container_logs import why_no_driver
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.run_directory import run_name
+from elasticml.jobs.standing import Standing, kill, standing
 from elasticml.jobs.status import JobStatus
-from elasticml.jobs.submission import CANCEL_KEY, Verdict, read_verdict
+from elasticml.jobs.submission import Verdict, read_attempt, read_verdict
 
 if TYPE_CHECKING:
     import skein
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 #: Looking takes at most this share of the time: a long story is read less often.
 SHARE_MAX = 0.2
-#: Seconds that a job has to end by itself when it is told to, its report included.
-CANCEL_S_MAX = 60.0
 #: Where in a user's home directory it is written which application runs what.
 _INDEX = (".elasticml", "applications")
 _RUNS = ("elasticml", "runs")
@@ -46,30 +44,6 @@ class Application:
     name: str
     #: Where the run directory is.
     place: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How YARN says that an application stands."""
-
-    #: SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED and the like.
-    state: str
-    #: UNDEFINED until it is over, then SUCCEEDED, FAILED or KILLED.
-    final_status: str
-    queue: str
-    user: str
-    diagnostics: str
-    progress: float
-    containers: int
-    vcores: int
-    memory_mib: int
-    #: Its page at the resource manager.
-    url: str
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the application has ended."""
-        return self.state in ("FINISHED", "FAILED", "KILLED")
 
 
 def home_place(conf: HadoopConf) -> str:
@@ -135,79 +109,6 @@ def _index(conf: HadoopConf, application_id: str) -> str:
     return places.join(home_place(conf), *_INDEX, f"{application_id}.json")
 
 
-@contextmanager
-def _asking(application_id: str) -> Iterator[None]:
-    try:
-        yield
-    except (import_skein().exceptions.SkeinError, ValueError, KeyError) as error:
-        text = " ".join(str(error).split()).strip("'\"") or type(error).__name__
-        raise SubmissionError(
-            f"YARN does not tell of {application_id}: {text}; check the id, and elasticml doctor "
-            "--yarn"
-        ) from error
-
-
-def standing(client: skein.Client, application_id: str) -> Standing:
-    """Ask YARN how an application stands.
-
-    Raises
-    ------
-    SubmissionError
-        When it does not know it, or cannot be reached.
-    """
-    with _asking(application_id):
-        report = client.application_report(application_id)
-    usage = report.usage
-    return Standing(
-        state=str(report.state),
-        final_status=str(report.final_status),
-        queue=report.queue,
-        user=report.user,
-        diagnostics=" ".join((report.diagnostics or "").split()),
-        progress=report.progress,
-        containers=max(0, usage.num_used_containers),
-        vcores=max(0, usage.used_resources.vcores),
-        memory_mib=max(0, usage.used_resources.memory),
-        url=report.tracking_url,
-    )
-
-
-def cancel(client: skein.Client, application_id: str) -> None:
-    """End a job: by its driver, so that what it has reached is kept; else by YARN.
-
-    Raises
-    ------
-    SubmissionError
-        When YARN does not know the application.
-    """
-    now = standing(client, application_id)
-    if now.is_over:
-        return
-    if now.state == "RUNNING":
-        with _asking(application_id):
-            _ask_to_end(client, application_id)
-        until_s = time.monotonic() + CANCEL_S_MAX
-        while time.monotonic() < until_s:
-            if standing(client, application_id).is_over:
-                return
-            time.sleep(LOOK_S)
-    kill(client, application_id)
-
-
-def _ask_to_end(client: skein.Client, application_id: str) -> None:
-    try:
-        with client.connect(application_id, wait=False) as application:
-            application.kv[CANCEL_KEY] = b"1"
-    except (import_skein().ConnectionError, import_skein().ApplicationNotRunningError):
-        return  # its master is between two attempts, or has just ended
-
-
-def kill(client: skein.Client, application_id: str) -> None:
-    """Have YARN end an application at once."""
-    with _asking(application_id):
-        client.kill_application(application_id)
-
-
 class StoryReader:
     """Reads a story that grows at a place, and that an attempt may have begun anew from a point."""
 
@@ -256,10 +157,10 @@ def follow_application(
     Raises
     ------
     SubmissionError
-        When YARN cannot be reached.
+        When YARN cannot be reached, or the driver does not start.
     """
     reader = StoryReader(application.place)
-    told, is_told = "", False
+    told, is_told, has_begun = "", False, False
     while True:
         began_s = time.monotonic()
         now = standing(client, application.id)
@@ -273,6 +174,15 @@ def follow_application(
             watcher.record(news)
         if now.is_over:
             return verdict_of(application, now)
+        has_begun = has_begun or bool(news) or read_attempt(application.place).number > 0
+        why = None if has_begun else why_no_driver(client, application.id)
+        if why is not None:
+            kill(client, application.id)
+            raise SubmissionError(
+                f"{application.id}: its scheduler does not start: {why}; have the environment on "
+                "every node, or submit with --pack",
+                application=application.id,
+            )
         took_s = time.monotonic() - began_s
         time.sleep(max(LOOK_S, took_s * (1 / SHARE_MAX - 1)))
 

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.on_yarn.spec import SCHEDULER
 from elasticml.data.web import ask
 from elasticml.errors import ConfigError, SubmissionError
-from elasticml.jobs.applications import standing
+from elasticml.jobs.standing import standing
 
 if TYPE_CHECKING:
     import skein
 
+
+#: Containers of a scheduler that fail before its driver begins, until that is no accident.
+FAILURES_MIN = 2
 
 _LOG = re.compile(
     r"^Container: (?P<container>[^\n]*)\n(?:(?!LogContents:)[^\n]*\n)*?LogType:(?P<name>[^\n]*)\n"
@@ -115,6 +119,29 @@ def _living(
             continue  # it never began
         title = f"{container.id} ({name} on {node}, {container.state})"
         yield ContainerLog(title=title, text=_log_on_node(node, name, container.service_name))
+
+
+def why_no_driver(client: skein.Client, application_id: str) -> str | None:
+    """Say why the scheduler of an application, and the driver in it, fails again and again.
+
+    Returns
+    -------
+    str or None
+        The last line that it has written; None where it has not failed so often, or where the
+        application does not answer.
+    """
+    model = import_skein()
+    try:
+        with client.connect(application_id, wait=False) as application:
+            failed = application.get_containers(services=[SCHEDULER], states=["FAILED"])
+    except (model.exceptions.SkeinError, ValueError):
+        return None
+    if len(failed) < FAILURES_MIN:
+        return None
+    last = max(failed, key=lambda container: container.instance)
+    text = _log_on_node(last.yarn_node_http_address, last.yarn_container_id, last.service_name)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("elasticml: ") if lines else " ".join(last.exit_message.split())
 
 
 def _log_on_node(node: str, container: str, service: str) -> str:

@@ -187,6 +187,8 @@ class YarnContainers(Settings):
     environment: str | None = None
     #: Pack the environment that submits, and upload it where that has not been done before.
     pack: bool = False
+    #: What of it is left behind: patterns of paths, such as ``*/site-packages/torch/*``.
+    pack_exclude: tuple[str, ...] = ()
     scheduler: YarnScheduler = Field(default_factory=YarnScheduler)
     #: The application's; by default the job's.
     name: str | None = None

@@ -165,6 +165,6 @@ def submit_plan(
 def _packed(plan: Plan, say: Say) -> Plan:
     """Have this process's environment where containers find it, and say so in the specification."""
     place = places.join(home_place(plan.conf), *ENVIRONMENTS)
-    archive = upload_once(packing_list(), place, say=say)
+    archive = upload_once(packing_list(exclude=plan.cluster.pack_exclude), place, say=say)
     cluster = plan.cluster.model_copy(update={"environment": archive})
     return replace(plan, cluster=cluster, spec=make_spec(cluster, plan.name))

@@ -9,7 +9,6 @@ from elasticml.data.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.jobs.applications import (
     Application,
-    Standing,
     StoryReader,
     check_result,
     default_result,
@@ -19,6 +18,7 @@ from elasticml.jobs.applications import (
     status_at,
     verdict_of,
 )
+from elasticml.jobs.standing import Standing
 from elasticml.jobs.submission import Verdict, write_verdict
 
 LOCAL = HadoopConf(values={"fs.defaultFS": "file:///"})

@@ -1,0 +1,118 @@
+"""How an application stands, by what YARN says, and its end on demand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.errors import SubmissionError
+from elasticml.jobs.submission import CANCEL_KEY
+
+if TYPE_CHECKING:
+    import skein
+
+#: Seconds between two looks at an application that is to end.
+LOOK_S = 1.0
+#: Seconds that a job has to end by itself when it is told to, its report included.
+CANCEL_S_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How YARN says that an application stands."""
+
+    #: SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED and the like.
+    state: str
+    #: UNDEFINED until it is over, then SUCCEEDED, FAILED or KILLED.
+    final_status: str
+    queue: str
+    user: str
+    diagnostics: str
+    progress: float
+    containers: int
+    vcores: int
+    memory_mib: int
+    #: Its page at the resource manager.
+    url: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the application has ended."""
+        return self.state in ("FINISHED", "FAILED", "KILLED")
+
+
+@contextmanager
+def _asking(application_id: str) -> Iterator[None]:
+    try:
+        yield
+    except (import_skein().exceptions.SkeinError, ValueError, KeyError) as error:
+        text = " ".join(str(error).split()).strip("'\"") or type(error).__name__
+        raise SubmissionError(
+            f"YARN does not tell of {application_id}: {text}; check the id, and elasticml doctor "
+            "--yarn"
+        ) from error
+
+
+def standing(client: skein.Client, application_id: str) -> Standing:
+    """Ask YARN how an application stands.
+
+    Raises
+    ------
+    SubmissionError
+        When it does not know it, or cannot be reached.
+    """
+    with _asking(application_id):
+        report = client.application_report(application_id)
+    usage = report.usage
+    return Standing(
+        state=str(report.state),
+        final_status=str(report.final_status),
+        queue=report.queue,
+        user=report.user,
+        diagnostics=" ".join((report.diagnostics or "").split()),
+        progress=report.progress,
+        containers=max(0, usage.num_used_containers),
+        vcores=max(0, usage.used_resources.vcores),
+        memory_mib=max(0, usage.used_resources.memory),
+        url=report.tracking_url,
+    )
+
+
+def cancel(client: skein.Client, application_id: str) -> None:
+    """End a job: by its driver, so that what it has reached is kept; else by YARN.
+
+    Raises
+    ------
+    SubmissionError
+        When YARN does not know the application.
+    """
+    now = standing(client, application_id)
+    if now.is_over:
+        return
+    if now.state == "RUNNING":
+        with _asking(application_id):
+            _ask_to_end(client, application_id)
+        until_s = time.monotonic() + CANCEL_S_MAX
+        while time.monotonic() < until_s:
+            if standing(client, application_id).is_over:
+                return
+            time.sleep(LOOK_S)
+    kill(client, application_id)
+
+
+def _ask_to_end(client: skein.Client, application_id: str) -> None:
+    try:
+        with client.connect(application_id, wait=False) as application:
+            application.kv[CANCEL_KEY] = b"1"
+    except (import_skein().ConnectionError, import_skein().ApplicationNotRunningError):
+        return  # its master is between two attempts, or has just ended
+
+
+def kill(client: skein.Client, application_id: str) -> None:
+    """Have YARN end an application at once."""
+    with _asking(application_id):
+        client.kill_application(application_id)

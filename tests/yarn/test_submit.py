@@ -1,0 +1,284 @@
+"""Job files submitted to a real YARN: from the command line to the run, through deaths."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from elasticml.data import places
+from elasticml.jobs.applications import recall, status_at
+from elasticml.jobs.submission import read_attempt
+
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
+
+WAIT_S_MAX = 180
+ROWS, COLUMNS = 4000, 22
+SMALL = {
+    "kind": "yarn",
+    "workers": 2,
+    "memory": "512 MiB",
+    "scheduler": {"memory": "768 MiB"},
+    "queue": "ml",
+}
+COCOA = {"name": "cocoa", "loss": "hinge", "l2": 1e-3}
+ENDLESS = {"rounds": 10**6}
+#: What the containers of a job do without.
+LEFT_OUT = "bokeh babel hypothesis mypy pandas pip pytest _pytest ruff setuptools torch".split()
+
+
+def until(is_so, what):
+    """Wait until something is so, and return what it is."""
+    until_s = time.monotonic() + WAIT_S_MAX
+    while True:
+        found = is_so()
+        if found:
+            return found
+        assert time.monotonic() < until_s, f"not within {WAIT_S_MAX} s: {what}"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def text():
+    """Rows of the shape of ijcnn1: 22 columns, a tenth positive."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(ROWS, COLUMNS)) * (rng.random((ROWS, COLUMNS)) < 0.6)
+    margins = rows @ rng.normal(size=COLUMNS) + 0.5 * rng.normal(size=ROWS)
+    positive = margins > np.quantile(margins, 0.9)
+    return "".join(
+        f"{'+1' if positive[i] else '-1'} "
+        + " ".join(f"{j + 1}:{rows[i, j]:.4f}" for j in np.flatnonzero(rows[i]))
+        + "\n"
+        for i in range(ROWS)
+    )
+
+
+@pytest.fixture(scope="module")
+def on_hdfs(mini_yarn, text):
+    path = f"{mini_yarn.hdfs_url}/data/train.svm"
+    places.write_whole(path, text.encode())
+    return path
+
+
+@pytest.fixture
+def command(mini_yarn, tmp_path):
+    """Run a command as a user would; return its exit code, output and errors."""
+
+    def call(*arguments, **environment):
+        done = subprocess.run(
+            [sys.executable, "-m", "elasticml", *map(str, arguments)],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S_MAX * 2,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+@pytest.fixture
+def job_file(tmp_path):
+    def write(data, algorithm, stop, **cluster):
+        path = tmp_path / "job.yaml"
+        job = {
+            "name": "submitted",
+            "data": {"format": "svmlight", "path": str(data)},
+            "algorithm": algorithm,
+            "cluster": {**SMALL, **cluster},
+            "stop": stop,
+        }
+        path.write_text(yaml.safe_dump(job))
+        return path
+
+    return write
+
+
+def rounds_of(folder):
+    with (folder / "history.csv").open() as file:
+        return [int(row["round"]) for row in csv.DictReader(file)]
+
+
+def events_of(folder, event):
+    lines = (folder / "story.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["event"] == event]
+
+
+def test_a_job_on_data_from_hdfs_ends_with_its_certificate_and_its_run(
+    command, job_file, on_hdfs, tmp_path
+):
+    job = job_file(on_hdfs, COCOA, {"rounds": 500, "gap": 1e-5})
+    code, out, err = command("submit", job, "--out", tmp_path / "run", "--json")
+    assert code == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert summary["gap"] <= 1e-5
+    assert not summary["gap_is_bound"]
+    assert summary["examples"] == ROWS
+    assert summary["run_dir"] == str(tmp_path / "run")
+    assert rounds_of(tmp_path / "run") == list(range(summary["rounds"] + 1))
+    assert {"job.yaml", "model.npz", "report.html"} <= set(os.listdir(tmp_path / "run"))
+    application = err.split("application_")[1].split(";")[0]
+    known = recall(f"application_{application}")
+    assert known.place.startswith(f"{on_hdfs.removesuffix('/data/train.svm')}/user/")
+    assert not places.exists(places.join(known.place, "checkpoint"))
+
+
+def test_run_does_the_same_on_a_shared_path(command, job_file, text, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "train.svm").write_text(text)
+    job = job_file(
+        shared / "train.svm",
+        {"name": "batch_gradient", "loss": "logistic"},
+        {"rounds": 10},
+        result=str(shared / "result"),
+    )
+    code, out, err = command("run", job, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "rounds      10 (10 rounds)" in out
+    assert rounds_of(tmp_path / "run") == rounds_of(shared / "result") == list(range(11))
+
+
+def processes_in(container, word):
+    """List the processes of a container whose command line has a word in it, shells aside."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            line = (folder / "cmdline").read_bytes()
+            program = os.readlink(folder / "exe")
+        except OSError:
+            continue
+        is_shell = program.endswith(("sh", "container-executor"))
+        if f"CONTAINER_ID={container}".encode() in environment and word in line and not is_shell:
+            found.append(int(folder.name))
+    return found
+
+
+def kill_9(container, word):
+    pids = until(lambda: processes_in(container, word), f"a process of {container}")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def goes_on(place, attempt):
+    """Wait until an attempt has brought the job some rounds further than it had come before."""
+    before = status_at(place)
+    until(lambda: read_attempt(place).number == attempt, f"attempt {attempt} of the driver")
+    until(lambda: status_at(place).round > before.round + 5, f"rounds after {before.round}")
+
+
+def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
+    command, job_file, on_hdfs, tmp_path
+):
+    code, out, err = command("submit", job_file(on_hdfs, COCOA, ENDLESS), "--detach")
+    assert code == 0, err
+    application = out.strip()
+    assert f"elasticml result {application}" in err
+    place = recall(application).place
+    goes_on(place, attempt=1)
+
+    code, out, err = command("status", application, "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["state"], told["queue"].split(".")[-1]) == ("RUNNING", "ml")
+    assert told["containers"] == 4
+    assert told["job"]["members"] == 2
+    code, out, err = command("logs", application, "--service", "dask.scheduler")
+    assert code == 0, err
+    assert "--- dask.scheduler_0" in out
+    assert "elasticml.clusters.on_yarn.scheduler_service" in out
+
+    # The container of the scheduler, kill -9.
+    kill_9(read_attempt(place).container, b"elasticml.jobs.yarn_job")
+    goes_on(place, attempt=2)
+    # The application master.
+    container = read_attempt(place).container
+    kill_9(f"{container.rpartition('_')[0]}_000001", b"skein.ApplicationMaster")
+    goes_on(place, attempt=3)
+    assert read_attempt(place).container.split("_")[-2] == "02"
+
+    code, out, err = command("kill", application)
+    assert code == 0, err
+    code, out, err = command("result", application, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert f"{application}: cancelled after" in err
+    run = tmp_path / "run"
+    rounds = rounds_of(run)
+    assert rounds == list(range(len(rounds)))
+    resumed = events_of(run, "JobResumed")
+    assert len(resumed) == 2
+    for record in resumed:
+        assert record["repeated_s"] <= 10.0
+    code, out, err = command("status", application)
+    assert code == 0, err
+    assert "KILLED: cancelled: " in out
+
+
+def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path):
+    exclude = [f"*/site-packages/{name}*" for name in LEFT_OUT]
+    exclude += ["bin/ruff", "*mypyc*", "*/__pycache__/*", "*/tests/*"]
+    job = job_file(on_hdfs, COCOA, {"rounds": 3}, pack_exclude=exclude)
+    code, out, err = command("submit", job, "--pack", "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "elasticml: packing " in err
+    assert "elasticml: sending " in err
+    code, out, err = command("submit", job, "--pack", "--detach")
+    assert code == 0, err
+    assert "packing" not in err
+    assert "sending" not in err
+    assert command("kill", out.strip(), "--now")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (["cluster.queue=mll"], "queue 'mll' is unknown to the resource manager"),
+        (["cluster.memory=99 GiB"], "a container of 99 GiB was asked for"),
+        (
+            ["cluster.keytab=/nowhere/me.keytab", "cluster.principal=me"],
+            "cluster.keytab: there is no file /nowhere/me.keytab",
+        ),
+        (["cluster.environment=/nowhere/env.tar.gz"], "there is no file /nowhere/env.tar.gz"),
+    ],
+)
+def test_what_cannot_be_is_one_line_before_anything_starts(
+    command, job_file, on_hdfs, settings, text
+):
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    code, out, err = command("submit", job_file(on_hdfs, COCOA, ENDLESS), *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert text in err
+
+
+def test_a_place_that_cannot_be_written_is_one_line(command, job_file, on_hdfs):
+    job = job_file(on_hdfs, COCOA, ENDLESS)
+    code, out, err = command("submit", job, HADOOP_USER_NAME="stranger")
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert "/user/stranger/" in err
+    assert "cannot be written" in err
+
+
+def test_an_environment_that_the_nodes_do_not_have_is_one_line(command, job_file, on_hdfs):
+    job = job_file(on_hdfs, COCOA, ENDLESS, environment="venv:///nowhere/env")
+    code, _, err = command("submit", job)
+    assert code == 2, err
+    assert "there is no virtual environment /nowhere/env on " in err.splitlines()[-1]
+
+
+def test_a_resource_manager_that_is_down_is_one_line(command, job_file, on_hdfs, mini_yarn):
+    mini_yarn.stop_resource_manager()
+    code, out, err = command("submit", job_file(on_hdfs, COCOA, ENDLESS))
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert "the resource manager does not answer" in err
