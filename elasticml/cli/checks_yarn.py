@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from elasticml.cli.checks import Check, State, ask_program, check_package, check_program
+from elasticml.cli.checks import Check, State, ask_program, check_package
 from elasticml.clusters.notices import agent_jar
 from elasticml.clusters.on_yarn.compat import import_dask_yarn, import_skein
 from elasticml.clusters.on_yarn.grants import Container, grantable_now
@@ -114,21 +114,26 @@ def check_packing() -> Check:
     )
 
 
-def check_kerberos() -> Check:
+def check_kerberos(ask: Callable[[list[str]], str] = ask_program) -> Check:
     """See whether there is a ticket, on a cluster that wants one."""
-    check = check_program(
-        "Kerberos", ["klist"], "a cluster that wants Kerberos", "install krb5-user, then kinit"
+    state: State = "ok"
+    found, remedy = "a valid ticket", ""
+    try:
+        ask(["klist", "-s"])
+    except FileNotFoundError:
+        state, found = "missing", "no klist on the PATH"
+        remedy = "install Kerberos's programs (Debian: krb5-user), then kinit"
+    except (OSError, subprocess.SubprocessError):
+        state, found = "broken", "no valid ticket"
+        remedy = "kinit, or name principal and keytab in the job's cluster section"
+    return Check(
+        name="Kerberos",
+        state=state,
+        found=found,
+        serves="a cluster that wants Kerberos",
+        required=True,
+        remedy=remedy,
     )
-    if check.state == "broken":
-        return Check(
-            name=check.name,
-            state="broken",
-            found="no usable ticket",
-            serves=check.serves,
-            required=True,
-            remedy="kinit, or name principal and keytab in the job's cluster section",
-        )
-    return check
 
 
 def cluster_checks(rm: ResourceManager, queue: str, container: Container) -> list[Check]:

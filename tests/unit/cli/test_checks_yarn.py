@@ -188,6 +188,24 @@ def test_a_program_yarn_that_does_not_run_has_a_remedy(error, state):
     assert (check.state, check.required, check.remedy != "") == (state, True, True)
 
 
+@pytest.mark.parametrize(
+    ("error", "state", "remedy"),
+    [
+        (FileNotFoundError(2, "no such file"), "missing", "install Kerberos"),
+        (subprocess.CalledProcessError(1, ["klist"]), "broken", "kinit, or name"),
+        (None, "ok", ""),
+    ],
+)
+def test_a_ticket_is_there_or_to_be_had(error, state, remedy):
+    def ask(command):
+        if error is not None:
+            raise error
+        return ""
+
+    check = checks_yarn.check_kerberos(ask)
+    assert (check.state, check.remedy[: len(remedy)]) == (state, remedy)
+
+
 def test_a_class_path_without_archives_is_broken():
     assert checks_yarn.check_class_path(lambda command: "/etc/hadoop:/x/*").state == "broken"
     found = checks_yarn.check_class_path(lambda command: "/c:/x/a.jar:/x/b.jar\n")
