@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from elasticml.clusters import notices as told
 from elasticml.clusters.on_yarn import allotment as plan
 from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY, WORKER_SERVICE
+from elasticml.clusters.on_yarn.whereabouts import Whereabouts
 from elasticml.runtime.reclaims import Ended, NodeTold, Reason, Reclaim, Restored, reclaims_of
 from elasticml.runtime.scaling import SCALER_EXTENSION
 
@@ -74,14 +75,9 @@ class YarnKeeper(SchedulerPlugin):
         self._scheduler = scheduler
         self._app = app
         self._allotment = allotment
-        self._own_container = container
         self._board = reclaims_of(scheduler.extensions)
         self._stream = told.NoticeStream(app, times or told.PreemptionTimes())
-        #: By YARN's name of a container: its worker's address, kept after its end, skein's name,
-        #: and the node.
-        self._addresses: dict[str, str] = {}
-        self._names: dict[str, str] = {}
-        self._nodes: dict[str, str] = {}
+        self._where = Whereabouts(own_container=container, own_address=scheduler.address)
         #: Containers that are over: nothing more is said of them.
         self._over: set[str] = set()
         #: Marks on containers whose workers have not registered: strictness, and when they end.
@@ -101,6 +97,7 @@ class YarnKeeper(SchedulerPlugin):
                 self._over.add(seen.container)
         self._scheduler.add_plugin(self)
         self._scheduler.extensions[SCALER_EXTENSION] = self
+        self._scheduler.handlers["retire_workers"] = self.retire
         loop = asyncio.get_running_loop()
 
         def hand_over(notice: told.Notice) -> None:
@@ -126,9 +123,7 @@ class YarnKeeper(SchedulerPlugin):
         if identity is None:
             return
         container = identity["container"]
-        self._addresses[container] = worker
-        self._names[container] = str(state.name)
-        self._nodes[container] = identity["node"]
+        self._where.registered(container, str(state.name), worker, identity["node"])
         self._allotment.registered(str(state.name))
         if container in self._marks:
             strict, until_s = self._marks.pop(container)
@@ -152,30 +147,55 @@ class YarnKeeper(SchedulerPlugin):
 
         A container that is given in place of one that YARN marked is asked for anew later.
         """
-        here = {self._addresses[c]: n for c, n in self._names.items() if c in self._addresses}
-        names = [here[a] for a in addresses if a in here and a in self._scheduler.workers]
+        present = [address for address in addresses if address in self._scheduler.workers]
+        names = self._where.names(present)
         is_hurried = bool(self._board.live())
         async with self._turn:
-            actions = self._allotment.release(names, time.monotonic())
+            actions = self._allotment.release([*names.values()], time.monotonic())
         given = {action.name for action in actions if isinstance(action, plan.Kill)}
-        left = [address for address in addresses if here.get(address) in given]
+        left = [address for address, name in names.items() if name in given]
         grace_s = HURRIED_S_MAX if is_hurried else UNHURRIED_S_MAX
         with suppress(TimeoutError):
             await asyncio.wait_for(self._leave(left, grace_s), grace_s)
         async with self._turn:
             await self._perform(actions)
 
+    async def retire(
+        self,
+        workers: list[str] | None = None,
+        names: list[Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Let jobs leave the workers that somebody scales in, then retire them as Dask does.
+
+        It stands in for the scheduler's handler ``retire_workers``, which closes workers that jobs
+        still have members in.
+        """
+        if workers is None and names is not None:
+            named = {str(name) for name in names}
+            states = self._scheduler.workers.items()
+            workers = [address for address, state in states if str(state.name) in named]
+        if workers is None:
+            return await self._scheduler.retire_workers(**options)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._notify(workers, UNHURRIED_S_MAX), UNHURRIED_S_MAX)
+        return await self._scheduler.retire_workers(workers=workers, **options)
+
     async def _leave(self, addresses: list[str], grace_s: float) -> None:
         """Let other jobs and plain Dask work leave workers."""
+        await self._notify(addresses, grace_s)
+        await self._scheduler.retire_workers(
+            workers=addresses, close_workers=False, remove=False, stimulus_id="elasticml-release"
+        )
+
+    async def _notify(self, addresses: list[str], grace_s: float) -> None:
+        """Tell the jobs that workers are given back; return when they have left them."""
 
         async def notify(address: str) -> None:
             with suppress(OSError):
                 await self._scheduler.rpc(address).em_notice(grace_s=grace_s, reason="released")
 
         await asyncio.gather(*(notify(address) for address in addresses))
-        await self._scheduler.retire_workers(
-            workers=addresses, close_workers=False, remove=False, stimulus_id="elasticml-release"
-        )
 
     # --- what YARN tells -----------------------------------------------------------------
 
@@ -217,9 +237,8 @@ class YarnKeeper(SchedulerPlugin):
                 self._mark(notice)
             case told.MarkLapsed(container=container):
                 self._marks.pop(container, None)
-                if container in self._names:
-                    self._allotment.lapsed(self._names[container])
-                self._board.post(Restored(address=self._address(container)))
+                self._allotment.lapsed(self._where.name(container) or "")
+                self._board.post(Restored(address=self._where.on_board(container)))
             case told.ContainerExited(container=container):
                 await self._know(container)
                 await self._ended(container, notice.reason, notice.status, notice.message)
@@ -230,19 +249,20 @@ class YarnKeeper(SchedulerPlugin):
         container = notice.container
         if container in self._over:
             return
-        if container not in self._names:
+        name, address = self._where.name(container), self._where.address(container)
+        if name is None:
             # The scheduler's or the application master's own: no job can live without it.
             word = Reclaim(
-                address=self._address(container),
+                address=self._where.on_board(container),
                 grace_s=notice.deadline_s,
                 negotiable=not notice.strict,
                 essential=True,
             )
             self._board.post(word)
             return
-        self._allotment.marked(self._names[container])
-        if container in self._addresses:
-            self._post_mark(self._addresses[container], notice.deadline_s, notice.strict)
+        self._allotment.marked(name)
+        if address is not None:
+            self._post_mark(address, notice.deadline_s, notice.strict)
         else:
             self._marks[container] = (notice.strict, time.monotonic() + notice.deadline_s)
 
@@ -255,13 +275,13 @@ class YarnKeeper(SchedulerPlugin):
             return
         self._over.add(container)
         self._marks.pop(container, None)
-        name = self._names.get(container)
+        name, address = self._where.name(container), self._where.address(container)
         logger.info("%s (%s) ended: %s, status %s", name or "nobody's", container, reason, status)
         if name is None and reason == "released":
             self._allotment.unplaced()
-        if container in self._addresses:
+        if address is not None:
             word = Ended(
-                address=self._addresses[container],
+                address=address,
                 container=container,
                 reason=_board_reason(reason),
                 status=status,
@@ -274,12 +294,7 @@ class YarnKeeper(SchedulerPlugin):
 
     async def _node_changed(self, notice: told.NodeChanged) -> None:
         state = notice.state.lower()
-        present = self._scheduler.workers
-        addresses = tuple(
-            address
-            for container, address in sorted(self._addresses.items())
-            if self._nodes[container] == notice.node and address in present
-        )
+        addresses = self._where.on_node(notice.node, self._scheduler.workers)
         grace_s = notice.timeout_s or 0.0
         self._board.post(
             NodeTold(node=notice.node, state=state, grace_s=grace_s, addresses=addresses)
@@ -292,15 +307,9 @@ class YarnKeeper(SchedulerPlugin):
 
     # --- skein ---------------------------------------------------------------------------
 
-    def _address(self, container: str) -> str:
-        """Return what a container is called on the board."""
-        if container == self._own_container:
-            return str(self._scheduler.address)
-        return self._addresses.get(container, container)
-
     async def _know(self, container: str) -> None:
         """Learn which service a container belongs to, where that is not known yet."""
-        if container not in self._names and container != self._own_container:
+        if not self._where.is_known(container):
             seen = await self._look()
             await self._perform(self._allotment.see(seen, time.monotonic()))
 
@@ -317,7 +326,9 @@ class YarnKeeper(SchedulerPlugin):
             )
             for one in found
         ]
-        self._names.update({one.container: one.name for one in seen if one.container})
+        for one in seen:
+            if one.container:
+                self._where.granted(one.container, one.name)
         return seen
 
     async def _perform(self, actions: Iterable[plan.Action]) -> int:

@@ -71,11 +71,13 @@ class Scheduler:
         self.workers: dict[str, Any] = {}
         self.extensions: dict[str, Any] = {}
         self.retired: list[str] = []
+        self.noticed: list[str] = []
         self.removed: list[str] = []
 
     def rpc(self, address: str) -> Any:
         async def em_notice(**arguments: Any) -> None:
-            pass
+            assert address not in self.retired
+            self.noticed.append(address)
 
         return SimpleNamespace(em_notice=em_notice)
 
@@ -234,7 +236,7 @@ def test_a_job_is_given_what_there_may_be():
 def test_a_worker_that_is_given_back_is_left_by_others_and_its_container_released():
     world = World(3)
     asyncio.run(world.keeper.release([address(1), "tls://10.9.9.9:1"]))
-    assert world.scheduler.retired == [address(1)]
+    assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])
     assert world.app.killed == ["dask.worker_1"]
 
 
@@ -247,3 +249,9 @@ def test_an_application_whose_workers_cannot_start_ends_with_one_line():
         "3 worker containers in a row ended before they registered (exit, status 127): "
         f"{line}; mend that and submit again",
     )
+
+
+def test_workers_that_are_scaled_in_by_name_are_noticed_before_dask_retires_them():
+    world = World(3)
+    asyncio.run(world.keeper.retire(names=["dask.worker_1", "dask.worker_9"], remove=True))
+    assert (world.scheduler.noticed, world.scheduler.retired) == ([address(1)], [address(1)])
