@@ -20,6 +20,7 @@ from elasticml.control.policy import (
     Move,
     Policy,
     Readmit,
+    RememberingPolicy,
     Replicate,
     Request,
     Retire,
@@ -56,6 +57,7 @@ class Advising:
         given = tuple(policies)
         self.standing = tuple(p for p in given if isinstance(p, StandingPolicy))
         self.others = tuple(p for p in given if not isinstance(p, StandingPolicy))
+        self.remembering = tuple(p for p in given if isinstance(p, RememberingPolicy))
         self._views = Views(state, mobility, copying, rounds, history, self.tuned)
         #: The round for which the others have been asked last.
         self._asked_for = -1

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from elasticml.control.driver import Driver
-from elasticml.control.policy import Progress, RememberingPolicy
+from elasticml.control.policy import Progress
 from elasticml.control.settings import PlannedFault
 from elasticml.terms import ExchangeId, Generation
 
@@ -30,7 +30,7 @@ def remember(driver: Driver) -> dict[str, Any]:
         "incarnations": state.membership.incarnations(),
         "tuned": dict(driver.advising.tuned),
         **driver.rounds.remember(),
-        "policies": {p.name: dict(p.state()) for p in _remembering(driver)},
+        "policies": {p.name: dict(p.state()) for p in driver.advising.remembering},
     }
 
 
@@ -57,7 +57,7 @@ def recall(driver: Driver, known: Mapping[str, Any], progress: Sequence[Progress
     driver.advising.tuned.update(known["tuned"])
     driver.rounds.recall(known)
     driver.rounds.planned = remaining_faults(driver.rounds.planned, state.round)
-    for policy in _remembering(driver):
+    for policy in driver.advising.remembering:
         if policy.name in known["policies"]:
             policy.restore(known["policies"][policy.name])
 
@@ -87,8 +87,3 @@ def progress_entry(progress: Progress) -> dict[str, Any]:
 def progress_of(entry: Mapping[str, Any]) -> Progress:
     """Read a finished round back from :func:`progress_entry`."""
     return Progress(**entry)
-
-
-def _remembering(driver: Driver) -> list[RememberingPolicy]:
-    advising = driver.advising
-    return [p for p in (*advising.standing, *advising.others) if isinstance(p, RememberingPolicy)]
