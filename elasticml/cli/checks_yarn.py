@@ -319,7 +319,7 @@ def check_hdfs(environment: Mapping[str, str]) -> Check:
     try:
         root = absolute_hdfs("hdfs:///", environment)
         system, _ = system_of(root)
-    except (ValueError, OSError, ElasticmlError, ImportError) as error:
+    except (OSError, ElasticmlError, ImportError) as error:
         return Check(
             name="HDFS",
             state="missing",

@@ -64,10 +64,7 @@ def absolute(path: str) -> str:
     """
     if "://" not in path:
         return str(Path(path).expanduser().absolute())
-    try:
-        return absolute_hdfs(path) if is_hdfs(path) else path
-    except ValueError as error:
-        raise ConfigError(f"data file {error}", path=path) from None
+    return absolute_hdfs(path) if is_hdfs(path) else path
 
 
 def open_binary(path: str) -> BinaryIO:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from elasticml.data.hadoop_sites import VARIABLES, HadoopConf, hadoop_conf
 from elasticml.data.hadoop_tokens import TOKEN_FILE, hdfs_token, read_tokens
 from elasticml.data.webhdfs import WebHdfs
+from elasticml.errors import ConfigError
 
 #: Names the web service of the name node where there is no configuration to find it in.
 WEBHDFS_VARIABLE: Final = "ELASTICML_WEBHDFS"
@@ -43,9 +44,7 @@ def absolute_hdfs(place: str, environment: Mapping[str, str] | None = None) -> s
     Raises
     ------
     ConfigError
-        When the configuration cannot be read.
-    ValueError
-        When it names no HDFS.
+        When the configuration cannot be read, or names no HDFS.
     """
     url = _split(place)
     if url.scheme != "hdfs" or url.authority:
@@ -56,9 +55,10 @@ def absolute_hdfs(place: str, environment: Mapping[str, str] | None = None) -> s
 def _default_authority(conf: HadoopConf, place: str) -> str:
     default = urlsplit(conf.text("fs.defaultFS", conf.text("fs.default.name")))
     if default.scheme != "hdfs" or not default.netloc:
-        raise ValueError(
+        raise ConfigError(
             f"{place} names no host, and {conf.where()} no fs.defaultFS of HDFS; export "
-            f"{VARIABLES[-1]}=/folder/with/core-site.xml, or write hdfs://host:{_RPC_PORT}/..."
+            f"{VARIABLES[-1]}=/folder/with/core-site.xml, or write hdfs://host:{_RPC_PORT}/...",
+            path=place,
         )
     return default.netloc
 
@@ -69,9 +69,7 @@ def hdfs_system(place: str, environment: Mapping[str, str] | None = None) -> tup
     Raises
     ------
     ConfigError
-        When the configuration cannot be read.
-    ValueError
-        When no name node is named, or the route is unknown.
+        When the configuration cannot be read, no name node is named, or the route is unknown.
     """
     environment = os.environ if environment is None else environment
     url = _split(absolute_hdfs(place, environment))
@@ -81,12 +79,11 @@ def hdfs_system(place: str, environment: Mapping[str, str] | None = None) -> tup
     if url.scheme != "hdfs":
         scheme = "https" if url.scheme == "swebhdfs" else "http"
         return WebHdfs((f"{scheme}://{url.authority}",), user, token), url.path
-    web = WebHdfs(web_addresses(conf, url.authority, environment), user, token)
+    addresses = web_addresses(conf, url.authority, environment)
     if route(environment) == "webhdfs":
-        return web, url.path
+        return WebHdfs(addresses, user, token), url.path
     arrow = importlib.import_module("elasticml.data.libhdfs")
-    host, _, port = url.authority.partition(":")
-    return arrow.LibHdfs(host, int(port or 0), user, web), url.path
+    return arrow.LibHdfs(url.authority, addresses, user, token), url.path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +163,7 @@ def web_variables(environment: Mapping[str, str]) -> dict[str, str]:
     conf = hadoop_conf(environment)
     try:
         authority = _default_authority(conf, "hdfs:///")
-    except ValueError:
+    except ConfigError:
         return {}
     return {WEBHDFS_VARIABLE: ",".join(web_addresses(conf, authority, environment))}
 
@@ -176,12 +173,16 @@ def route(environment: Mapping[str, str]) -> Route:
 
     Raises
     ------
-    ValueError
+    ConfigError
         When ``ELASTICML_HDFS`` is neither.
     """
     chosen = environment.get(ROUTE_VARIABLE, "")
     if chosen not in ("", "libhdfs", "webhdfs"):
-        raise ValueError(f"{ROUTE_VARIABLE} is {chosen!r}, wanted 'libhdfs' or 'webhdfs'")
+        raise ConfigError(
+            f"{ROUTE_VARIABLE} is {chosen!r}, wanted 'libhdfs' or 'webhdfs'; unset it to have one "
+            "chosen",
+            key=ROUTE_VARIABLE,
+        )
     if chosen:
         return "libhdfs" if chosen == "libhdfs" else "webhdfs"
     return "libhdfs" if libhdfs_missing(environment) is None else "webhdfs"
@@ -194,17 +195,18 @@ def libhdfs_missing(environment: Mapping[str, str]) -> str | None:
     if not any(folder and (Path(folder) / "libhdfs.so").is_file() for folder in folders):
         return "no libhdfs.so in ARROW_LIBHDFS_DIR or HADOOP_HOME/lib/native"
     if not environment.get("CLASSPATH") and hadoop_program(environment) is None:
-        return "no CLASSPATH, and no program hadoop that prints it"
+        return "no CLASSPATH, and no program hadoop or yarn that prints it"
     if not environment.get("JAVA_HOME"):
         return "JAVA_HOME is not set"
     return None
 
 
 def hadoop_program(environment: Mapping[str, str]) -> str | None:
-    """Find the program ``hadoop``."""
+    """Find a program that prints Hadoop's class path: ``hadoop``, or ``yarn``."""
     home = environment.get("HADOOP_HOME")
     places = f"{home}/bin{os.pathsep}" if home else ""
-    return shutil.which("hadoop", path=places + environment.get("PATH", ""))
+    path = places + environment.get("PATH", "")
+    return shutil.which("hadoop", path=path) or shutil.which("yarn", path=path)
 
 
 def class_path(environment: Mapping[str, str]) -> str:

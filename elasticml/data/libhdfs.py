@@ -1,11 +1,12 @@
-"""HDFS through Hadoop's own client library, which runs a Java machine inside this process."""
+"""HDFS read through Hadoop's own client library, with a Java machine inside this process."""
 
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import Any, Final
 
-from fsspec.implementations.arrow import HadoopFileSystem
+import pyarrow.fs
 
 from elasticml.data.hdfs import class_path
 from elasticml.data.webhdfs import WebHdfs
@@ -14,39 +15,39 @@ from elasticml.data.webhdfs import WebHdfs
 _HEAP: Final = "-Xmx256m"
 
 
-class LibHdfs(HadoopFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """HDFS through pyarrow and libhdfs.
+class LibHdfs(WebHdfs):
+    """HDFS whose byte ranges come through pyarrow and libhdfs, all else over the web.
 
-    What a file is, and renaming in one step, still go over the web where it answers: libhdfs
-    knows modification times to the second only, so that members with and without it would not
-    agree on a file's fingerprint.
+    libhdfs knows modification times to the second only, so that members with and without it would
+    not agree on a file's fingerprint; it renames in two steps, and tells failures by numbers.
 
     Parameters
     ----------
-    host : str or None
-        None stands for the configuration's default.
-    port : int
-        0 for a name service.
+    authority : str
+        As in a URL: ``host:port``, or the name of a name service.
+    addresses, user, token
+        As for :class:`elasticml.data.webhdfs.WebHdfs`.
     """
 
-    def __init__(self, host: str | None, port: int, user: str, web: WebHdfs) -> None:
+    def __init__(
+        self, authority: str, addresses: tuple[str, ...], user: str, token: str | None
+    ) -> None:
+        super().__init__(addresses, user, token)
+        self._authority = authority
+        self._user = user
+
+    @cached_property
+    def _java(self) -> Any:
         os.environ.setdefault("CLASSPATH", class_path(os.environ))
         os.environ.setdefault("LIBHDFS_OPTS", _HEAP)
-        super().__init__(host=host or "default", port=port, user=user or None)
-        self._web = web
+        host, _, port = self._authority.partition(":")
+        return pyarrow.fs.HadoopFileSystem(host, int(port or 0), user=self._user or None)
 
-    def info(self, path: str, **options: Any) -> dict[str, Any]:
-        """Return name, size, type and modification time in ms."""
-        try:
-            return dict(self._web.info(path))
-        except (ConnectionError, TimeoutError):
-            found = dict(super().info(path, **options))
-            changed = found.pop("mtime")
-            return {**found, "modificationTime": int(changed.timestamp() * 1000)}
-
-    def mv(self, path1: str, path2: str, **options: Any) -> None:
-        """Rename a file, in place of any that has the new name."""
-        try:
-            self._web.mv(path1, path2)
-        except (ConnectionError, TimeoutError):
-            super().mv(path1, path2, **options)
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **options: Any
+    ) -> bytes:
+        """Read bytes from ``start`` up to ``end``, both at least 0; the whole without."""
+        if end is None:  # small files, which may be absent
+            return super().cat_file(path, start, end, **options)
+        with self._java.open_input_file(self._strip_protocol(path)) as file:
+            return bytes(file.read_at(end - (start or 0), start or 0))

@@ -46,7 +46,7 @@ def test_without_a_default_the_remedy_is_said(monkeypatch):
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     with pytest.raises(ConfigError, match=r"names no host, .*; export HADOOP_CONF_DIR="):
         absolute("hdfs:///a")
-    with pytest.raises(ValueError, match=r"no fs.defaultFS of HDFS"):
+    with pytest.raises(ConfigError, match=r"no fs.defaultFS of HDFS"):
         absolute_hdfs("hdfs:///a", {})
 
 
@@ -153,5 +153,5 @@ def test_libhdfs_is_taken_where_it_can_be_used(tmp_path):
 
 
 def test_an_unknown_route_is_refused():
-    with pytest.raises(ValueError, match="ELASTICML_HDFS is 'jni', wanted 'libhdfs' or 'webhdfs'"):
+    with pytest.raises(ConfigError, match="ELASTICML_HDFS is 'jni', wanted 'libhdfs' or 'webhdfs'"):
         route({"ELASTICML_HDFS": "jni"})
