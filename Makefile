@@ -26,7 +26,7 @@ STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
 
 YARN_ARGS ?=
 
-.PHONY: help setup agent agent-where-possible yarn-up yarn-down demo test lint format types studies clean
+.PHONY: help setup agent agent-where-possible yarn-up yarn-down yarn-demo demo test lint format types studies clean
 
 help: ## Show what can be made.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -72,6 +72,9 @@ yarn-up: setup ## Start a real Hadoop on this machine: YARN with queues ml and p
 
 yarn-down: ## End it.
 	$(BIN)/elasticml mini-yarn down $(YARN_ARGS)
+
+yarn-demo: setup ## See a job on it lose half of its containers to another queue and get them back.
+	$(BIN)/elasticml mini-yarn demo --out runs/yarn-demo $(DEMO_ARGS)
 
 demo: setup ## Train on 14 workers, kill 7, bring them back; picture and table in runs/demo.
 	$(BIN)/elasticml demo --out runs/demo $(DEMO_ARGS)

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from elasticml.cli.yarn_demo import yarn_demo
+
 _HELP = """A real Hadoop on this machine, for trying things out: a ResourceManager, NodeManagers
 and HDFS, all on loopback addresses.
 
@@ -20,6 +22,7 @@ Examples:
     elasticml submit job.yaml --queue ml          run a job on it
     elasticml mini-yarn status
     elasticml mini-yarn down
+    elasticml mini-yarn demo                      all of it at once: a job that is pre-empted
 
 It wants Java and, the first time, Maven, which fetches Hadoop (90 MB).
 """
@@ -36,6 +39,9 @@ _verbose = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks o
 @click.group(name="mini-yarn", help=_HELP, short_help="Start a real Hadoop on this machine.")
 def mini_yarn() -> None:
     """Hold the commands together."""
+
+
+mini_yarn.add_command(yarn_demo)
 
 
 @mini_yarn.command(short_help="Start it.")

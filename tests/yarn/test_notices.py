@@ -39,6 +39,7 @@ LOOK_S = 0.1
 SCRIPT = """
 stamp="$STAMPS/$CONTAINER_ID"
 trap 'date +%s.%N > "$stamp.new"; mv "$stamp.new" "$stamp"; exit 0' TERM
+touch "$stamp.ready"
 sleep infinity & wait
 """
 
@@ -109,7 +110,10 @@ class Application:
 
     def running(self) -> dict[str, str]:
         """skein's ids of the running containers, by YARN's."""
-        return {c.yarn_container_id: c.id for c in self.app.get_containers(states=["RUNNING"])}
+        # For skein a container runs as soon as its node has been told to start it.
+        started = {path.stem for path in self._stamps.glob("*.ready")}
+        containers = self.app.get_containers(states=["RUNNING"])
+        return {c.yarn_container_id: c.id for c in containers if c.yarn_container_id in started}
 
     def make_whole(self) -> None:
         """Wait until all containers run, and forget what was told until then."""

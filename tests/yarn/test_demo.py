@@ -1,0 +1,43 @@
+"""The demonstration, on a YARN of its own: half of a job's containers go, and come back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from elasticml.report.preemptions import containers
+from elasticml.report.run import read_run
+
+pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
+
+COMMAND = [sys.executable, "-m", "elasticml", "mini-yarn", "demo", "--json"]
+
+
+def test_half_of_a_jobs_containers_go_by_pre_emption_and_come_back(mini_yarn, tmp_path):
+    out = tmp_path / "run"
+    done = subprocess.run(
+        [*COMMAND, "--out", str(out), "--seconds", "80", "--rows", "10000"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    run = read_run(out)
+    found = containers(run.records)
+    lost = [c for c in found if c.lost_s is not None]
+
+    assert (summary["lost"], summary["returned"]) == (3, 3)
+    assert {c.reason for c in lost} <= {"preempted", "released"}
+    assert all(c.notice_s is not None and c.notice_s < c.lost_s < c.return_s for c in lost)
+    assert all(c.rounds_lost == 0 for c in found)
+    # It went on converging while they were away, and afterwards.
+    objective = run.history.column("objective")
+    ended = [r["t"] for r in run.records if r["event"] == "RoundEnded"]
+    during = sum(t < max(c.lost_s for c in lost) for t in ended)
+    after = sum(t < max(c.return_s for c in lost) for t in ended)
+    assert objective[during] > objective[after] > objective[-1]
+    assert "was to go" in done.stderr or "given for" in done.stderr or "asked for" in done.stderr
