@@ -15,7 +15,11 @@ from elasticml.cli.main import elasticml as elasticml_command
 from elasticml.jobs.job_file import parse_job
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS_OF_DOCUMENTS = ("docs", "yarn")
+DOCUMENTS = [
+    ROOT / "README.md",
+    *(path for name in FOLDERS_OF_DOCUMENTS for path in sorted((ROOT / name).rglob("*.md"))),
+]
 #: First parts of the paths that documents name; elsewhere (``runs/…``) nothing is promised.
 FOLDERS = ("elasticml", "tests", "docs", "examples", "yarn", ".ci")
 
