@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the run, and between two at the application.
 LOOK_S = 1.0
+#: Seconds without an answer after which nobody is asked any more.
+TROUBLE_S_MAX = 60.0
 #: Looking takes at most this share of the time: a long story is read less often.
 SHARE_MAX = 0.2
 #: Where in a user's home directory it is written which application runs what.
@@ -161,13 +163,23 @@ def follow_application(
     """
     reader = StoryReader(application.place)
     told, is_told, has_begun = "", False, False
+    trouble_s: float | None = None
     while True:
         began_s = time.monotonic()
-        now = standing(client, application.id)
+        try:
+            now = standing(client, application.id)
+            news = reader.news()
+        except (ConfigError, SubmissionError):
+            # The job goes on; what tells of it may be back in a while.
+            trouble_s = began_s if trouble_s is None else trouble_s
+            if began_s - trouble_s > TROUBLE_S_MAX:
+                raise
+            time.sleep(LOOK_S)
+            continue
+        trouble_s = None
         if now.state != told:
             told = now.state
             say(f"{application.id} is {told} in queue {now.queue}")
-        news = reader.news()
         is_told = is_told or any(record["event"] == "JobEnded" for record in news)
         # What follows the story's end is its evaluation, of which there is nothing to tell.
         for watcher in watchers if news or not is_told else ():

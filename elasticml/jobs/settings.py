@@ -218,6 +218,12 @@ class YarnContainers(Settings):
         if (self.keytab is None) != (self.principal is None):
             given, missing = sorted(("keytab", "principal"), key=lambda k: getattr(self, k) is None)
             raise ValueError(f"{missing}: missing, and {given} is given; Kerberos needs both")
+        if self.specification is not None and (self.pack or self.environment is not None):
+            given = "pack" if self.pack else "environment"
+            raise ValueError(
+                f"{given}: the specification says which environment its containers have; leave "
+                "one of them out"
+            )
         if self.pack and self.environment is not None:
             raise ValueError(
                 f"pack: the environment that submits would be packed, and environment names "

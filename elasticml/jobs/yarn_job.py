@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticml.clusters.on_yarn.compat import import_skein
 from elasticml.data.source import Source, source_from_spec
@@ -52,8 +52,10 @@ if TYPE_CHECKING:
 #: Seconds that a job waits for all its workers where it may begin with fewer, and when it resumes.
 PATIENCE_S, PATIENCE_RESUMED_S = 60.0, 30.0
 LOOK_S = 0.1
-#: How often the last word is written where that fails, and the pause in between.
-TRIES_MAX, TRY_PAUSE_S = 5, 2.0
+#: How often what needs the run's place is tried, and the pause in between.
+TRIES_MAX, TRY_PAUSE_S = 20, 3.0
+T = TypeVar("T")
+
 #: How YARN calls the end of a job.
 _FINAL = {"done": "SUCCEEDED", "failed": "FAILED", "cancelled": "KILLED"}
 
@@ -117,7 +119,7 @@ class YarnJob:
 
     async def _drive(self) -> Verdict:
         submission = self._submission
-        begun = await asyncio.to_thread(self._begin)
+        begun = await asyncio.to_thread(persistently, self._begin)
         record = dict(submission.record)
         source = source_from_spec(record["data"])
         test = None if record.get("test") is None else source_from_spec(record["test"])
@@ -259,21 +261,20 @@ def check_readable(source: Source) -> None:
         ) from error
 
 
-def persistently(write: Callable[[], None]) -> None:
-    """Write to a place that may be away for a while.
+def persistently(act: Callable[[], T]) -> T:
+    """Do what needs a place that may be away for a while.
 
     Raises
     ------
     ConfigError
         When it stays away.
     """
-    for tries in range(TRIES_MAX):
+    for _ in range(TRIES_MAX - 1):
         try:
-            return write()
+            return act()
         except ConfigError:
-            if tries == TRIES_MAX - 1:
-                raise
             time.sleep(TRY_PAUSE_S)
+    return act()
 
 
 def main() -> None:

@@ -52,7 +52,9 @@ def make_spec(cluster: YarnContainers, name: str) -> skein.ApplicationSpec:
     import dask
 
     import_dask_yarn()  # brings its configuration
-    written = cluster.specification or dask.config.get("yarn.specification", None)
+    written = cluster.specification
+    if written is None and cluster.environment is None and not cluster.pack:
+        written = dask.config.get("yarn.specification", None)
     spec = _written(cluster, written) if written else _made(cluster)
     if specs.SCHEDULER not in spec.services:
         raise ConfigError(

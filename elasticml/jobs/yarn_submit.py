@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from elasticml.clusters.on_yarn import spec as specs
 from elasticml.clusters.on_yarn.hadoop_conf import require_conf
@@ -155,11 +156,21 @@ def submit_plan(
     with tempfile.TemporaryDirectory(prefix="elasticml-submit-") as folder:
         file = Path(folder) / SUBMISSION_FILE
         file.write_bytes(submission.to_json())
-        application = Application(
-            id=submit(client, with_driver(plan.spec, file)), name=plan.name, place=plan.place
-        )
+        spec = with_driver(plan.spec, file)
+        # Containers get tokens for these, where the cluster wants Kerberos.
+        spec.file_systems = sorted({*(spec.file_systems or ()), *file_systems_of(submission)})
+        application = Application(id=submit(client, spec), name=plan.name, place=plan.place)
     remember(plan.conf, application)
     return application
+
+
+def file_systems_of(submission: Submission) -> set[str]:
+    """Name the HDFS on which a job's data, its checkpoints and its run are."""
+    record = submission.record
+    sections = (record["data"], record.get("test") or {}, record.get("checkpoint") or {})
+    used = [submission.place, *(str(section.get("path", "")) for section in sections)]
+    parts = [urlsplit(place) for place in used if places.is_url(place)]
+    return {f"{p.scheme}://{p.netloc}" for p in parts if p.scheme == "hdfs" and p.netloc}
 
 
 def _packed(plan: Plan, say: Say) -> Plan:

@@ -179,15 +179,37 @@ def goes_on(place, attempt):
     until(lambda: status_at(place).round > before.round + 5, f"rounds after {before.round}")
 
 
+def left_alone(job, folder):
+    """Submit a job, look on until it runs, then press Ctrl-C; return the application's id."""
+    looking_on = subprocess.Popen(
+        [sys.executable, "-m", "elasticml", "submit", str(job)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        first = looking_on.stderr.readline()
+        application = first.removeprefix("elasticml: ").partition(";")[0]
+        goes_on(recall(application).place, attempt=1)
+        os.killpg(looking_on.pid, signal.SIGINT)
+        out, err = looking_on.communicate(timeout=WAIT_S_MAX)
+    finally:
+        if looking_on.poll() is None:
+            looking_on.kill()
+            looking_on.communicate()
+    assert (looking_on.returncode, out) == (130, ""), first + err
+    assert f"elasticml: {application} goes on\n" in err
+    assert f"elasticml kill {application}: end it" in err
+    return application
+
+
 def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
     command, job_file, on_hdfs, tmp_path
 ):
-    code, out, err = command("submit", job_file(on_hdfs, COCOA, ENDLESS), "--detach")
-    assert code == 0, err
-    application = out.strip()
-    assert f"elasticml result {application}" in err
+    application = left_alone(job_file(on_hdfs, COCOA, ENDLESS), tmp_path)
     place = recall(application).place
-    goes_on(place, attempt=1)
 
     code, out, err = command("status", application, "--json")
     assert code == 0, err
@@ -229,7 +251,7 @@ def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
 def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path):
     exclude = [f"*/site-packages/{name}*" for name in LEFT_OUT]
     exclude += ["bin/ruff", "*mypyc*", "*/__pycache__/*", "*/tests/*"]
-    job = job_file(on_hdfs, COCOA, {"rounds": 3}, pack_exclude=exclude)
+    job = job_file(on_hdfs, COCOA, {"rounds": 3}, workers=1, pack_exclude=exclude)
     code, out, err = command("submit", job, "--pack", "--out", tmp_path / "run")
     assert code == 0, err
     assert "elasticml: packing " in err
@@ -242,10 +264,10 @@ def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    ("settings", "words"),
     [
         (["cluster.queue=mll"], "queue 'mll' is unknown to the resource manager"),
-        (["cluster.memory=99 GiB"], "a container of 99 GiB was asked for"),
+        (["cluster.memory=99 GiB"], "a container of 99.0 GiB was asked for"),
         (
             ["cluster.keytab=/nowhere/me.keytab", "cluster.principal=me"],
             "cluster.keytab: there is no file /nowhere/me.keytab",
@@ -254,12 +276,12 @@ def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path)
     ],
 )
 def test_what_cannot_be_is_one_line_before_anything_starts(
-    command, job_file, on_hdfs, settings, text
+    command, job_file, on_hdfs, settings, words
 ):
     arguments = [word for setting in settings for word in ("--set", setting)]
     code, out, err = command("submit", job_file(on_hdfs, COCOA, ENDLESS), *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert text in err
+    assert words in err
 
 
 def test_a_place_that_cannot_be_written_is_one_line(command, job_file, on_hdfs):

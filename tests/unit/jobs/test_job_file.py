@@ -194,6 +194,11 @@ def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
             "venv:///opt/env; leave one of them out",
         ),
         (
+            {"cluster": {"kind": "yarn", "pack": True, "specification": "spec.yaml"}},
+            "cluster.pack: the specification says which environment its containers have; leave one "
+            "of them out",
+        ),
+        (
             {"cluster": {"kind": "yarn"}, "faults": [{"round": 1, "lose": 1}]},
             "faults: cluster.kind is yarn, whose processes are not ours to stop; use "
             "cluster.kind: local, or leave faults out",

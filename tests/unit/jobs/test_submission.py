@@ -15,6 +15,7 @@ from elasticml.jobs.submission import (
     write_attempt,
     write_verdict,
 )
+from elasticml.jobs.yarn_submit import file_systems_of
 
 SUBMISSION = Submission(
     record={"name": "toy", "members": {"start": 2, "min": 1}},
@@ -76,3 +77,15 @@ def futile(*lives):
 )
 def test_only_attempts_that_failed_by_themselves_and_got_nowhere_are_futile(lives, count):
     assert futile(*lives) == count
+
+
+def test_containers_are_to_have_tokens_for_every_hdfs_that_a_job_uses():
+    record = {
+        "data": {"format": "svmlight", "path": "hdfs://one:8020/train.svm"},
+        "test": {"format": "svmlight", "path": "/shared/test.svm"},
+        "checkpoint": {"path": "hdfs:///user/me/checkpoint", "every_s": 5.0},
+    }
+    used = Submission(
+        record=record, cluster={}, place="hdfs://two:8020/runs/a", workers=1, workers_min=1
+    )
+    assert file_systems_of(used) == {"hdfs://one:8020", "hdfs://two:8020"}
