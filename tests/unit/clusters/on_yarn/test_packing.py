@@ -102,7 +102,7 @@ def test_an_installed_elasticml_is_taken_as_it_is(small_venv):
 
 def test_other_editable_installs_are_refused_with_the_remedy(small_venv):
     install_editable(small_venv, "other")
-    with pytest.raises(ConfigError, match="other is an editable .* --no-deps /home/me/work"):
+    with pytest.raises(ConfigError, match=r"other is an editable .* --no-deps /home/me/work"):
         packing_list(str(small_venv))
 
 
