@@ -92,3 +92,15 @@ def test_a_policy_gives_containers_back_at_the_knee(
     job.until_told("JobEnded")
     assert (job.is_whole, job.of("ChunksAbsent")) == (True, [])
     assert job.stop()["gap"] <= GAP
+
+
+def test_an_application_whose_workers_cannot_start_ends_with_the_reason(skein_client: Any) -> None:
+    with make_cluster(skein_client, 1, name="no-worker", worker_class="nowhere.Worker") as cluster:
+        deadline_s = time.monotonic() + WAIT_S
+        while (report := skein_client.application_report(cluster.app_id)).state == "RUNNING":
+            assert time.monotonic() < deadline_s, report.diagnostics
+            time.sleep(0.2)
+    report = skein_client.application_report(cluster.app_id)
+    assert report.final_status == "FAILED"
+    assert report.diagnostics.startswith("3 worker containers in a row ended before they")
+    assert "worker_class: cannot import 'nowhere.Worker'" in report.diagnostics

@@ -18,7 +18,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from elasticml.clusters import notices as told
 from elasticml.clusters.on_yarn import allotment as plan
-from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY, WORKER_SERVICE
+from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY, WORD_KEY, WORKER_SERVICE
 from elasticml.clusters.on_yarn.whereabouts import Whereabouts
 from elasticml.runtime.reclaims import Ended, NodeTold, Reason, Reclaim, Restored, reclaims_of
 from elasticml.runtime.scaling import SCALER_EXTENSION
@@ -280,15 +280,19 @@ class YarnKeeper(SchedulerPlugin):
         if name is None and reason == "released":
             self._allotment.unplaced()
         if address is not None:
-            word = Ended(
-                address=address,
-                container=container,
-                reason=_board_reason(reason),
-                status=status,
-                message=plan.last_line(message),
+            self._board.post(
+                Ended(
+                    address=address,
+                    container=container,
+                    reason=_board_reason(reason),
+                    status=status,
+                    message=plan.last_line(message),
+                )
             )
-            self._board.post(word)
         if name is not None:
+            if address is None and reason in plan.OWN_FAULTS:
+                word = await asyncio.to_thread(self._app.kv.pop, WORD_KEY.format(name), None)
+                message = message if word is None else word.decode()
             now_s = time.monotonic()
             await self._perform(self._allotment.ended(name, reason, status, message, now_s))
 

@@ -11,8 +11,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.on_yarn.surroundings import WORD_KEY
 from elasticml.errors import ConfigError, ElasticmlError
 
 #: Exit status for what the user can mend.
@@ -84,8 +86,25 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return run_worker(options.nthreads, options.memory_limit)
         return run_client(options.script, options.args)
     except ElasticmlError as error:
+        _leave_word(str(error))
         sys.stderr.write(f"{error}\n")
         return BAD_INPUT
+    except Exception as error:
+        _leave_word(f"{type(error).__name__}: {error}")
+        raise
+
+
+def _leave_word(line: str) -> None:
+    """Write why the process ends where the application's keeper finds it: in skein's store.
+
+    Of an exit, YARN tells no more than the status.
+    """
+    name = os.environ.get("SKEIN_CONTAINER_ID")
+    if name is None:
+        return
+    skein = import_skein()
+    with suppress(skein.SkeinError, OSError), skein.ApplicationClient.from_current() as application:
+        application.kv[WORD_KEY.format(name)] = " ".join(line.split()).encode()
 
 
 def main() -> None:

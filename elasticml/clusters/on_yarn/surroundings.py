@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 SCHEDULER_KEY = "dask.scheduler"
 DASHBOARD_KEY = "dask.dashboard"
 
+#: Where a service that fails leaves its last word, by skein's name of its container.
+WORD_KEY = "elasticml.word.{}"
+
 #: Service that the workers' containers belong to, as dask-yarn names it.
 WORKER_SERVICE = "dask.worker"
 

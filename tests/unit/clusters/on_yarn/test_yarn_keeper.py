@@ -32,6 +32,7 @@ class Application:
     def __init__(self, n: int) -> None:
         self.containers = [self._container(i, "RUNNING") for i in range(n)]
         self.killed: list[str] = []
+        self.kv: dict[str, bytes] = {}
         self.verdict: tuple[str, str] | None = None
 
     def _container(self, instance: int, state: str) -> Any:
@@ -242,11 +243,12 @@ def test_a_worker_that_is_given_back_is_left_by_others_and_its_container_release
 
 def test_an_application_whose_workers_cannot_start_ends_with_one_line():
     world = World(3, registered=0)
-    line = "bash: /env/bin/python: No such file or directory"
-    world.tell(*(exited(f"container_{i}", "exit", 127, line) for i in (2, 3, 4)))
+    line = "worker_class: cannot import 'mine.Worker'"
+    world.app.kv["elasticml.word.dask.worker_2"] = line.encode()
+    world.tell(*(exited(f"container_{i}", "exit", 2, "Exit code: 2") for i in (2, 3, 4)))
     assert world.app.verdict == (
         "FAILED",
-        "3 worker containers in a row ended before they registered (exit, status 127): "
+        "3 worker containers in a row ended before they registered (exit, status 2): "
         f"{line}; mend that and submit again",
     )
 
