@@ -1,4 +1,4 @@
-"""A scheduler's claim on its application: held, taken by another, or without a master to hold it."""
+"""A scheduler holds its application, or another does, or there is no master to hold it for."""
 
 from __future__ import annotations
 
