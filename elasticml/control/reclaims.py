@@ -211,11 +211,16 @@ class Reclaims:
         return [told, *self._leaves(mark, chosen, now_s)]
 
     def _leaves(self, mark: Mark, record: MemberRecord, now_s: float) -> list[Command]:
-        """Let a member leave for a mark: its own container is taken, another's is given back."""
+        """Let a member leave for a mark; its container is given back as soon as it is empty.
+
+        The marked one's, too: the resource manager kills those that it has marked in an order of
+        its own until it has what it wants, and would take one that is to live on.
+        """
         mark.given = record.id
         record.is_given = True
         is_own = record.address == mark.address
-        record.is_retiring = record.is_retiring or not is_own
+        # Where a mark is not negotiable other jobs may live in the container, too.
+        record.is_retiring = record.is_retiring or not is_own or mark.negotiable
         if is_own and (record.deadline_s is None or mark.deadline_s < record.deadline_s):
             record.deadline_s = mark.deadline_s
         was_spare = record.stage == "spare"
@@ -294,11 +299,13 @@ class Reclaims:
         """Say why a member was lost, as far as it is known by now."""
         if record.end_reason is not None:
             return record.end_reason
+        mark = self.marks.get(record.address)
         if reason == "retired":
+            if mark is not None and mark.given == record.id:
+                return mark.reason
             return "released" if record.is_given else reason
         if reason in FENCED:
             return reason
-        mark = self.marks.get(record.address)
         if mark is not None:
             return mark.reason
         # A notice as such is no cause of a link that closed before the member was let go.

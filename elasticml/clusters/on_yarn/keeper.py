@@ -237,7 +237,7 @@ class YarnKeeper(SchedulerPlugin):
                 self._mark(notice)
             case told.MarkLapsed(container=container):
                 self._marks.pop(container, None)
-                self._allotment.lapsed(self._where.name(container) or "")
+                self._allotment.lapsed(self._where.name(container) or container)
                 self._board.post(Restored(address=self._where.on_board(container)))
             case told.ContainerExited(container=container):
                 await self._know(container)
@@ -258,6 +258,7 @@ class YarnKeeper(SchedulerPlugin):
                 negotiable=not notice.strict,
                 essential=True,
             )
+            self._allotment.marked(container)
             self._board.post(word)
             return
         self._allotment.marked(name)
@@ -289,7 +290,9 @@ class YarnKeeper(SchedulerPlugin):
                     message=plan.last_line(message),
                 )
             )
-        if name is not None:
+        if name is None:
+            self._allotment.lapsed(container)
+        else:
             if address is None and reason in plan.OWN_FAULTS:
                 word = await asyncio.to_thread(self._app.kv.pop, WORD_KEY.format(name), None)
                 message = message if word is None else word.decode()
