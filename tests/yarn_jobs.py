@@ -64,6 +64,8 @@ class Running:
         self.story: Story = []
         #: Members in the last round, and whether they had all examples between them.
         self.members, self.is_whole = 0, False
+        #: The last certified gap, where the algorithm has one; None since examples went missing.
+        self.gap: float | None = None
         self._handle = job.start(client)
         self._records: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -80,6 +82,8 @@ class Running:
                 self.is_whole = (record["examples"], record["absent_examples"]) == (ROWS, 0)
             case "RoundEnded":
                 self.members = record["members"]
+                if record["gap"] is not None:
+                    self.gap = None if record["gap_is_bound"] else record["gap"]
             case _:
                 self.story.append(record)
 
@@ -102,6 +106,11 @@ class Running:
         self.until(
             lambda: self.members == members and self.is_whole, f"{members} with all examples"
         )
+
+    def until_certified(self) -> None:
+        """Follow the story until a new certificate says that the model is good enough."""
+        self.gap = None
+        self.until(lambda: self.gap is not None and self.gap <= GAP, f"a gap of {GAP:g}")
 
     def until_told(self, event: str, count: int = 1) -> None:
         """Follow the story until something has happened so often."""

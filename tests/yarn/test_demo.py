@@ -1,4 +1,4 @@
-"""The demonstration, on a YARN of its own: half of a job's containers go, and come back."""
+"""The demonstration, on a YARN of its own: half of a job's containers go and come back."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ COMMAND = [sys.executable, "-m", "elasticml", "mini-yarn", "demo", "--json"]
 def test_half_of_a_jobs_containers_go_by_pre_emption_and_come_back(mini_yarn, tmp_path):
     out = tmp_path / "run"
     done = subprocess.run(
-        [*COMMAND, "--out", str(out), "--seconds", "80", "--rows", "10000"],
+        [*COMMAND, "--out", str(out), "--seconds", "90", "--rows", "10000"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout.splitlines()[-1])
+    assert json.loads(done.stdout.splitlines()[-1])["stopped_by"] == "90 seconds"
     run = read_run(out)
-    found = containers(run.records)
-    lost = [c for c in found if c.lost_s is not None]
+    lost = [c for c in containers(run.records) if c.lost_s is not None]
+    taken = [c for c in lost if c.reason in ("preempted", "released")]
 
-    assert (summary["lost"], summary["returned"]) == (3, 3)
-    assert {c.reason for c in lost} <= {"preempted", "released"}
-    assert all(c.notice_s is not None and c.notice_s < c.lost_s < c.return_s for c in lost)
-    assert all(c.rounds_lost == 0 for c in found)
+    assert len(taken) == 3
+    assert all(c.notice_s < c.lost_s < c.return_s for c in taken)
+    (killed,) = [c for c in lost if c not in taken]
+    assert (killed.reason, killed.status, killed.notice_s) == ("killed", 137, None)
+    assert killed.lost_s < killed.stand_in_s
+    assert all(c.rounds_lost == 0 for c in lost)
     # It went on converging while they were away, and afterwards.
     objective = run.history.column("objective")
     ended = [r["t"] for r in run.records if r["event"] == "RoundEnded"]
-    during = sum(t < max(c.lost_s for c in lost) for t in ended)
-    after = sum(t < max(c.return_s for c in lost) for t in ended)
+    during = sum(t < max(c.lost_s for c in taken) for t in ended)
+    after = sum(t < max(c.return_s for c in taken) for t in ended)
     assert objective[during] > objective[after] > objective[-1]
-    assert "was to go" in done.stderr or "given for" in done.stderr or "asked for" in done.stderr
+    assert done.stderr.count(" given for ") + done.stderr.count("asked for, left") >= 1

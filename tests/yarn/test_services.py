@@ -52,6 +52,42 @@ def test_a_job_lives_through_preemption_and_gets_its_containers_back(
     assert len(job.processes()) == MEMBERS + len(job.of("MemberLost"))
 
 
+def test_a_certificate_holds_through_preemption(
+    cluster: em.YarnCluster, client: Client, prod: Any
+) -> None:
+    job = Running(client, "certified", algorithm=em.CoCoA(loss="hinge", l2=1e-2, tolerance=0.0))
+    job.until_whole(MEMBERS)
+    job.until_certified()
+    prod.take(PROD)
+    prod.wait(PROD, WAIT_S)
+    job.until_told("MemberLost")
+    job.until_certified()
+    prod.give_back()
+    job.until_whole(MEMBERS)
+    job.until_certified()
+    last = job.stop()
+    assert job.is_whole
+    assert last["gap"] <= GAP
+    assert not last["gap_is_bound"]
+
+
+def test_a_job_goes_on_while_the_resource_manager_is_restarted(
+    cluster: em.YarnCluster, client: Client, mini_yarn: Any
+) -> None:
+    job = Running(client, "restarted")
+    job.until_whole(MEMBERS)
+    mini_yarn.kill_resource_manager()
+    job.until_whole(MEMBERS)
+    mini_yarn.start_resource_manager()
+    job.until_whole(MEMBERS)
+    assert job.of("MemberLost") == []
+    # The application has found the new one: it gets a container for one that is killed.
+    os.kill(job.processes()["3.1"], signal.SIGKILL)
+    job.until_told("MemberLost")
+    job.until_whole(MEMBERS)
+    job.stop()
+
+
 def test_a_killed_container_is_replaced(cluster: em.YarnCluster, client: Client) -> None:
     job = Running(client, "killed")
     job.until_whole(MEMBERS)
