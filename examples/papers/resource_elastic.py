@@ -43,8 +43,9 @@ from elasticml.data.products import make_adjoint, make_forward
 from elasticml.data.source import Source, load_all
 from elasticml.data.synthetic import synthetic_splice
 from elasticml.jobs.progress import Progress
-from elasticml.jobs.run_directory import json_safe, write_whole
+from elasticml.jobs.run_directory import json_safe
 from elasticml.report.overlay import write_overlay
+from elasticml.report.style import write_whole
 
 DATA = Path(os.environ.get("ELASTICML_DATA") or Path(__file__).parents[3] / "shared" / "data")
 #: The lambda at which the study compares test AUPRCs; at a smaller one the model over-fits.
