@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Seconds between two looks at an application that is to end.
 LOOK_S = 1.0
 #: Seconds that a job has to end by itself when it is told to, its report included.
-CANCEL_S_MAX = 60.0
+CANCEL_S_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
