@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from elasticml.clusters.tenant import Tenant
     from elasticml.jobs.job_file import JobFile
 
-#: Seconds between two looks at the job's story.
-LOOK_S = 0.5
-#: The other queue begins at this share of the job's time, and keeps what it has for such a share.
-BEGIN_SHARE, HOLD_SHARE = 0.1, 0.2
-#: Seconds for a job to begin, and for the other queue to get what it asks for.
-WAIT_S_MAX = 300.0
+NAME = "yarn-demo"
 CONTAINER = "1 GiB"
 
 _HELP = """See a job live with pre-emption, on a real Hadoop that is started on this machine for it.
@@ -29,14 +21,15 @@ _HELP = """See a job live with pre-emption, on a real Hadoop that is started on 
 A job in the queue ml trains in 6 containers. Then an application in the queue prod asks for what
 prod is guaranteed: the capacity scheduler tells the job, takes half of its containers, and prod has
 them for a while. When prod gives them back, the job gets containers again, and chunks with them.
-Prints when each container was asked for, stopped, lost and replaced; the report has pictures.
+In the end one of its containers is killed without a word, so that a stand-in takes its place.
 
-With 5 s of notice all chunks move in time. With next to none, a stand-in takes their place.
+Prints when each container was asked for, stopped, emptied, lost and replaced; the report has
+pictures.
 
 \b
 Examples:
     elasticml mini-yarn demo
-    elasticml mini-yarn demo --max-wait 0.5 --sigkill-delay 0.25 --rows 200000
+    elasticml mini-yarn demo --max-wait 0.5 --sigkill-delay 0.25
 """
 
 
@@ -84,6 +77,8 @@ def yarn_demo(
     verbose: bool,
 ) -> None:
     """Start a Hadoop, run a job on it, take containers from it and give them back."""
+    from elasticml.cli.submit import run_on_yarn
+    from elasticml.cli.yarn_rival import Killer, Plan, Rival
     from elasticml.clusters.hadoop.settings import Preemption
     from elasticml.clusters.mini_yarn import MiniYarn
     from elasticml.clusters.on_yarn.submission import start_client
@@ -106,11 +101,13 @@ def yarn_demo(
         sigkill_delay_s=sigkill_delay,
     ) as yarn:
         os.environ.update(yarn.environment())
-        place = f"{yarn.hdfs_url}/runs/yarn-demo"
+        place = f"{yarn.hdfs_url}/runs/{NAME}"
+        job = _job(place, rows, seconds, workers)
         with start_client() as client, Tenant(client, memory=CONTAINER) as tenant:
-            rival = Rival(tenant, place, containers=workers // 2, seconds=seconds, say=say)
-            with rival:
-                _run(_job(place, rows, seconds, workers), out, as_json)
+            killer = Killer(client, yarn, NAME)
+            plan = Plan(containers=workers // 2, begin_s=seconds / 10, hold_s=seconds / 5)
+            with Rival(tenant, killer, place, plan, say) as rival:
+                run_on_yarn(job, out, as_json=as_json, detach=False, cancels=True)
     rival.check()
     _show(out, time.monotonic() - began_s, to_errors=as_json)
 
@@ -136,96 +133,8 @@ def _job(place: str, rows: int, seconds: float, workers: int) -> JobFile:
             "evaluate": {"every": 20},
         },
         folder=Path.cwd(),
-        name="yarn-demo",
+        name=NAME,
     )
-
-
-def _run(job: JobFile, out: Path, as_json: bool) -> None:
-    from elasticml.cli.submit import run_on_yarn
-
-    run_on_yarn(job, out, as_json=as_json, detach=False, cancels=True)
-
-
-class Rival:
-    """Takes containers from a job while it trains, and gives them back; a context manager.
-
-    Parameters
-    ----------
-    tenant : Tenant
-        Who takes them: an application in another queue.
-    place : str
-        Where the job's run directory is.
-    containers : int
-        How many.
-    seconds : float
-        How long the job trains.
-    say : callable
-        Is told, in a line each, what happens.
-    """
-
-    def __init__(
-        self,
-        tenant: Tenant,
-        place: str,
-        *,
-        containers: int,
-        seconds: float,
-        say: Callable[[str], None],
-    ) -> None:
-        from elasticml.jobs.applications import StoryReader
-
-        self._tenant = tenant
-        self._reader = StoryReader(place)
-        self._containers = containers
-        self._seconds = seconds
-        self._say = say
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._act, name="elasticml-rival")
-        self._error: Exception | None = None
-
-    def __enter__(self) -> Rival:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def check(self) -> None:
-        """Raise what kept containers from being taken."""
-        if self._error is not None:
-            raise self._error
-
-    def _act(self) -> None:
-        from elasticml.errors import ElasticmlError
-
-        try:
-            if self._job_trains():
-                self._take_and_give_back()
-        except ElasticmlError as error:
-            self._error = error
-
-    def _job_trains(self) -> bool:
-        """Wait until the job has trained for a while; False when it is over before."""
-        deadline_s = time.monotonic() + WAIT_S_MAX + self._seconds
-        while time.monotonic() < deadline_s and not self._is_over.wait(LOOK_S):
-            if _trained_s(self._reader.news()) > BEGIN_SHARE * self._seconds:
-                return True
-        return False
-
-    def _take_and_give_back(self) -> None:
-        self._say(f"prod asks for {self._containers} containers")
-        self._tenant.take(self._containers)
-        self._tenant.wait(self._containers, WAIT_S_MAX)
-        self._say(f"prod has {self._containers} containers")
-        self._is_over.wait(HOLD_SHARE * self._seconds)
-        self._tenant.give_back()
-        self._say("prod gives them back")
-
-
-def _trained_s(news: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of the job at its last round."""
-    return max((float(r["t"]) for r in news if r["event"] == "RoundEnded"), default=0.0)
 
 
 def _show(out: Path, seconds: float, to_errors: bool) -> None:

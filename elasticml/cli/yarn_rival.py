@@ -1,0 +1,152 @@
+"""What happens to a job's containers in a demonstration: others take them, and kill one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import skein
+
+    from elasticml.clusters.mini_yarn import MiniYarn
+    from elasticml.clusters.tenant import Tenant
+
+#: Seconds between two looks at the job's story.
+LOOK_S = 0.5
+#: Seconds for a job to begin, and for the other queue to get what it asks for.
+WAIT_S_MAX = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is taken from a job, and when."""
+
+    containers: int
+    #: Seconds that the job has trained before.
+    begin_s: float
+    #: Seconds until they are given back.
+    hold_s: float
+
+
+class Killer:
+    """Kills a worker container of an application on a mini YARN, as no resource manager would.
+
+    Parameters
+    ----------
+    client : skein.Client
+    yarn : MiniYarn
+    name : str
+        The application's.
+    """
+
+    def __init__(self, client: skein.Client, yarn: MiniYarn, name: str) -> None:
+        self._client = client
+        self._yarn = yarn
+        self._name = name
+
+    def kill(self) -> str:
+        """Send SIGKILL to all processes of the youngest container; return its id."""
+        from elasticml.clusters.hadoop.daemons import environment_of
+
+        (report,) = self._client.get_applications(states=["RUNNING"], name=self._name)
+        workers = self._client.connect(report.id).get_containers(["dask.worker"], ["RUNNING"])
+        # The youngest: nobody has asked for it before.
+        container = str(max(workers, key=lambda worker: worker.instance).yarn_container_id)
+        for pid in self._yarn.processes():
+            if environment_of(pid).get("CONTAINER_ID") == container:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return container
+
+
+class Rival:
+    """Takes containers from a job while it trains, gives them back, then kills one.
+
+    A context manager around the job, in a thread of its own.
+
+    Parameters
+    ----------
+    tenant : Tenant
+        Who takes them: an application in another queue.
+    killer : Killer
+    place : str
+        Where the job's run directory is.
+    plan : Plan
+    say : callable
+        Is told, in a line each, what happens.
+    """
+
+    def __init__(
+        self, tenant: Tenant, killer: Killer, place: str, plan: Plan, say: Callable[[str], None]
+    ) -> None:
+        from elasticml.jobs.applications import StoryReader
+
+        self._tenant = tenant
+        self._killer = killer
+        self._reader = StoryReader(place)
+        self._plan = plan
+        self._say = say
+        self._story: list[Mapping[str, Any]] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._act, name="elasticml-rival")
+        self._error: Exception | None = None
+
+    def __enter__(self) -> Rival:
+        """Begin to follow the job."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the job alone."""
+        self._is_over.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raise what kept containers from being taken."""
+        if self._error is not None:
+            raise self._error
+
+    def _act(self) -> None:
+        from elasticml.errors import ElasticmlError
+
+        count = self._plan.containers
+        try:
+            if not self._until(lambda: self._trained_s() > self._plan.begin_s):
+                return
+            self._say(f"prod asks for {count} containers")
+            self._tenant.take(count)
+            self._tenant.wait(count, WAIT_S_MAX)
+            self._say(f"prod has {count} containers")
+            self._is_over.wait(self._plan.hold_s)
+            self._tenant.give_back()
+            self._say("prod gives them back")
+            if self._until(self._is_whole_again):
+                self._say(f"killed {self._killer.kill()} with SIGKILL")
+        except ElasticmlError as error:
+            self._error = error
+
+    def _until(self, is_so: Callable[[], bool]) -> bool:
+        """Wait until something is so; False when the job is over before."""
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        while time.monotonic() < deadline_s and not self._is_over.wait(LOOK_S):
+            self._story += self._reader.news()
+            if is_so():
+                return True
+        return False
+
+    def _trained_s(self) -> float:
+        """Seconds of the job at its last round."""
+        return max((float(r["t"]) for r in self._story if r["event"] == "RoundEnded"), default=0.0)
+
+    def _is_whole_again(self) -> bool:
+        """Say whether somebody takes part again for every member that was lost."""
+        from elasticml.report.preemptions import containers
+
+        lost = [c for c in containers(self._story) if c.lost_s is not None]
+        return bool(lost) and all(c.return_s is not None for c in lost)
