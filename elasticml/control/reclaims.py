@@ -313,16 +313,26 @@ class Reclaims:
         return told or reason
 
     def lost(self, record: MemberRecord, reason: str) -> list[Command]:
-        """Take note of a member that is gone: its container was wanted, or is given for another."""
-        commands: list[Command] = []
+        """Take note of a member that is gone: its container was wanted, or is given for another.
+
+        It answers one mark: its own where it has one, and then whoever was to go in its place goes
+        for the mark that it was given for.
+        """
+        is_gone = reason not in FENCED
+        own = self.marks.get(record.address)
+        own = None if own is None or own.is_met else own
         for mark in self.marks.values():
-            if mark.given == record.id:
-                mark.given = None
-                mark.is_met = mark.is_met or reason not in FENCED
-            elif mark.address == record.address and not mark.is_met and reason not in FENCED:
-                kept, mark.given, mark.is_met = mark.given, None, True
-                commands += self._stays(kept)
-        return commands
+            if mark.given != record.id:
+                continue
+            mark.given = None
+            if not is_gone or own is None or own is mark:
+                mark.is_met = mark.is_met or is_gone
+            else:
+                mark.given, own.given, own.is_met = own.given, None, True
+        if own is None or own.is_met or not is_gone:
+            return []
+        kept, own.given, own.is_met = own.given, None, True
+        return self._stays(kept)
 
     # --- what is known of containers and nodes --------------------------------------------------
 

@@ -394,3 +394,27 @@ def test_newcomer_on_a_container_that_is_asked_for_gets_nothing_until_it_is_not(
     made.lift("new")
     made.run(lambda k: 0)
     assert [r["member"] for r in told(made, "MemberActive")].count(str(made.life("new").id)) == 1
+
+
+def test_one_container_answers_one_mark():
+    # A marked member went for another one; its loss met both marks, whoever was to go for it
+    # stayed, and the resource manager killed the other one.
+    scene = Scene([4, 1, 1])
+    scene.mark(0)
+    scene.mark(2)
+    assert scene.leaving() == [1, 2]
+    scene._strike(scene.id(2), "retired", 1.0)
+    assert scene.leaving() == [1]
+    marks = scene.reclaims.marks
+    assert (marks["w0"].is_met, marks["w2"].is_met) == (False, True)
+    scene._strike(scene.id(1), "retired", 1.0)
+    assert marks["w0"].is_met
+    assert scene.record(0).stage == "active"
+
+
+def test_whoever_is_killed_himself_needs_nobody_in_his_place():
+    scene = Scene([4, 1, 2])
+    scene.mark(0)
+    assert scene.leaving() == [1]
+    scene.end(0, "preempted")
+    assert scene.leaving() == []
