@@ -70,6 +70,17 @@ final class Json {
     return whole.substring(0, splitsPair ? lengthMax - 1 : lengthMax);
   }
 
+  /** At most so many characters from the end, never half of a surrogate pair; null is empty. */
+  static String tail(String whole, int lengthMax) {
+    if (whole == null) {
+      return "";
+    }
+    int start = Math.max(0, whole.length() - lengthMax);
+    boolean splitsPair =
+        start > 0 && start < whole.length() && Character.isLowSurrogate(whole.charAt(start));
+    return whole.substring(splitsPair ? start + 1 : start);
+  }
+
   private Json next() {
     if (text.length() > 1) {
       text.append(',');

@@ -32,6 +32,7 @@ final class NoticeDocuments {
   /** Ended containers, and changes of nodes, that are kept; a batch is always kept whole. */
   static final int ITEMS_MAX = 256;
 
+  /** Characters of a text that are kept: of diagnostics the last ones, which have the reason. */
   static final int TEXT_MAX = 500;
 
   private final Map<String, Mark> marks = new LinkedHashMap<>();
@@ -163,7 +164,7 @@ final class NoticeDocuments {
               .next(nowMs)
               .with("id", id)
               .with("status", status.getExitStatus())
-              .with("message", Json.cut(status.getDiagnostics(), TEXT_MAX)));
+              .with("message", Json.tail(status.getDiagnostics(), TEXT_MAX)));
       isMarkGone |= marks.remove(id) != null;
     }
     return isMarkGone;

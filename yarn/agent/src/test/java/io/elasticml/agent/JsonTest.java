@@ -38,4 +38,13 @@ public class JsonTest {
     assertEquals("ab", Json.cut("abc", 2));
     assertEquals("ab", Json.cut("ab\ud83d\ude00", 3));
   }
+
+  @Test
+  public void keepsTheEndBetweenCharacters() {
+    assertEquals("", Json.tail(null, 3));
+    assertEquals("abc", Json.tail("abc", 3));
+    assertEquals("bc", Json.tail("abc", 2));
+    assertEquals("bc", Json.tail("a\ud83d\ude00bc", 3));
+    assertEquals("", Json.tail("abc", 0));
+  }
 }
