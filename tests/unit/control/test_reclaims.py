@@ -7,7 +7,8 @@ from typing import Any
 from elasticml.control import events as ev
 from elasticml.control.commands import Command, Dismiss, Record
 from elasticml.control.copying import Copying
-from elasticml.control.reclaims import Reclaims, loss_bytes
+from elasticml.control.marks import loss_bytes
+from elasticml.control.reclaims import Reclaims
 from elasticml.control.settings import Settings
 from elasticml.control.state import JobState
 from elasticml.terms import ChunkId, ChunkInfo, MemberId
