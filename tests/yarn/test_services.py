@@ -55,20 +55,18 @@ def test_a_job_lives_through_preemption_and_gets_its_containers_back(
 def test_a_certificate_holds_through_preemption(
     cluster: em.YarnCluster, client: Client, prod: Any
 ) -> None:
-    job = Running(client, "certified", algorithm=em.CoCoA(loss="hinge", l2=1e-2, tolerance=0.0))
+    # Shorter steps than need be: the containers go long before the gap is where it shall be.
+    cocoa = em.CoCoA(loss="hinge", l2=1e-2, aggregation="fixed", sigma=60.0)
+    job = Running(client, "certified", algorithm=cocoa)
     job.until_whole(MEMBERS)
-    job.until_certified()
     prod.take(PROD)
-    prod.wait(PROD, WAIT_S)
     job.until_told("MemberLost")
-    job.until_certified()
-    prod.give_back()
-    job.until_whole(MEMBERS)
     job.until_certified()
     last = job.stop()
     assert job.is_whole
     assert last["gap"] <= GAP
     assert not last["gap_is_bound"]
+    assert last["absent_examples"] == 0
 
 
 def test_a_job_goes_on_while_the_resource_manager_is_restarted(
