@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from types import TracebackType
 from typing import Any, Self
 
+from elasticml.clusters.polling import until
 from elasticml.errors import SubmissionError
 
 #: Seconds between two looks at which containers run.
@@ -92,15 +92,18 @@ class Tenant:
         SubmissionError
             When it does not within ``wait_s`` seconds.
         """
-        deadline_s = time.monotonic() + wait_s
-        while len(held := self.held()) != containers:
-            if time.monotonic() > deadline_s:
-                raise SubmissionError(
-                    f"queue {self._queue}: got {len(held)} containers of {self._memory} within "
-                    f"{wait_s:g} s, wanted {containers}; see what the queue is guaranteed, and "
-                    "whether pre-emption is on"
-                )
-            time.sleep(LOOK_S)
+        held: list[str] = []
+
+        def has_them() -> bool:
+            held[:] = self.held()
+            return len(held) == containers
+
+        if not until(has_them, wait_s=wait_s, every_s=LOOK_S):
+            raise SubmissionError(
+                f"queue {self._queue}: got {len(held)} containers of {self._memory} within "
+                f"{wait_s:g} s, wanted {containers}; see what the queue is guaranteed, and "
+                "whether pre-emption is on"
+            )
         return held
 
     def give_back(self) -> None:

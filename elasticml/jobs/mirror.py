@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from elasticml.clusters.polling import persistently
 from elasticml.data import places
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.jobs.checkpoints import FOLDER
@@ -85,12 +86,15 @@ class Mirror:
         """
         self._over.set()
         self._thread.join()
-        for tries in range(LAST_TRIES_MAX):
-            if tries:
-                time.sleep(LAST_PAUSE_S)
-            if self._round():
-                return
-        raise JobFailedError(f"the run's result cannot be kept: {self.trouble}")
+
+        def copied() -> None:
+            if not self._round():
+                raise ConfigError(f"the run's result cannot be kept: {self.trouble}")
+
+        try:
+            persistently(copied, tries=LAST_TRIES_MAX, pause_s=LAST_PAUSE_S)
+        except ConfigError as error:
+            raise JobFailedError(error.message) from error
 
     def _run(self) -> None:
         pause_s = 0.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.polling import until
 from elasticml.errors import SubmissionError
 from elasticml.jobs.submission import CANCEL_KEY
 
@@ -96,11 +96,10 @@ def cancel(client: skein.Client, application_id: str) -> None:
     if now.state == "RUNNING":
         with _asking(application_id):
             _ask_to_end(client, application_id)
-        until_s = time.monotonic() + CANCEL_S_MAX
-        while time.monotonic() < until_s:
-            if standing(client, application_id).is_over:
-                return
-            time.sleep(LOOK_S)
+        if until(
+            lambda: standing(client, application_id).is_over, wait_s=CANCEL_S_MAX, every_s=LOOK_S
+        ):
+            return
     kill(client, application_id)
 
 

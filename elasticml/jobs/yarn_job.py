@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.polling import persistently
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
 from elasticml.jobs.applications import status_at
@@ -119,7 +120,7 @@ class YarnJob:
 
     async def _drive(self) -> Verdict:
         submission = self._submission
-        begun = await asyncio.to_thread(persistently, self._begin)
+        begun = await asyncio.to_thread(_trying, self._begin)
         record = dict(submission.record)
         source = source_from_spec(record["data"])
         test = None if record.get("test") is None else source_from_spec(record["test"])
@@ -226,7 +227,7 @@ class YarnJob:
         """Write how the job has ended, clear away what only another attempt would need, and go."""
         place = self._submission.place
         try:
-            persistently(lambda: write_verdict(place, verdict))
+            _trying(lambda: write_verdict(place, verdict))
             if verdict.state == "done":
                 forget_checkpoints(self._submission.record)
         except ConfigError as error:
@@ -261,20 +262,8 @@ def check_readable(source: Source) -> None:
         ) from error
 
 
-def persistently(act: Callable[[], T]) -> T:
-    """Do what needs a place that may be away for a while.
-
-    Raises
-    ------
-    ConfigError
-        When it stays away.
-    """
-    for _ in range(TRIES_MAX - 1):
-        try:
-            return act()
-        except ConfigError:
-            time.sleep(TRY_PAUSE_S)
-    return act()
+def _trying(act: Callable[[], T]) -> T:
+    return persistently(act, tries=TRIES_MAX, pause_s=TRY_PAUSE_S)
 
 
 def main() -> None:

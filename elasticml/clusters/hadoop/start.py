@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import getpass
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 
 from elasticml.clusters.hadoop import requests
 from elasticml.clusters.hadoop.daemons import Daemons
 from elasticml.clusters.hadoop.programs import Programs
 from elasticml.clusters.hadoop.settings import HOST, MiniSettings, node_host, node_name
+from elasticml.clusters.polling import until
 from elasticml.errors import SubmissionError
 
 #: Seconds until everything is ready, on a machine that has much else to do.
@@ -100,18 +100,21 @@ class Start:
         self._daemons.start(name, self._programs.daemon(name), self._environment)
 
     def _wait(self, is_ready: Callable[[], bool], what: str) -> None:
-        deadline_s = time.monotonic() + READY_S_MAX
         started = self._daemons.pids()
-        while not is_ready():
+
+        def is_so() -> bool:
+            if is_ready():
+                return True
             ended = sorted(started.keys() - self._daemons.pids().keys())
             if ended:
                 raise self._failed(ended[0], "ended")
-            if time.monotonic() > deadline_s:
-                raise SubmissionError(
-                    f"no mini YARN: {what} not ready within {READY_S_MAX:g} s; see "
-                    f"{self._programs.layout.logs}, or try with less other work on this machine"
-                )
-            time.sleep(LOOK_S)
+            return False
+
+        if not until(is_so, wait_s=READY_S_MAX, every_s=LOOK_S):
+            raise SubmissionError(
+                f"no mini YARN: {what} not ready within {READY_S_MAX:g} s; see "
+                f"{self._programs.layout.logs}, or try with less other work on this machine"
+            )
 
     def _is_hdfs_ready(self) -> bool:
         user = getpass.getuser()
