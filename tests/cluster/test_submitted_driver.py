@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from elasticml.job import Job
 from elasticml.jobs.job_file import parse_job
 from elasticml.jobs.submission import Submission, read_attempt, read_verdict
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -103,11 +103,12 @@ def test_after_a_kill_the_next_driver_goes_on_where_the_last_checkpoint_was(subm
     rounds = 300
     file, place = submit(stop={"rounds": rounds})
     first = start(file)
-    deadline_s = time.monotonic() + WAIT_S
-    while not ((place / "history.csv").exists() and len(rounds_of(place)) > 50):
-        assert time.monotonic() < deadline_s
+
+    def is_on_its_way() -> bool:
         assert first.poll() is None
-        time.sleep(0.05)
+        return (place / "history.csv").exists() and len(rounds_of(place)) > 50
+
+    until(is_on_its_way, "50 rounds")
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     told = ended(start(file))

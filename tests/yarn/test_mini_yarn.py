@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 
 import psutil
@@ -19,6 +18,7 @@ from elasticml.clusters.hadoop.daemons import is_ours, marked
 from elasticml.clusters.hadoop.settings import node_host
 from elasticml.clusters.mini_yarn import MiniYarn
 from elasticml.errors import ConfigError
+from tests.waiting import until
 
 skein = pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 
@@ -29,13 +29,15 @@ WAIT_S = 90.0
 WORKERS = 10
 
 
-def wait_for(read, wanted, wait_s=WAIT_S):
-    """Wait until ``read()`` is what is wanted; return it, or fail with what it is."""
-    deadline_s = time.monotonic() + wait_s
-    while (got := read()) != wanted:
-        assert time.monotonic() < deadline_s, f"got {got}, wanted {wanted}"
-        time.sleep(0.1)
-    return got
+def wait_for(read, wanted):
+    """Wait until ``read()`` is what is wanted, or fail with what it was."""
+    seen = []
+
+    def is_so():
+        seen[:] = [read()]
+        return seen[0] == wanted
+
+    until(is_so, lambda: f"{wanted}, got {seen}")
 
 
 @pytest.fixture(scope="module")

@@ -28,13 +28,13 @@ from elasticml.clusters.notices import (
 )
 from elasticml.clusters.on_yarn.hadoop_conf import grace_settings
 from elasticml.data.hadoop_sites import hadoop_conf
+from tests.waiting import until
 
 pytestmark = pytest.mark.yarn
 
 WORKERS = 10
 HEARTBEAT_MS = 500
 WAIT_S = 90.0
-LOOK_S = 0.1
 #: Writes down when SIGTERM came, then ends.
 SCRIPT = """
 stamp="$STAMPS/$CONTAINER_ID"
@@ -118,18 +118,13 @@ class Application:
     def make_whole(self) -> None:
         """Wait until all containers run, and forget what was told until then."""
         self.app.scale("work", WORKERS)
-        deadline_s = time.monotonic() + WAIT_S
-        while len(self.running()) < WORKERS:
-            assert time.monotonic() < deadline_s, self.app.get_containers()
-            time.sleep(LOOK_S)
+        until(lambda: len(self.running()) >= WORKERS, f"{WORKERS} running containers")
         self.told.clear()
 
     def sigterm_s(self, container: str) -> float:
         """When a container got SIGTERM; its end may be told before that."""
-        stamp, deadline_s = self._stamps / container, time.monotonic() + WAIT_S
-        while not stamp.exists():
-            assert time.monotonic() < deadline_s, f"{container} got no SIGTERM"
-            time.sleep(LOOK_S)
+        stamp = self._stamps / container
+        until(stamp.exists, f"SIGTERM of {container}")
         return float(stamp.read_text())
 
 

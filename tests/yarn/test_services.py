@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from distributed import Client
 
 import elasticml as em
+from tests.waiting import until
 from tests.yarn_jobs import GAP, WAIT_S, Running, make_cluster
 
 pytestmark = pytest.mark.yarn
@@ -119,10 +119,7 @@ def test_a_policy_gives_containers_back_at_the_knee(
         client, "knee", algorithm=cocoa, stop=em.Stop(gap=GAP, rounds=10**6), policies=[knee]
     )
     job.until_whole(2)
-    deadline_s = time.monotonic() + WAIT_S
-    while len(cluster.workers()) > 2:
-        assert time.monotonic() < deadline_s, cluster.workers()
-        time.sleep(0.1)
+    until(lambda: len(cluster.workers()) <= 2, "two containers")
     job.until_told("JobEnded")
     assert (job.is_whole, job.of("ChunksAbsent")) == (True, [])
     assert job.stop()["gap"] <= GAP
@@ -130,10 +127,10 @@ def test_a_policy_gives_containers_back_at_the_knee(
 
 def test_an_application_whose_workers_cannot_start_ends_with_the_reason(skein_client: Any) -> None:
     with make_cluster(skein_client, 1, name="no-worker", worker_class="nowhere.Worker") as cluster:
-        deadline_s = time.monotonic() + WAIT_S
-        while (report := skein_client.application_report(cluster.app_id)).state == "RUNNING":
-            assert time.monotonic() < deadline_s, report.diagnostics
-            time.sleep(0.2)
+        until(
+            lambda: skein_client.application_report(cluster.app_id).state != "RUNNING",
+            "the application's end",
+        )
     report = skein_client.application_report(cluster.app_id)
     assert report.final_status == "FAILED"
     assert report.diagnostics.startswith("3 worker containers in a row ended before they")

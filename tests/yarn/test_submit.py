@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import yaml
 from elasticml.data import places
 from elasticml.jobs.applications import recall, status_at
 from elasticml.jobs.submission import read_attempt
+from tests.waiting import until
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 
@@ -34,17 +34,6 @@ COCOA = {"name": "cocoa", "loss": "hinge", "l2": 1e-3}
 ENDLESS = {"rounds": 10**6}
 #: What the containers of a job do without.
 LEFT_OUT = "bokeh babel hypothesis mypy pandas pip pytest _pytest ruff setuptools torch".split()
-
-
-def until(is_so, what):
-    """Wait until something is so, and return what it is."""
-    until_s = time.monotonic() + WAIT_S_MAX
-    while True:
-        found = is_so()
-        if found:
-            return found
-        assert time.monotonic() < until_s, f"not within {WAIT_S_MAX} s: {what}"
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")

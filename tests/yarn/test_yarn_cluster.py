@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 import urllib.request
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from distributed.core import Status
 
 import elasticml as em
 from elasticml.clusters.on_yarn.packing import packing_list, upload_once
+from tests.waiting import until
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(300)]
 
@@ -46,14 +46,6 @@ services:
     depends: [dask.scheduler]
     script: {sys.executable} -m dask_yarn.cli services worker --nthreads 2
 """
-
-
-def until(is_so, what):
-    """Wait until something is so."""
-    until_s = time.monotonic() + WAIT_S_MAX
-    while not is_so():
-        assert time.monotonic() < until_s, f"not within {WAIT_S_MAX} s: {what}"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,23 @@
+"""Waiting for processes and clusters that tell nobody when something is so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+WAIT_S = 150.0
+LOOK_S = 0.1
+
+
+def until(is_so: Callable[[], T], what: str | Callable[[], str], wait_s: float = WAIT_S) -> T:
+    """Ask until something is so, and return what it is; fail where it is not in time."""
+    until_s = time.monotonic() + wait_s
+    while not (found := is_so()):
+        if time.monotonic() > until_s:
+            pytest.fail(f"not within {wait_s:g} s: {what if isinstance(what, str) else what()}")
+        time.sleep(LOOK_S)
+    return found
