@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from elasticml.cli.yarn_demo import yarn_demo
+from elasticml.cli.yarn_options import preemption_options
 
 _HELP = """A real Hadoop on this machine, for trying things out: a ResourceManager, NodeManagers
 and HDFS, all on loopback addresses.
@@ -49,20 +50,7 @@ mini_yarn.add_command(yarn_demo)
 @click.option("--nodes", type=click.IntRange(1, 100), default=2, show_default=True)
 @click.option("--node-memory", default="6 GiB", show_default=True, help="For containers, per node.")
 @click.option("--node-vcores", type=click.IntRange(1), default=16, show_default=True)
-@click.option(
-    "--max-wait",
-    type=click.FloatRange(0.5),
-    default=5.0,
-    show_default=True,
-    help="Seconds from the notice of a pre-emption to SIGTERM.",
-)
-@click.option(
-    "--sigkill-delay",
-    type=click.FloatRange(0.0),
-    default=5.0,
-    show_default=True,
-    help="Seconds from SIGTERM to SIGKILL in a container.",
-)
+@preemption_options
 @_verbose
 def up(
     root: Path | None,

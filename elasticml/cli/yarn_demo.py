@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from elasticml.cli.yarn_options import preemption_options
+
 if TYPE_CHECKING:
     from elasticml.jobs.job_file import JobFile
 
@@ -50,20 +52,7 @@ Examples:
     help="How long the job trains.",
 )
 @click.option("--workers", default=6, show_default=True, type=click.IntRange(min=2, max=8))
-@click.option(
-    "--max-wait",
-    type=click.FloatRange(0.5),
-    default=5.0,
-    show_default=True,
-    help="Seconds from the notice of a pre-emption to SIGTERM; YARN's default is 15.",
-)
-@click.option(
-    "--sigkill-delay",
-    type=click.FloatRange(0.0),
-    default=5.0,
-    show_default=True,
-    help="Seconds from SIGTERM to SIGKILL in a container; YARN's default is 0.25.",
-)
+@preemption_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as the last line.")
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
 def yarn_demo(

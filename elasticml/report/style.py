@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from elasticml.errors import ConfigError
+from elasticml.data import places
 
 #: The colours of a picture on white, by what they mean. The series colours are those of Okabe and
 #: Ito, which stay apart for colour-blind eyes. Each value is unique: in a page the hex code is
@@ -148,19 +147,7 @@ def write_whole(path: Path, content: bytes) -> Path:
     ConfigError
         When the file cannot be written there.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.write_bytes(content)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {str(path)!r}: {error.strerror}; name a place that can be written",
-            path=str(path),
-        ) from error
+    places.write_whole(str(path), content)
     return path
 
 

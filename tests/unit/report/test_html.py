@@ -106,7 +106,7 @@ def test_page_elsewhere_carries_the_history_with_it(tmp_path):
 def test_place_that_cannot_be_written_is_refused_in_one_line(tmp_path):
     path = fabricate_run(tmp_path / "r", rounds=2, at=1, back=2)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match=r"cannot write .*; name a place that can be written"):
+    with pytest.raises(ConfigError, match=r"cannot be written: .*; check the path"):
         write_report(path, tmp_path / "file" / "page.html")
 
 
