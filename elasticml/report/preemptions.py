@@ -108,16 +108,16 @@ class _Reader:
         marked, given = record.get("marked"), record.get("given")
         if marked:
             entry = self.of(marked)
-            entry.notice_s = t if entry.notice_s is None else entry.notice_s
+            _told(entry, t)
             entry.role = "leaver" if given == marked else "marked"
         if given and given != marked:
             entry = self.of(given)
-            entry.notice_s = t if entry.notice_s is None else entry.notice_s
+            _told(entry, t)
             entry.role, entry.given_for = "substitute", str(marked or record.get("address"))
 
     def _noticed(self, record: Record, t: float) -> None:
         entry = self.of(record.get("member"))
-        entry.notice_s = t if entry.notice_s is None else entry.notice_s
+        _told(entry, t)
         if record.get("reason") == "terminated" and entry.stopping_s is None:
             entry.stopping_s = t
 
@@ -166,6 +166,14 @@ class _Reader:
             entry.rounds_lost += is_idle
             if not is_idle:
                 entry.round_s = t
+
+
+def _told(entry: Container, t: float) -> None:
+    """Note the first word of a container's end; after one that was withdrawn, the next one."""
+    if entry.lifted_s is not None and entry.lost_s is None:
+        entry.notice_s = entry.stopping_s = entry.round_s = entry.lifted_s = None
+        entry.given_for, entry.rounds_lost = "", 0
+    entry.notice_s = t if entry.notice_s is None else entry.notice_s
 
 
 def _slot(member: object) -> int:

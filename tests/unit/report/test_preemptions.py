@@ -96,3 +96,16 @@ def test_story_in_words_says_who_goes_for_whom():
     assert "1 container asked for back within 4 s: 0.1 (3.1 goes for it: cheapest)." in words
     assert "SIGTERM in the container of 2.1." in words
     assert "c of 2.1 (pre-empted, status -102)" in words
+
+
+def test_a_container_that_is_asked_for_again_is_timed_from_the_new_word():
+    # One that had stayed the first time looked as if it had taken 18 s to be safe the second time.
+    again = [
+        record(30.0, "Reclaimed", marked="0.1", given="0.1", grace_s=4.0, negotiable=True, why="c"),
+        record(30.2, "ChunksMoved", source="0.1", target="1.1", chunks=2, bytes=10, seconds=0.1),
+        record(30.3, "MemberLost", member="0.1", reason="preempted", chunks=0),
+        record(31.0, "RoundEnded", idle=False),
+    ]
+    entry = next(c for c in containers([*NEGOTIATED, *again]) if c.member == "0.1")
+    times = (entry.notice_s, entry.safe_s, entry.lost_s, entry.round_s, entry.lifted_s)
+    assert (entry.role, times) == ("leaver", (30.0, 30.2, 30.3, 31.0, None))
