@@ -70,6 +70,12 @@ def blaming(what: str) -> Iterator[None]:
         raise type(error)(f"{what}: {error.message}", **error.fields) from error
 
 
+def one_line(what: object) -> str:
+    """Write another's error, or a text, in one line; an error that says nothing is its kind."""
+    text = " ".join(str(what).split())
+    return text or (type(what).__name__ if isinstance(what, BaseException) else "")
+
+
 def error_to_dict(error: ElasticmlError) -> dict[str, Any]:
     """Write an error as plain values, for a process that raises it again."""
     fields = {k: v for k, v in error.fields.items() if isinstance(v, (str, int, float))}

@@ -13,7 +13,7 @@ from typing import Any
 import fsspec
 
 from elasticml.data.hdfs import hdfs_system, is_hdfs
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 #: What goes wrong in a file system besides absence: refused, unreachable, unknown, not installed.
 _FAILURES = (OSError, ImportError, ValueError)
@@ -167,8 +167,7 @@ def _failing(place: str, done: str, absence_is_failure: bool = True) -> Iterator
 
 def reason_of(error: BaseException) -> str:
     """Say in one line what an error of a file system is about."""
-    text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-    return " ".join(str(text).split())
+    return one_line((isinstance(error, OSError) and error.strerror) or error)
 
 
 def remedy_of(place: str, error: BaseException) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from elasticml.clusters.on_yarn.compat import import_skein
 from elasticml.clusters.on_yarn.spec import SCHEDULER
 from elasticml.data.web import ask
-from elasticml.errors import ConfigError, SubmissionError
+from elasticml.errors import ConfigError, SubmissionError, one_line
 from elasticml.jobs.standing import standing
 
 if TYPE_CHECKING:
@@ -108,10 +108,9 @@ def _living(
                 states=["RUNNING", "SUCCEEDED", "FAILED", "KILLED"],
             )
     except (model.exceptions.SkeinError, ValueError) as error:
-        text = " ".join(str(error).split())
         raise SubmissionError(
-            f"{application_id} does not answer: {text}; try again when elasticml status says that "
-            "it is RUNNING"
+            f"{application_id} does not answer: {one_line(error)}; try again when elasticml status "
+            "says that it is RUNNING"
         ) from error
     for container in containers:
         node, name = container.yarn_node_http_address, container.yarn_container_id

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from elasticml.clusters.on_yarn.compat import import_skein
 from elasticml.clusters.polling import until
-from elasticml.errors import SubmissionError
+from elasticml.errors import SubmissionError, one_line
 from elasticml.jobs.submission import CANCEL_KEY
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _asking(application_id: str) -> Iterator[None]:
     try:
         yield
     except (import_skein().exceptions.SkeinError, ValueError, KeyError) as error:
-        text = " ".join(str(error).split()).strip("'\"") or type(error).__name__
+        text = one_line(error).strip("'\"") or type(error).__name__
         raise SubmissionError(
             f"YARN does not tell of {application_id}: {text}; check the id, and elasticml doctor "
             "--yarn"

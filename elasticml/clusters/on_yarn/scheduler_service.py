@@ -33,6 +33,7 @@ from elasticml.clusters.on_yarn.surroundings import (
 )
 from elasticml.clusters.on_yarn.tls import container_security
 from elasticml.clusters.settings import SCHEDULER_MODULES, configure_dask, configure_logging, load
+from elasticml.errors import one_line
 
 if TYPE_CHECKING:
     import skein
@@ -198,8 +199,7 @@ class SchedulerService:
         except Exception as error:
             # Whatever it is, it would be the same in the next scheduler.
             logger.exception("the work in the scheduler failed")
-            line = " ".join(str(error).split()) or type(error).__name__
-            await asyncio.to_thread(self._app.shutdown, "FAILED", line)
+            await asyncio.to_thread(self._app.shutdown, "FAILED", one_line(error))
 
     def _disowned(self, why: str) -> None:
         logger.warning("%s is no longer the application's scheduler: %s", self._here.name, why)

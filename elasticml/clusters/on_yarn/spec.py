@@ -16,7 +16,7 @@ from elasticml.clusters.on_yarn.compat import import_dask_yarn, import_skein
 from elasticml.clusters.on_yarn.environments import read_environment
 from elasticml.clusters.on_yarn.tls import SECURITY_VARIABLE, wants_tls
 from elasticml.data.places import is_url
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
     import skein
@@ -121,7 +121,7 @@ def make_specification(**arguments: Any) -> skein.ApplicationSpec:
     try:
         spec = dask_yarn._make_specification(**arguments)
     except (ValueError, TypeError) as error:
-        raise ConfigError(_one_line(error)) from error
+        raise ConfigError(one_line(error)) from error
     environment = arguments.get("environment") or dask.config.get("yarn.environment")
     named = read_environment(environment)
     for service in spec.services.values():
@@ -207,7 +207,3 @@ def asked_containers(spec: skein.ApplicationSpec) -> list[ContainerAsk]:
         )
         for name, resources, label, instances in services
     ]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

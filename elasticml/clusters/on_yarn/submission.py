@@ -18,7 +18,7 @@ from elasticml.clusters.on_yarn.resource_manager import ResourceManager
 from elasticml.clusters.on_yarn.resource_manager import check_grantable as ask_whether_grantable
 from elasticml.clusters.on_yarn.spec import QUICK_JAVA, asked_containers
 from elasticml.clusters.on_yarn.surroundings import DASHBOARD_KEY, SCHEDULER_KEY
-from elasticml.errors import ConfigError, SubmissionError
+from elasticml.errors import ConfigError, SubmissionError, one_line
 
 if TYPE_CHECKING:
     import skein
@@ -59,7 +59,7 @@ def start_client(*, keytab: str | None = None, principal: str | None = None) -> 
             ) from error
         except (model.exceptions.SkeinError, OSError) as error:
             raise SubmissionError(
-                f"skein's driver did not start: {_reason_in(log) or _one_line(error)}; see "
+                f"skein's driver did not start: {_reason_in(log) or one_line(error)}; see "
                 "elasticml doctor --yarn"
             ) from error
 
@@ -124,7 +124,7 @@ def submit(client: skein.Client, spec: skein.ApplicationSpec) -> str:
         return str(client.submit(spec))
     except (import_skein().exceptions.SkeinError, ValueError) as error:
         raise SubmissionError(
-            f"YARN refused {spec.name!r} in queue {spec.queue!r}: {_one_line(error)}; see "
+            f"YARN refused {spec.name!r} in queue {spec.queue!r}: {one_line(error)}; see "
             "elasticml doctor --yarn"
         ) from error
 
@@ -174,7 +174,7 @@ def diagnostics(client: skein.Client, app_id: str) -> str:
     """Return what YARN says of the end of an application, in one line."""
     with suppress(import_skein().exceptions.SkeinError):
         report = client.application_report(app_id)
-        return _one_line(report.diagnostics).rstrip(".") or f"it is {report.state}"
+        return one_line(report.diagnostics).rstrip(".") or f"it is {report.state}"
     return "YARN does not say why"
 
 
@@ -199,7 +199,7 @@ def connect_running(client: skein.Client, app_id: str) -> skein.ApplicationClien
         ) from error
     except (exceptions.SkeinError, KeyError, ValueError) as error:
         raise SubmissionError(
-            f"{app_id} cannot be found: {_one_line(error)}; list yours: yarn application -list",
+            f"{app_id} cannot be found: {one_line(error)}; list yours: yarn application -list",
             application=app_id,
         ) from error
 
@@ -236,7 +236,7 @@ def connection_explained(app_id: str) -> Iterator[None]:
         yield
     except (exceptions.ConnectionError, exceptions.ApplicationError) as error:
         raise SubmissionError(
-            f"{app_id} cannot be reached: {_one_line(error)}; see elasticml status {app_id}",
+            f"{app_id} cannot be reached: {one_line(error)}; see elasticml status {app_id}",
             application=app_id,
         ) from error
 
@@ -297,7 +297,3 @@ def _reason_in(log: Path) -> str | None:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     said = [line for line in lines if "Exception" in line or "Error" in line]
     return next(iter(said or lines[-1:]), None)
-
-
-def _one_line(what: object) -> str:
-    return " ".join(str(what).split())

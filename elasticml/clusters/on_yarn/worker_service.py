@@ -31,7 +31,7 @@ from elasticml.clusters.on_yarn.surroundings import (
 from elasticml.clusters.on_yarn.tls import container_security
 from elasticml.clusters.settings import WORKER_MODULES, configure_dask, configure_logging, load
 from elasticml.clusters.worker_life import WorkerLife, first, prepare_interpreter
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
     import skein
@@ -187,7 +187,7 @@ def _root(error: BaseException) -> str:
     """Describe the first cause of an error in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error)
 
 
 def _find_scheduler(application: skein.ApplicationClient) -> str | None:
