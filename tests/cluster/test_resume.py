@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +12,11 @@ import psutil
 import pytest
 import yaml
 
-import elasticml as em
 from elasticml.report.run import read_run
+from tests.run_command import WAIT_S, end_run, start_run
 
 pytestmark = pytest.mark.cluster
 
-WAIT_S = 120
 EVERY_S = 1.0
 COCOA = {
     "name": "cut",
@@ -34,33 +31,6 @@ DESCENT = {
     "algorithm": {"name": "batch_gradient", "l2": 1e-3},
     "stop": {"rounds": 5000},
 }
-
-
-def _hear_interrupts() -> None:
-    """Undo what a shell does to jobs in its background: they ignore SIGINT, and so do theirs."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "elasticml", "run", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(em.__file__).parents[1])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_hear_interrupts,
-    )
-
-
-def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    with process:
-        try:
-            out, err = process.communicate(timeout=WAIT_S)
-        finally:
-            process.kill()
-    return process.returncode, out, err
 
 
 def until_written(process: subprocess.Popen[str], folder: Path, attempt: int) -> None:
@@ -87,18 +57,18 @@ def scheduler_of(process: subprocess.Popen[str]) -> psutil.Process:
 
 def test_a_job_whose_scheduler_is_killed_goes_on_to_its_certified_gap(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(COCOA | {"stop": {"rounds": 10**6}}))
-    process = start(tmp_path, "job.yaml", "--out", "run")
+    process = start_run(tmp_path, "job.yaml", "--out", "run")
     until_written(process, tmp_path, attempt=1)
     family = psutil.Process(process.pid).children(recursive=True)
     scheduler_of(process).kill()
-    code, _, err = end(process)
+    code, _, err = end_run(process)
     assert code == 3, err
     assert "cannot be reached" in err.splitlines()[-1]
     assert "what there is of the run is in run" in err.splitlines()[-1]
     # Workers end with their scheduler.
     assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
     stop = ("--set", "stop.gap=1.0e-6")
-    code, out, err = end(start(tmp_path, "--resume", "run", "--json", *stop))
+    code, out, err = end_run(start_run(tmp_path, "--resume", "run", "--json", *stop))
     assert code == 0, err
     summary = json.loads(out.splitlines()[-1])
     assert summary["gap"] <= 1e-6
@@ -122,22 +92,22 @@ def test_a_job_whose_scheduler_is_killed_goes_on_to_its_certified_gap(tmp_path: 
 
 def test_a_run_goes_on_after_an_interrupt_and_after_its_client_was_killed(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(DESCENT))
-    process = start(tmp_path, "job.yaml", "--out", "run")
+    process = start_run(tmp_path, "job.yaml", "--out", "run")
     until_written(process, tmp_path, attempt=1)
     process.send_signal(signal.SIGINT)
-    assert end(process)[0] == 130
-    process = start(tmp_path, "--resume", "run")
+    assert end_run(process)[0] == 130
+    process = start_run(tmp_path, "--resume", "run")
     until_written(process, tmp_path, attempt=2)
     family = psutil.Process(process.pid).children(recursive=True)
-    refused = end(start(tmp_path, "--resume", "run"))
+    refused = end_run(start_run(tmp_path, "--resume", "run"))
     assert refused[0] == 2
     assert "another process is writing this run" in refused[2].splitlines()[-1]
     process.kill()
-    end(process)
+    end_run(process)
     assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
     before = max(r["round"] for r in story_of(tmp_path) if r["event"] == "RoundEnded")
-    code, out, err = end(
-        start(tmp_path, "--resume", "run", "--json", "--set", f"stop.rounds={before + 20}")
+    code, out, err = end_run(
+        start_run(tmp_path, "--resume", "run", "--json", "--set", f"stop.rounds={before + 20}")
     )
     assert code == 0, err
     summary = json.loads(out.splitlines()[-1])
@@ -146,7 +116,7 @@ def test_a_run_goes_on_after_an_interrupt_and_after_its_client_was_killed(tmp_pa
     # An interrupted job writes down where it stands: nothing is done again.
     assert resumed[0]["repeated_rounds"] == 0
     assert [r["attempt"] for r in resumed] == [2, 3]
-    code, _, err = end(start(tmp_path, "--resume", "run"))
+    code, _, err = end_run(start_run(tmp_path, "--resume", "run"))
     assert code == 2
     assert "the run has come to its end" in err.splitlines()[-1]
 
@@ -158,16 +128,16 @@ def test_a_run_of_other_settings_or_other_data_is_refused(tmp_path: Path) -> Non
     job = DESCENT | {"data": {"format": "svmlight", "path": str(rows)}}
     job["algorithm"] = {"name": "batch_gradient", "l2": 1e-3, "step": "constant"}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job | {"stop": {"rounds": 10**6}}))
-    process = start(tmp_path, "job.yaml", "--out", "run")
+    process = start_run(tmp_path, "job.yaml", "--out", "run")
     until_written(process, tmp_path, attempt=1)
     process.send_signal(signal.SIGINT)
-    assert end(process)[0] == 130
+    assert end_run(process)[0] == 130
     before = sorted(path.name for path in (tmp_path / "run").iterdir())
-    code, _, err = end(start(tmp_path, "--resume", "run", "--set", "algorithm.l2=0.5"))
+    code, _, err = end_run(start_run(tmp_path, "--resume", "run", "--set", "algorithm.l2=0.5"))
     assert code == 2
     assert "algorithm.l2 was 0.001, is 0.5" in err.splitlines()[-1]
     rows.write_text("\n".join([*lines, "1 1:3"]) + "\n")
-    code, _, err = end(start(tmp_path, "--resume", "run"))
+    code, _, err = end_run(start_run(tmp_path, "--resume", "run"))
     assert code == 2
     assert "the data have changed since the checkpoint was written" in err.splitlines()[-1]
     # Nothing of the run has been touched.

@@ -20,10 +20,10 @@ from distributed import Client
 import elasticml as em
 from elasticml.data.synthetic import synthetic_splice
 from elasticml.report.run import read_run
+from tests.run_command import WAIT_S, end_run, start_run
 
 pytestmark = pytest.mark.cluster
 
-WAIT_S = 120
 JOB = {
     "name": "small",
     "data": {"format": "synthetic_splice", "rows": 600, "length": 30, "test": {"seed": 9}},
@@ -40,33 +40,14 @@ def client() -> Generator[Client]:
         yield client
 
 
-def _hear_interrupts() -> None:
-    """Undo what a shell does to jobs in its background: they ignore SIGINT, and so do theirs."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def start(folder: Path, job: dict, *options: str) -> subprocess.Popen[str]:
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job))
-    return subprocess.Popen(
-        [sys.executable, "-m", "elasticml", "run", str(path), "--out", "run", *options],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(em.__file__).parents[1])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_hear_interrupts,
-    )
+    return start_run(folder, str(path), "--out", "run", *options)
 
 
 def run(folder: Path, job: dict, *options: str) -> tuple[int, str, str]:
-    with start(folder, job, *options) as process:
-        try:
-            out, err = process.communicate(timeout=WAIT_S)
-        finally:
-            process.kill()
-    return process.returncode, out, err
+    return end_run(start(folder, job, *options))
 
 
 def until_round(process: subprocess.Popen[str], folder: Path, number: int) -> list[psutil.Process]:

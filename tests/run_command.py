@@ -1,0 +1,42 @@
+"""``elasticml run`` as a process of its own, as a shell starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import elasticml as em
+
+WAIT_S = 120
+
+
+def _hear_interrupts() -> None:
+    """Undo what a shell does to jobs in its background: they ignore SIGINT, and so do theirs."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def start_run(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start it in a folder."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "elasticml", "run", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(em.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_hear_interrupts,
+    )
+
+
+def end_run(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for its end; return its exit code, and what it said on stdout and stderr."""
+    with process:
+        try:
+            out, err = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+    return process.returncode, out, err
