@@ -13,9 +13,10 @@ class WholeGroup:
     """Bring the oldest group back once as many members are free as vanished with it.
 
     With fewer newcomers than that for ``patience_s`` seconds, the group is spread over those that
-    there are; with none, over those that work, if they are as many as the job began with: nobody
-    else need come then, and the group would be absent for ever. The paper's rule is
-    ``patience_s=inf``.
+    there are. With none, it is spread over those that work, as far as their memory has room: after
+    ``patience_s`` if they are as many as the job began with, since nobody else need come then, and
+    after ``alone_s`` otherwise, since a node may be lost for good. The paper's rule is
+    ``patience_s=inf, alone_s=inf``.
 
     Source: Algorithm 2 of the resource-elastic paper, lines 18-21. Deviations: patience, and
     ``first_fitting``, which lets a later, smaller group pass a large one that waits at the head.
@@ -25,19 +26,28 @@ class WholeGroup:
     patience_s : float
         Seconds, >= 0.
     first_fitting : bool
+    alone_s : float
+        Seconds, >= 0.
     """
 
     name = "whole_group"
     is_standing: Literal[True] = True
 
-    def __init__(self, patience_s: float = 30.0, first_fitting: bool = False) -> None:
+    def __init__(
+        self, patience_s: float = 30.0, first_fitting: bool = False, alone_s: float = 60.0
+    ) -> None:
         self.patience_s = patience_s
         self.first_fitting = first_fitting
+        self.alone_s = alone_s
 
     def suggest(self, view: View) -> Sequence[Readmit]:
         """Return the groups to bring back now."""
         free = list(view.spares)
         found: list[Readmit] = []
+        homes = _Homes(view)
+        alone_s, why_alone = self.alone_s, ""
+        if 0 < view.start_members <= len(view.working):
+            alone_s, why_alone = self.patience_s, ", and as many work as at the start"
         for group in view.groups:
             size = len(group.former)
             waited = view.now_s - group.absent_since_s
@@ -47,9 +57,10 @@ class WholeGroup:
             elif free and waited >= self.patience_s:
                 targets = _former_slots_first(group, free)
                 why = f"{len(free)} of {size} members free after {waited:.0f} s"
-            elif not free and waited >= self.patience_s and _is_whole(view):
-                targets = sorted(view.steady, key=lambda m: (m.rows, m.id))
-                why = f"nobody free in {waited:.0f} s, and as many work as at the start"
+            elif not free and waited >= alone_s and (owners := homes.spread(group)):
+                why = f"nobody free in {waited:.0f} s{why_alone}"
+                found.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
+                continue
             elif self.first_fitting:
                 continue
             else:
@@ -57,11 +68,6 @@ class WholeGroup:
             found.append(Readmit(group=group.id, targets=tuple(t.id for t in targets), why=why))
             free = [m for m in free if m not in targets]
         return found
-
-
-def _is_whole(view: View) -> bool:
-    """Whether as many members work as the job began with."""
-    return 0 < view.start_members <= len(view.working)
 
 
 class Reload:
@@ -136,6 +142,16 @@ class _Homes:
             return True
         nbytes = sum(chunks.nbytes(c) for c in group.chunks)
         return all(left is None or left >= nbytes for left in lefts)
+
+    def spread(self, group: GroupView) -> dict[ChunkId, MemberId]:
+        """Give every chunk to those who have it or else to the emptiest; nothing if not all fit."""
+        owners = self.of_holders(group)
+        for chunk in group.chunks:
+            if chunk not in owners:
+                if not (among := self._roomy(chunk, list(self._rows))):
+                    return {}
+                self._take(owners, chunk, min(among, key=lambda m: (self._rows[m], m)))
+        return owners
 
     def give(
         self,

@@ -25,13 +25,17 @@ class ThreadRunner:
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._is_closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the function in the thread."""
+        """Call the function in the thread; calls that come after the end are cancelled, too."""
+        if self._is_closed:
+            raise asyncio.CancelledError
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
     def close(self) -> None:
-        """Let the thread end after its present call."""
+        """Let the thread end after its present call; cancel those that wait."""
+        self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 

@@ -56,16 +56,6 @@ def test_patience_ends():
     assert readmitted(WholeGroup(patience_s=math.inf), view(groups, seen(7), now_s=1e9)) == {}
 
 
-def test_group_is_spread_over_those_who_work_when_they_are_as_many_as_at_the_start():
-    # A cluster that had grown shrank again: nobody else came, and the job waited for ever.
-    groups = [group(1, 5, 6, since_s=10.0)]
-    seen_view = replace(view(groups, working=seen(0, 1, 2, rows=50), now_s=40.0), start_members=3)
-    assert readmitted(WholeGroup(patience_s=30), seen_view) == {1: [0, 1, 2]}
-    assert readmitted(WholeGroup(patience_s=30), replace(seen_view, now_s=39.0)) == {}
-    assert readmitted(WholeGroup(patience_s=30), replace(seen_view, start_members=4)) == {}
-    assert readmitted(WholeGroup(patience_s=math.inf), seen_view) == {}
-
-
 def test_nobody_free_means_nobody_comes_back_however_long_it_takes():
     assert readmitted(WholeGroup(), view([group(1, 3)], now_s=1e9)) == {}
 
@@ -101,6 +91,40 @@ def chunks_of_a_group(held_by: dict[int, int], survivors: dict[int, int]) -> Fak
             owners[next(rest)] = MemberId(slot, 2)
     infos = {c: ChunkInfo(id=c, rows=1, nbytes=10) for c in ids}
     return FakeChunks(infos=infos, owners=owners, held=held)
+
+
+def left_alone(limit_bytes: int = 1000, **facts: float) -> View:
+    """Four chunks vanished at 10 s, of which slot 2 has a copy of one; three members survive."""
+    chunks = chunks_of_a_group({3: 2}, {0: 5, 1: 6, 2: 6})
+    gone = replace(group(1, 8, since_s=10.0), chunks=tuple(chunks.infos)[:4])
+    rows = {0: 5, 1: 6, 2: 6}
+    working = tuple(replace(seen(k, rows=n)[0], limit_bytes=limit_bytes) for k, n in rows.items())
+    return replace(view([gone], (), working), chunks=chunks, start_members=4, **facts)
+
+
+def spread(policy: WholeGroup, seen_view: View) -> list[int]:
+    """Slots to which the four chunks go, in their order."""
+    return [r.owners[c].slot for r in policy.suggest(seen_view) for c in seen_view.groups[0].chunks]
+
+
+def test_group_for_which_nobody_comes_is_spread_over_those_who_work():
+    # One node of a cluster was lost for good, and its examples were absent for ever.
+    assert spread(WholeGroup(), left_alone(now_s=69.9)) == []
+    assert spread(WholeGroup(), left_alone(now_s=70.0)) == [0, 0, 1, 2]
+    assert spread(WholeGroup(alone_s=math.inf), left_alone(now_s=1e9)) == []
+
+
+def test_it_is_spread_sooner_when_as_many_work_as_at_the_start():
+    # A cluster that had grown shrank again: nobody else came, and the job waited for ever.
+    seen_view = left_alone(now_s=40.0)
+    assert spread(WholeGroup(), seen_view) == []
+    assert spread(WholeGroup(), replace(seen_view, start_members=3)) == [0, 0, 1, 2]
+    assert spread(WholeGroup(), replace(seen_view, start_members=3, now_s=39.0)) == []
+
+
+def test_it_waits_as_long_as_there_is_no_room_for_it():
+    assert spread(WholeGroup(), left_alone(now_s=99.0, limit_bytes=70)) == [0, 0, 1, 2]
+    assert spread(WholeGroup(), left_alone(now_s=99.0, limit_bytes=60)) == []
 
 
 def reloaded(chunks: FakeChunks, limit_bytes: int) -> list[int]:
