@@ -360,6 +360,8 @@ def table(args):
         "set | loss | l2 | threads | to | elasticml s (passes) | certified | Snap ML (epochs) "
         "| LIBLINEAR (epochs) | / Snap ML | LIBLINEAR /\n" + "|".join(["---"] * 11)
     )
+    if args.scratch:
+        Path(args.scratch).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
         for name in args.sets:
             prepare(name, Path(folder), QUICK_ROWS if args.quick else BIG_ROWS)
