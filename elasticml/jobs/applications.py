@@ -179,6 +179,8 @@ def follow_application(
             news = reader.news()
             has_begun = has_begun or bool(news) or read_attempt(application.place).number > 0
             verdict = verdict_of(application, now) if now.is_over else None
+            if verdict is None and has_begun:
+                verdict = _last_word(application)
         except (ConfigError, SubmissionError) as error:
             # The job goes on; what tells of it may be back in a while.
             trouble_s = began_s if trouble_s is None else trouble_s
@@ -210,6 +212,15 @@ def follow_application(
             )
         took_s = time.monotonic() - began_s
         time.sleep(max(LOOK_S, took_s * (1 / SHARE_MAX - 1)))
+
+
+def _last_word(application: Application) -> Verdict | None:
+    """Say how a job has ended whose application YARN may begin again: skein's master lets it.
+
+    Only of a job that is done does the master leave the queue, whichever attempt it is.
+    """
+    verdict = read_verdict(application.place)
+    return None if verdict is None or verdict.state == "done" else verdict
 
 
 def verdict_of(application: Application, now: Standing) -> Verdict:
