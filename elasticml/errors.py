@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+#: A line of a Java stack trace, and what stands for further ones.
+_JAVA_FRAME = re.compile(
+    r"^\s+(at [^\s()]+\([^()]*\)|\.\.\. \d+ (more|common frames omitted))$", re.M
+)
 
 
 class ElasticmlError(Exception):
@@ -71,8 +77,14 @@ def blaming(what: str) -> Iterator[None]:
 
 
 def one_line(what: object) -> str:
-    """Write another's error, or a text, in one line; an error that says nothing is its kind."""
-    text = " ".join(str(what).split())
+    r"""Write another's error, or a text, in one line; an error that says nothing is its kind.
+
+    What Java says of where an error came from is left out.
+
+    >>> one_line("refused:\nthe quota is exceeded\n\tat org.apache.Foo.bar(Foo.java:1)\n")
+    'refused: the quota is exceeded'
+    """
+    text = " ".join(_JAVA_FRAME.sub("", str(what)).split())
     return text or (type(what).__name__ if isinstance(what, BaseException) else "")
 
 

@@ -13,6 +13,7 @@ import click
 if TYPE_CHECKING:
     from elasticml.jobs.applications import Application
     from elasticml.jobs.standing import Standing
+    from elasticml.jobs.submission import Verdict
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,21 +75,24 @@ def status(application_id: str, as_json: bool, verbose: bool) -> None:
     from elasticml.clusters.on_yarn.submission import client_or_own
     from elasticml.jobs.applications import recall, status_at
     from elasticml.jobs.standing import standing
+    from elasticml.jobs.submission import read_verdict
 
     application = recall(application_id)
     with client_or_own(None) as client:
         now = standing(client, application_id)
     job = status_at(application.place)
+    verdict = read_verdict(application.place)
     if as_json:
         from elasticml.jobs.run_directory import json_safe
 
-        record = {**asdict(application), **asdict(now), "job": asdict(job)}
+        said = None if verdict is None else asdict(verdict)
+        record = {**asdict(application), **asdict(now), "job": asdict(job), "verdict": said}
         click.echo(json.dumps(json_safe(record)))
         return
     from elasticml.jobs.progress import status_line
 
     click.echo(f"application {application.id} in queue {now.queue}, of {now.user}")
-    click.echo(f"state       {_state(now)}")
+    click.echo(f"state       {_state(now, verdict)}")
     click.echo(f"job         {status_line(job, application.name)}")
     if not now.is_over:
         used = f"{now.containers} with {now.vcores} vcores and {now.memory_mib} MiB together"
@@ -97,9 +101,11 @@ def status(application_id: str, as_json: bool, verbose: bool) -> None:
     click.echo(f"page        {now.url}")
 
 
-def _state(now: Standing) -> str:
+def _state(now: Standing, verdict: Verdict | None = None) -> str:
     if not now.is_over:
         return f"{now.state}, {100 * now.progress:.0f} % done"
+    if verdict is not None:
+        return f"{now.final_status}: {verdict.state}: {verdict.reason}"
     return f"{now.final_status}: {now.diagnostics}" if now.diagnostics else now.final_status
 
 
@@ -124,14 +130,17 @@ def kill(application_id: str, at_once: bool, verbose: bool) -> None:
     """End a job."""
     from elasticml.clusters.on_yarn.submission import client_or_own
     from elasticml.jobs import standing
+    from elasticml.jobs.applications import place_of
 
     with client_or_own(None) as client:
         was = standing.standing(client, application_id)
         if was.is_over:
             click.echo(f"{application_id} has ended before: {_state(was)}")
             return
-        end = standing.kill if at_once else standing.cancel
-        end(client, application_id)
+        if at_once:
+            standing.kill(client, application_id)
+        else:
+            standing.cancel(client, application_id, place_of(application_id))
     click.echo(f"{application_id} has ended; elasticml result {application_id} fetches its run")
 
 

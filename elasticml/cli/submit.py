@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from elasticml.cli.interrupts import held_interrupts
 from elasticml.cli.job_options import job_options, tell
 from elasticml.errors import ConfigError
 
@@ -116,27 +119,43 @@ def run_on_yarn(
     path = out or default_run_path(file.name, datetime.now())
     if not detach:
         check_free(path)
-    plan, record, evaluates = _prepared(file)
-    from elasticml.jobs.yarn_submit import submit_plan
+    with _nothing_submitted():
+        plan, record, evaluates = _prepared(file)
+        from elasticml.jobs.yarn_submit import packed, submit_plan
 
-    with start_client(keytab=plan.cluster.keytab, principal=plan.cluster.principal) as client:
-        application = submit_plan(client, plan, record, evaluates=evaluates, say=_say)
+        plan = packed(plan, _say)
+        client = start_client(keytab=plan.cluster.keytab, principal=plan.cluster.principal)
+    with client:
+        # What is submitted runs: nobody may go before its id is known.
+        with held_interrupts() as held:
+            application = submit_plan(client, plan, record, evaluates=evaluates)
         if detach:
             click.echo(application.id)
             _tell_how_to_get_back(application)
             return
         _say(f"{application.id}; its run is in {application.place}")
         try:
+            held.act()
             verdict = _look_on(client, application)
         except KeyboardInterrupt:
             if not cancels:
                 _say(f"{application.id} goes on")
                 _tell_how_to_get_back(application)
                 raise click.exceptions.Exit(INTERRUPTED) from None
-            cancel(client, application.id)
+            cancel(client, application.id, application.place)
             fetch(application.place, path)
             raise
     show_result(application, verdict, path, as_json=as_json)
+
+
+@contextmanager
+def _nothing_submitted() -> Iterator[None]:
+    """Say of an interrupt that it came before there was anything to interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("interrupted; nothing has been submitted")
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def _prepared(file: JobFile) -> tuple[Plan, dict[str, Any], bool]:
@@ -189,6 +208,8 @@ def show_result(application: Application, verdict: Verdict, path: Path, *, as_js
         raise type(error)(f"{message}; see elasticml logs {application.id}", **error.fields)
     if verdict.state != "done":
         _say(f"{application.id}: {verdict.state} after {verdict.reason}")
+    if not (path / "summary.json").exists():
+        return  # it was ended before it had begun, or before it went on
     tell(json.loads((path / "summary.json").read_text(encoding="utf-8")), as_json)
 
 

@@ -182,6 +182,8 @@ def remedy_of(place: str, error: BaseException) -> str:
         return "start the server, or correct the host and port in the path or in HADOOP_CONF_DIR"
     if isinstance(error, OSError) and error.errno in (errno.EDQUOT, errno.ENOSPC):
         return "remove what is not needed, or ask for more room"
+    if isinstance(error, OSError) and error.errno == errno.EROFS and is_hdfs(place):
+        return "wait until its data nodes have reported, or: hdfs dfsadmin -safemode leave"
     if is_url(place):
         return "check the host and the path, and that there is room"
     return "check the path, and that there is room"

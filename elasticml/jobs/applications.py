@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -107,6 +108,13 @@ def recall(application_id: str, conf: HadoopConf | None = None) -> Application:
         ) from None
 
 
+def place_of(application_id: str) -> str | None:
+    """Name the place of an application's run; None where that cannot be told."""
+    with suppress(ConfigError):
+        return recall(application_id).place
+    return None
+
+
 def _index(conf: HadoopConf, application_id: str) -> str:
     return places.join(home_place(conf), *_INDEX, f"{application_id}.json")
 
@@ -169,11 +177,19 @@ def follow_application(
         try:
             now = standing(client, application.id)
             news = reader.news()
-        except (ConfigError, SubmissionError):
+            has_begun = has_begun or bool(news) or read_attempt(application.place).number > 0
+            verdict = verdict_of(application, now) if now.is_over else None
+            if verdict is None and has_begun:
+                verdict = _last_word(application)
+        except (ConfigError, SubmissionError) as error:
             # The job goes on; what tells of it may be back in a while.
             trouble_s = began_s if trouble_s is None else trouble_s
             if began_s - trouble_s > TROUBLE_S_MAX:
-                raise
+                raise type(error)(
+                    f"nothing is heard of {application.id} since {TROUBLE_S_MAX:g} s, it may well "
+                    f"go on: {error.message}; then elasticml status {application.id}",
+                    **error.fields,
+                ) from error
             time.sleep(LOOK_S)
             continue
         trouble_s = None
@@ -184,9 +200,8 @@ def follow_application(
         # What follows the story's end is its evaluation, of which there is nothing to tell.
         for watcher in watchers if news or not is_told else ():
             watcher.record(news)
-        if now.is_over:
-            return verdict_of(application, now)
-        has_begun = has_begun or bool(news) or read_attempt(application.place).number > 0
+        if verdict is not None:
+            return verdict
         why = None if has_begun else why_no_driver(client, application.id)
         if why is not None:
             kill(client, application.id)
@@ -197,6 +212,15 @@ def follow_application(
             )
         took_s = time.monotonic() - began_s
         time.sleep(max(LOOK_S, took_s * (1 / SHARE_MAX - 1)))
+
+
+def _last_word(application: Application) -> Verdict | None:
+    """Say how a job has ended whose application YARN may begin again: skein's master lets it.
+
+    Only of a job that is done does the master leave the queue, whichever attempt it is.
+    """
+    verdict = read_verdict(application.place)
+    return None if verdict is None or verdict.state == "done" else verdict
 
 
 def verdict_of(application: Application, now: Standing) -> Verdict:

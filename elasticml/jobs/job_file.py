@@ -99,6 +99,11 @@ def read_job_file(
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"job file {str(path)!r}: no text: byte {error.start} is no UTF-8; name a YAML file",
+            path=str(path),
+        ) from None
     except OSError as error:
         why = "does not exist" if isinstance(error, FileNotFoundError) else str(error.strerror)
         raise ConfigError(

@@ -18,8 +18,9 @@ from elasticml.jobs.checkpoints import FOLDER
 PAUSE_S = 2.0
 #: Copying takes at most this share of the time: a long story is copied less often.
 SHARE_MAX = 0.2
-#: How often the last copies are tried, and the pause in between.
-LAST_TRIES_MAX = 5
+#: How often the last copies are tried, and the pause in between: a name node that starts anew is
+#: back within, and all the work of a job would be lost with them.
+LAST_TRIES_MAX = 60
 LAST_PAUSE_S = 2.0
 #: The directory beside the run's files that holds what only the driver needs.
 DRIVER_DIRECTORY = "driver"

@@ -56,6 +56,8 @@ LAST_COLUMNS = (
 )
 #: What is written at a run's end, of which nothing may be left when it goes on.
 FINAL_FILES = ("summary.json", "model.npz", "report.html")
+#: What is written from a run's beginning.
+_FIRST_FILES = ("job.yaml", "story.jsonl", "history.csv")
 #: Fields of a story record that are no column of the history.
 _STORY_FIELDS = frozenset({"t", "event", "cause", "idle"})
 
@@ -96,11 +98,18 @@ def check_free(path: Path) -> None:
     Raises
     ------
     ConfigError
-        When the directory holds a run, or is none, or cannot be made or written.
+        When the directory holds a run or a file of a run's name, or is none, or cannot be made or
+        written.
     """
     if (path / "story.jsonl").exists():
         raise ConfigError(
             f"{path}: holds a run already; give another directory or remove it", path=str(path)
+        )
+    taken = [name for name in (*_FIRST_FILES, *FINAL_FILES) if (path / name).exists()]
+    if taken:
+        raise ConfigError(
+            f"{path}: holds {taken[0]}, which a run would write over; give another directory",
+            path=str(path),
         )
     # An absolute path ends at a root, which exists.
     nearest = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
@@ -284,7 +293,7 @@ class RunDirectory:
         self.close()
         if self._continues:
             return
-        for name in ("job.yaml", "story.jsonl", "history.csv"):
+        for name in _FIRST_FILES:
             (self.path / name).unlink(missing_ok=True)
         for made in self._made:
             try:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.on_yarn.spec import SCHEDULER
 from elasticml.clusters.polling import until
-from elasticml.errors import SubmissionError, one_line
-from elasticml.jobs.submission import CANCEL_KEY
+from elasticml.errors import ConfigError, SubmissionError, one_line
+from elasticml.jobs.submission import CANCEL_KEY, read_verdict
 
 if TYPE_CHECKING:
     import skein
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 #: Seconds that a job has to end by itself when it is told to, its report included.
 CANCEL_S_MAX = 120.0
+#: The same where no scheduler is running, whose driver could end it: the next one may come yet.
+UNHEARD_S_MAX = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +53,9 @@ def _asking(application_id: str) -> Iterator[None]:
     try:
         yield
     except (import_skein().exceptions.SkeinError, ValueError, KeyError) as error:
-        text = one_line(error).strip("'\"") or type(error).__name__
         raise SubmissionError(
-            f"YARN does not tell of {application_id}: {text}; check the id, and elasticml doctor "
-            "--yarn"
+            f"YARN does not tell of {application_id}: {one_line(error)}; check the id, and "
+            "elasticml doctor --yarn"
         ) from error
 
 
@@ -82,8 +84,13 @@ def standing(client: skein.Client, application_id: str) -> Standing:
     )
 
 
-def cancel(client: skein.Client, application_id: str) -> None:
-    """End a job: by its driver, so that what it has reached is kept; else by YARN.
+def cancel(client: skein.Client, application_id: str, place: str | None) -> None:
+    """End a job: by its driver, so that what it has reached is kept; then, or else, by YARN.
+
+    Parameters
+    ----------
+    place : str or None
+        Where its run is, as far as that is known.
 
     Raises
     ------
@@ -95,20 +102,34 @@ def cancel(client: skein.Client, application_id: str) -> None:
         return
     if now.state == "RUNNING":
         with _asking(application_id):
-            _ask_to_end(client, application_id)
-        if until(
-            lambda: standing(client, application_id).is_over, wait_s=CANCEL_S_MAX, every_s=LOOK_S
-        ):
+            is_heard = _ask_to_end(client, application_id)
+        wait_s = CANCEL_S_MAX if is_heard else UNHEARD_S_MAX
+
+        def has_ended() -> bool:
+            # Skein's master leaves the queue only for a job that is done; after every other end
+            # YARN would start it again, until there are no attempts left.
+            return standing(client, application_id).is_over or _has_verdict(place)
+
+        until(has_ended, wait_s=wait_s, every_s=LOOK_S)
+        if standing(client, application_id).is_over:
             return
     kill(client, application_id)
 
 
-def _ask_to_end(client: skein.Client, application_id: str) -> None:
+def _has_verdict(place: str | None) -> bool:
+    with suppress(ConfigError):
+        return place is not None and read_verdict(place) is not None
+    return False
+
+
+def _ask_to_end(client: skein.Client, application_id: str) -> bool:
+    """Ask the driver to end the job; return whether there is a scheduler in which it may live."""
     try:
         with client.connect(application_id, wait=False) as application:
             application.kv[CANCEL_KEY] = b"1"
+            return bool(application.get_containers(services=[SCHEDULER], states=["RUNNING"]))
     except (import_skein().ConnectionError, import_skein().ApplicationNotRunningError):
-        return  # its master is between two attempts, or has just ended
+        return False  # its master is between two attempts, or has just ended
 
 
 def kill(client: skein.Client, application_id: str) -> None:

@@ -65,6 +65,10 @@ class Superseded(ElasticmlError):
     """Another attempt drives the job; this one must leave it alone."""
 
 
+class Cancelled(ElasticmlError):
+    """Somebody has ended the job while this attempt had not begun with it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
     """With what an attempt begins."""
@@ -99,16 +103,21 @@ class YarnJob:
         self._scheduler = scheduler
         self._app = app
         self._path = folder / "run"
+        #: Set when the application's store asks for the job's end.
+        self._is_cancelled = threading.Event()
 
     async def run(self) -> None:
         """Run the job, write how it ended, and end the application."""
         place = self._submission.place
+        threading.Thread(target=self._heed, name="em-heed", daemon=True).start()
         try:
             verdict = await asyncio.to_thread(read_verdict, place)
             if verdict is None:
                 verdict = await self._drive()
         except Superseded:
             return
+        except Cancelled as ended:
+            verdict = Verdict(state="cancelled", reason=ended.message)
         except ElasticmlError as error:
             verdict = Verdict.of_error(self._explained(error))
         except Exception as error:
@@ -134,7 +143,7 @@ class YarnJob:
             start = min(record["members"]["start"], members)
             record["members"] = {**record["members"], "start": start}
         job = await start_in_process(self._scheduler, record, source, test)
-        threading.Thread(target=self._heed, args=(job,), name="em-heed", daemon=True).start()
+        threading.Thread(target=self._pass_on, args=(job,), name="em-end", daemon=True).start()
         result = await asyncio.to_thread(self._follow, job, begun.attempt)
         states = [record["state"] for record in result.story if record["event"] == "JobEnded"]
         rounds, why = result.summary.get("rounds"), result.summary.get("stopped_by")
@@ -178,13 +187,21 @@ class YarnJob:
         return False
 
     async def _workers(self, resumes: bool) -> int:
-        """Wait for the workers; return how many there are when the job is to begin."""
+        """Wait for the workers; return how many there are when the job is to begin.
+
+        Raises
+        ------
+        Cancelled
+            When nobody wants the job any more.
+        """
         wanted = self._submission.workers
         least = 1 if resumes else self._submission.workers_min
         patience_s = PATIENCE_RESUMED_S if resumes else PATIENCE_S
         began_s = time.monotonic()
         while True:
             present = len(self._scheduler.workers)
+            if self._is_cancelled.is_set():
+                raise Cancelled(f"waiting for its workers ({present} of {wanted} were there)")
             is_patient = time.monotonic() - began_s < patience_s
             if present >= wanted or (present >= least and not is_patient):
                 return present
@@ -217,10 +234,16 @@ class YarnJob:
         with suppress(import_skein().exceptions.SkeinError):
             self._app.set_progress(share)
 
-    def _heed(self, job: InProcessJob) -> None:
-        """Cancel the job when the application's store says so."""
-        with suppress(import_skein().exceptions.SkeinError, ElasticmlError):
+    def _heed(self) -> None:
+        """Take note when the application's store asks for the job's end."""
+        with suppress(import_skein().exceptions.SkeinError):
             self._app.kv.wait(CANCEL_KEY)
+            self._is_cancelled.set()
+
+    def _pass_on(self, job: InProcessJob) -> None:
+        """Cancel the job that has begun when its end is asked for."""
+        self._is_cancelled.wait()
+        with suppress(ElasticmlError):
             job.cancel()
 
     def _end(self, verdict: Verdict) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +29,7 @@ from elasticml.jobs.applications import (
     home_place,
     remember,
 )
+from elasticml.jobs.mirror import DRIVER_DIRECTORY
 from elasticml.jobs.settings import YarnContainers
 from elasticml.jobs.submission import SUBMISSION_FILE, Submission
 from elasticml.jobs.yarn_spec import make_spec, with_driver, worker_bytes, worker_count
@@ -123,7 +126,7 @@ def check_sources(source: Source, test: Source | None) -> None:
 
 
 def submit_plan(
-    client: skein.Client, plan: Plan, record: Mapping[str, Any], *, evaluates: bool, say: Say
+    client: skein.Client, plan: Plan, record: Mapping[str, Any], *, evaluates: bool
 ) -> Application:
     """Submit an application that drives a job.
 
@@ -133,17 +136,14 @@ def submit_plan(
         The job record.
     evaluates : bool
         Whether its models are evaluated at the end.
-    say : callable
-        Is told, in a line each, what takes long.
 
     Raises
     ------
     ConfigError
-        When the environment cannot be packed, or written to the cluster.
+        When the place of its run cannot be written any more.
     SubmissionError
         When YARN refuses it.
     """
-    plan = _packed(plan, say) if plan.cluster.pack else plan
     cluster = plan.cluster
     submission = Submission(
         record=record,
@@ -159,9 +159,29 @@ def submit_plan(
         spec = with_driver(plan.spec, file)
         # Containers get tokens for these, where the cluster wants Kerberos.
         spec.file_systems = sorted({*(spec.file_systems or ()), *file_systems_of(submission)})
-        application = Application(id=submit(client, spec), name=plan.name, place=plan.place)
+        with _claimed(plan):
+            application = Application(id=submit(client, spec), name=plan.name, place=plan.place)
     remember(plan.conf, application)
     return application
+
+
+@contextmanager
+def _claimed(plan: Plan) -> Iterator[None]:
+    """Keep others off the place of a run whose driver may have to wait long for its container.
+
+    Only on a cluster's own file system, where containers are the same user as the client; on a
+    shared path their directories are better their own.
+    """
+    if not places.is_url(plan.place):
+        yield
+        return
+    claim = places.join(plan.place, DRIVER_DIRECTORY, "submitted.json")
+    places.write_whole(claim, json.dumps({"name": plan.name}).encode() + b"\n")
+    try:
+        yield
+    except BaseException:
+        places.remove(plan.place)
+        raise
 
 
 def file_systems_of(submission: Submission) -> set[str]:
@@ -173,8 +193,26 @@ def file_systems_of(submission: Submission) -> set[str]:
     return {f"{p.scheme}://{p.netloc}" for p in parts if p.scheme == "hdfs" and p.netloc}
 
 
-def _packed(plan: Plan, say: Say) -> Plan:
-    """Have this process's environment where containers find it, and say so in the specification."""
+def packed(plan: Plan, say: Say) -> Plan:
+    """Have this process's environment where containers find it, where the job wants that.
+
+    Parameters
+    ----------
+    say : callable
+        Is told, in a line each, what takes long.
+
+    Returns
+    -------
+    Plan
+        Whose specification names the archive.
+
+    Raises
+    ------
+    ConfigError
+        When the environment cannot be packed, or written to the cluster.
+    """
+    if not plan.cluster.pack:
+        return plan
     place = places.join(home_place(plan.conf), *ENVIRONMENTS)
     archive = upload_once(packing_list(exclude=plan.cluster.pack_exclude), place, say=say)
     cluster = plan.cluster.model_copy(update={"environment": archive})

@@ -1,6 +1,7 @@
 """One life of a submitted job's driver, on a Dask scheduler and workers of its own process.
 
-Run with the file of the submission and a folder to work in; the end of the application is printed.
+Run with the file of the submission, a folder to work in, the number of workers and, where there is
+one, the key that is written in the application's store; the end of the application is printed.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ from elasticml.jobs.yarn_job import YarnJob
 
 
 class Store:
-    """An application's store in which nothing is ever written."""
+    """An application's store: in it is what somebody has written before, and nothing more comes."""
+
+    def __init__(self, written: str) -> None:
+        self._written = written
 
     def wait(self, key: str) -> bytes:
-        threading.Event().wait()
-        return b""
+        if key != self._written:
+            threading.Event().wait()
+        return b"1"
 
 
 class Application:
     """What the driver tells its application."""
 
-    kv = Store()
-
-    def __init__(self) -> None:
+    def __init__(self, written: str) -> None:
+        self.kv = Store(written)
         self.shares: list[float] = []
         self.end: tuple[str, str] | None = None
 
@@ -43,11 +47,11 @@ class Application:
         return []
 
 
-async def live(submission: Path, folder: Path, workers: int) -> Application:
+async def live(submission: Path, folder: Path, workers: int, written: str) -> Application:
     """Drive a job to its end, and return what its application was told."""
     from distributed import Scheduler, Worker
 
-    application = Application()
+    application = Application(written)
     local = {"host": "127.0.0.1", "dashboard": False}
     async with Scheduler(port=0, **local) as scheduler:
         started = [await Worker(scheduler.address, nthreads=1, **local) for _ in range(workers)]
@@ -59,5 +63,6 @@ async def live(submission: Path, folder: Path, workers: int) -> Application:
 
 
 if __name__ == "__main__":
-    told = asyncio.run(live(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    submission, folder, workers, *written = sys.argv[1:]
+    told = asyncio.run(live(Path(submission), Path(folder), int(workers), "".join(written)))
     print(json.dumps({"end": told.end, "shares": told.shares}))

@@ -12,7 +12,7 @@ import pytest
 
 from elasticml.job import Job
 from elasticml.jobs.job_file import parse_job
-from elasticml.jobs.submission import Submission, read_attempt, read_verdict
+from elasticml.jobs.submission import CANCEL_KEY, Submission, read_attempt, read_verdict
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -53,12 +53,12 @@ def start(tmp_path):
     """Start a life of a driver, in a process of its own."""
     lives = []
 
-    def begin(file):
+    def begin(file, workers=WORKERS, written=""):
         folder = tmp_path / f"life-{len(lives)}"
         folder.mkdir()
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, str(LIFE), str(file), str(folder), str(WORKERS)],
+                [sys.executable, str(LIFE), str(file), str(folder), str(workers), written],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
@@ -130,3 +130,14 @@ def test_data_that_the_node_does_not_have_end_the_application_with_the_remedy(su
     assert "/nowhere/train.svm does not exist" in diagnostics
     assert "data must be at a path that all nodes share, or on hdfs://" in diagnostics
     assert read_verdict(str(place)).to_error().message == diagnostics.removeprefix("failed: ")
+
+
+def test_a_job_that_waits_for_its_workers_can_be_ended(submit, start):
+    # Nobody listened before the job began: elasticml kill took two minutes, and said that the job
+    # had failed.
+    file, place = submit()
+    told = ended(start(file, workers=1, written=CANCEL_KEY))
+    why = "waiting for its workers (1 of 2 were there)"
+    verdict = read_verdict(str(place))
+    assert (verdict.state, verdict.reason, verdict.error) == ("cancelled", why, None)
+    assert told["end"] == ["KILLED", f"cancelled: {why}; the run is in {place}"]

@@ -125,6 +125,8 @@ def test_others_find_the_cluster_by_its_application(client, cluster, skein_clien
         with Client(other) as another:
             assert another.submit(lambda: 6).result(timeout=WAIT_S_MAX) == 6
     assert other.status is Status.closed
+    with pytest.raises(em.ConfigError, match="the cluster is closed; make a new YarnCluster"):
+        other.scale(1)
     assert skein_client.application_report(cluster.app_id).state == "RUNNING"
 
 

@@ -364,7 +364,13 @@ class ApplicationCluster(DaskYarnCluster):
 
     def _sync(self, task: Awaitable[Any]) -> Any:
         """Wait for a task of the cluster's loop; on that loop itself, return it."""
-        return task if self._is_on_own_loop() else super()._sync(task)
+        if self._is_on_own_loop():
+            return task
+        is_gone = not self.asynchronous and not self._loop_runner.is_started()
+        if is_gone and asyncio.iscoroutine(task):
+            task.close()
+            raise ConfigError("the cluster is closed; make a new YarnCluster")
+        return super()._sync(task)
 
     async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Do what blocks in a thread, or here where the interpreter takes no more of them."""

@@ -1,5 +1,6 @@
 """Places: files that are whole or not there, on local disks and wherever fsspec reaches."""
 
+import errno
 import os
 import threading
 
@@ -13,6 +14,7 @@ from elasticml.data.places import (
     make_directory,
     names,
     read_bytes,
+    remedy_of,
     remove,
     write_whole,
 )
@@ -112,6 +114,12 @@ def test_errors_are_one_line_with_the_remedy(tmp_path):
         write_whole(str(tmp_path / "file" / "below"), b"")
     with pytest.raises(ConfigError, match=r"cannot be read: .*; name a local path, or a URL such"):
         read_bytes("nosuch://host/file")
+
+
+def test_a_name_node_in_safe_mode_has_a_remedy_of_its_own():
+    error = OSError(errno.EROFS, "Name node is in safe mode.")
+    assert "hdfs dfsadmin -safemode leave" in remedy_of("hdfs://nn:8020/runs", error)
+    assert "safemode" not in remedy_of("/mnt/cdrom", error)
 
 
 def test_local_paths_are_told_from_others(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from elasticml.jobs.applications import (
     StoryReader,
     check_result,
     default_result,
+    follow_application,
     home_place,
     recall,
     remember,
@@ -19,7 +21,7 @@ from elasticml.jobs.applications import (
     verdict_of,
 )
 from elasticml.jobs.standing import Standing
-from elasticml.jobs.submission import Verdict, write_verdict
+from elasticml.jobs.submission import Attempt, Verdict, write_attempt, write_verdict
 
 LOCAL = HadoopConf(values={"fs.defaultFS": "file:///"})
 
@@ -99,3 +101,33 @@ def test_what_the_driver_says_of_the_end_counts_more_than_what_yarn_says(tmp_pat
     assert verdict.reason == "application_1_0001 was killed: YARN does not say why"
     write_verdict(str(tmp_path), Verdict(state="done", reason="3 rounds"))
     assert verdict_of(application, standing(final_status="KILLED")).state == "done"
+
+
+class Running:
+    """A client of a cluster on which every application runs for ever."""
+
+    def application_report(self, application_id):
+        used = SimpleNamespace(memory=0, vcores=0)
+        return SimpleNamespace(
+            state="RUNNING",
+            final_status="UNDEFINED",
+            queue="ml",
+            user="me",
+            diagnostics="",
+            progress=0.0,
+            tracking_url="",
+            usage=SimpleNamespace(num_used_containers=1, used_resources=used),
+        )
+
+
+def test_a_failed_job_is_told_before_yarn_has_given_up_its_application(tmp_path):
+    # Whoever looked on waited for three more attempts, each of which only read that it was over.
+    pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
+    place = str(tmp_path / "place")
+    verdict = Verdict.of_error(JobFailedError("the loss is not finite; lower the step"))
+    write_attempt(place, Attempt(number=1))
+    write_verdict(place, verdict)
+    application = Application(id="application_1_0001", name="toy", place=place)
+    told = []
+    assert follow_application(Running(), application, [], told.append) == verdict
+    assert told == ["application_1_0001 is RUNNING in queue ml"]

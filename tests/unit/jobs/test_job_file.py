@@ -285,6 +285,12 @@ def test_a_missing_file_is_said(tmp_path):
         read_job_file(tmp_path / "nothing.yaml")
 
 
+def test_a_file_that_is_no_text_is_said(tmp_path):
+    (tmp_path / "job.yaml").write_bytes(b"PAR1\xff\x00")
+    with pytest.raises(ConfigError, match=r"job\.yaml': no text: byte 4 is no UTF-8; name a YAML"):
+        read_job_file(tmp_path / "job.yaml")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

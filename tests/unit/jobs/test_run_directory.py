@@ -112,6 +112,15 @@ def test_a_directory_that_holds_a_run_is_left_alone(tmp_path):
         RunDirectory(tmp_path).open(JOB)
 
 
+@pytest.mark.parametrize("name", ["job.yaml", "history.csv", "model.npz", "report.html"])
+def test_a_file_of_somebody_elses_is_not_written_over(tmp_path, name):
+    # `run job.yaml --out .` wrote over the job file, and removed it when the data were wrong.
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"holds {name}, which a run would write over; give"):
+        RunDirectory(tmp_path).open(JOB)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
 def test_what_is_discarded_leaves_nothing_that_it_has_made(tmp_path):
     # A run of wrong data left a directory, so that the same command was refused for it after the
     # data had been put right.

@@ -1,0 +1,36 @@
+"""Ctrl-C held back: one is kept for later, a second one is heard at once."""
+
+import signal
+
+import pytest
+
+from elasticml.cli.interrupts import held_interrupts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_kept_until_it_is_asked_for(number):
+    done = []
+    before = signal.getsignal(number)
+    with held_interrupts() as held:
+        signal.raise_signal(number)
+        done.append("went on")
+    assert done == ["went on"]
+    assert signal.getsignal(number) == before
+    with pytest.raises(KeyboardInterrupt):
+        held.act()
+    held.act()  # once is enough
+
+
+def test_without_an_interrupt_there_is_nothing_to_act_on():
+    with held_interrupts() as held:
+        pass
+    held.act()
+
+
+def test_whoever_insists_is_heard_at_once():
+    before = signal.getsignal(signal.SIGINT)
+    with held_interrupts():
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before

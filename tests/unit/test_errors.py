@@ -1,0 +1,29 @@
+"""What others raise, in one line."""
+
+from elasticml.errors import one_line
+
+JAVA = """Failed to submit application, exception:
+The DiskSpace quota of /user/me is exceeded: quota = 1 KB but diskspace consumed = 2 KB
+\tat org.apache.hadoop.hdfs.Quota.verifyQuota(DirectoryWithQuotaFeature.java:212)
+\tat org.apache.hadoop.ipc.RpcEngine2$Server$Invoker.call(RpcEngine2.java:5)
+\tat java.base/javax.security.auth.Subject.doAs(Subject.java:439)
+\tat jdk.proxy2/jdk.proxy2.$Proxy12.create(Unknown Source)
+\t... 12 more
+"""
+
+
+def test_the_stack_of_a_java_program_is_left_out():
+    # A full HDFS refused a cluster in 3 kB of frames.
+    assert one_line(RuntimeError(JAVA)) == (
+        "Failed to submit application, exception: The DiskSpace quota of /user/me is exceeded: "
+        "quota = 1 KB but diskspace consumed = 2 KB"
+    )
+
+
+def test_words_that_only_look_like_a_stack_stay():
+    assert one_line("no file\n at the place (see above)") == "no file at the place (see above)"
+
+
+def test_an_error_without_words_is_its_kind():
+    assert one_line(TimeoutError()) == "TimeoutError"
+    assert one_line("") == ""
