@@ -103,8 +103,8 @@ class SvmlightSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether the file is compressed, so that its one block is worth a cache."""
-        return file_facts(self.path).compression is not None
+        """Whether blocks are worth a cache: text always is."""
+        return True
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""

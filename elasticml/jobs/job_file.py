@@ -23,7 +23,7 @@ from elasticml.jobs.algorithms import (
 )
 from elasticml.jobs.checkpoints import Setting, checkpoint_setting
 from elasticml.jobs.faults import check_faults, read_faults
-from elasticml.jobs.layout import Holders, Placement, check_together, policy_entries
+from elasticml.jobs.layout import Holders, Placement, cache_of, check_together, policy_entries
 from elasticml.jobs.record import SECTIONS
 from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
 from elasticml.jobs.settings import (
@@ -41,7 +41,7 @@ from elasticml.jobs.settings import (
 from elasticml.sim.options import options_from_section
 
 #: Keys of ``data`` that are not the reader's.
-_NOT_THE_READERS = ("test", "chunk_size", "scale")
+_NOT_THE_READERS = ("test", "chunk_size", "cache", "scale")
 DEFAULT_ROUNDS = 100
 #: The sections that every job file has.
 _EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: batch_gradient"}
@@ -55,6 +55,8 @@ class JobFile:
     data: Source
     test: Source | None
     chunk_size: int | str | None
+    #: Directory of the cache of parsed blocks; False for none.
+    cache: str | bool | None
     algorithm: AnyAlgorithm
     cluster: Cluster
     absent: Absent
@@ -210,6 +212,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         data=data,
         test=test,
         chunk_size=raw["data"].get("chunk_size"),
+        cache=cache_of(raw["data"].get("cache"), folder),
         algorithm=_algorithm(raw["algorithm"], raw["data"].get("scale")),
         cluster=cluster,
         absent=raw.get("absent", "auto"),
