@@ -181,7 +181,7 @@ def _line_range(path: str, start: int, stop: int) -> Piece:
 def _decompressed(path: str, compression: Compression) -> Iterator[Piece]:
     line, offset, parts, size = 1, 0, list[bytes](), 0
     with open_binary(path) as raw:
-        source = _decompressor(raw, compression)
+        source = decompressor(raw, compression)
         while True:
             try:
                 part = source.read(_READ_BYTES)
@@ -207,7 +207,8 @@ def _decompressed(path: str, compression: Compression) -> Iterator[Piece]:
                 return
 
 
-def _decompressor(raw: BinaryIO, compression: Compression) -> BinaryIO:
+def decompressor(raw: BinaryIO, compression: Compression) -> BinaryIO:
+    """Read what is compressed in an open file."""
     if compression == "gzip":
         return cast(BinaryIO, gzip.open(raw, "rb"))
     if compression == "bzip2":

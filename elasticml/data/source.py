@@ -27,6 +27,7 @@ CHUNKS_PER_MEMBER: Final = 64
 FORMATS: Final[dict[str, str]] = {
     "arrays": "elasticml.data.arrays:source_from_spec",
     "csv": "elasticml.data.tabular:csv_from_spec",
+    "images": "elasticml.data.images:source_from_spec",
     "npz": "elasticml.data.npz:source_from_spec",
     "parquet": "elasticml.data.tabular:parquet_from_spec",
     "sequences": "elasticml.data.sequences:source_from_spec",

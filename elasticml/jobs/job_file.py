@@ -283,17 +283,19 @@ def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source |
     if not isinstance(test, Mapping):
         raise ConfigError(f"data.test: got {test!r}, wanted a path or a mapping", path="data.test")
     inherits = test.get("format", spec["format"]) == spec["format"]
-    test = {**(spec if inherits else {}), **_with_path(test, folder)}
+    shared = {key: value for key, value in spec.items() if inherits and key != "labels"}
+    test = {**shared, **_with_path(test, folder)}
     return source_from_spec(spec), source_from_spec(test)
 
 
 def _with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Make a spec's path absolute, with the environment's names put in."""
-    path = spec.get("path")
-    if not isinstance(path, str):
-        return dict(spec)
-    expanded = _expanded(path, "data.path")
-    return {**spec, "path": expanded if "://" in expanded else str(folder / expanded)}
+    """Make a spec's paths absolute, with the environment's names put in."""
+    found = dict(spec)
+    for key in ("path", "labels"):
+        if isinstance(spec.get(key), str):
+            expanded = _expanded(spec[key], f"data.{key}")
+            found[key] = expanded if is_url(expanded) else str(folder / expanded)
+    return found
 
 
 def _file(path: object, folder: Path, key: str) -> Path | None:
