@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from elasticml.clusters.local import LocalCluster
     from elasticml.clusters.yarn import YarnCluster
     from elasticml.data.arrays import from_arrays
+    from elasticml.data.images import read_images
     from elasticml.data.sequences import read_sequences
     from elasticml.data.svmlight import read_svmlight
     from elasticml.data.synthetic import make_splice
@@ -75,6 +76,7 @@ __all__ = [
     "from_arrays",
     "make_splice",
     "read_csv",
+    "read_images",
     "read_job_file",
     "read_parquet",
     "read_sequences",
@@ -89,6 +91,7 @@ _HOMES = {
     "from_arrays": "data.arrays",
     "make_splice": "data.synthetic",
     "read_csv": "data.tabular",
+    "read_images": "data.images",
     "read_parquet": "data.tabular",
     "read_sequences": "data.sequences",
     "read_svmlight": "data.svmlight",

@@ -20,6 +20,7 @@ from elasticml.jobs.job_file import JobFile
 from elasticml.jobs.layout import (
     Holders,
     Placement,
+    cache_of,
     check_together,
     chunk_bytes_of,
     holders_of,
@@ -73,6 +74,8 @@ class Job:
         ``{"round": 200, "return": 7}``; only on an ``elasticml.LocalCluster``.
     chunk_size : size, optional
         Bytes of a chunk, such as ``"200 KiB"``; by default ``min(1 MiB, total / (64 members))``.
+    cache : path, bool or None
+        Directory for parsed blocks of text; False for none; by default ``~/.cache/elasticml``.
     partitions : int, optional
         Static parts of the examples, several to a member, as in the papers' layouts.
     holders : "auto", 1 or 2
@@ -122,6 +125,7 @@ class Job:
         evaluate: Evaluate | bool | None = None,
         checkpoint: checkpoints.Given = None,
         chunk_size: int | str | None = None,
+        cache: str | Path | bool | None = None,
         threads: int | None = None,
         simulate: Mapping[str, Any] | None = None,
     ) -> None:
@@ -153,6 +157,7 @@ class Job:
         self.evaluates = evaluate is not False
         self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
         self.chunk_bytes = chunk_bytes_of(chunk_size)
+        self.cache = cache_of(cache)
         self.threads = threads
         self.simulate = simulate
         if self.members.start is not None:
@@ -185,7 +190,7 @@ class Job:
                 first = self.test.blocks()[0]
                 # Categories need the training data's vocabulary, which is not known yet.
                 if first.nbytes <= TRIED_BYTES_MAX and not self.test.needs_survey:
-                    read_block(self.test, first.index, None, 1)
+                    read_block(self.test, first.index, None, 1, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
         """Prove that a chunk fits into a worker; None and 0 are a worker without a limit.
@@ -235,6 +240,7 @@ class Job:
             "data": self.data.spec(),
             "test": None if self.test is None else self.test.spec(),
             "chunk_bytes": self.chunk_bytes,
+            "cache": self.cache,
             "algorithm": self._section(),
             "absent": absent_rule(self.algorithm, self.absent),
             "policies": [dict(entry) for entry in self.policies],
@@ -289,8 +295,7 @@ class Job:
         members = self.members.start or len(workers)
         if members < 1:
             raise ConfigError(
-                "the cluster has no workers, and members.start does not say how many to wait for; "
-                "start workers or set members.start",
+                "the cluster has no workers, and members.start is not set; start workers or set it",
                 path="members.start",
             )
         if self.members.min > members:

@@ -15,6 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 HARDWARE = ("GPU",)
 
 
+# What a test reads does not belong into the user's cache; tests of the cache name a folder.
+os.environ["ELASTICML_CACHE"] = "off"
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Folder of the real data sets: ``$ELASTICML_DATA``, else ``../shared/data``."""

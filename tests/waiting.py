@@ -13,11 +13,16 @@ WAIT_S = 150.0
 LOOK_S = 0.1
 
 
-def until(is_so: Callable[[], T], what: str | Callable[[], str], wait_s: float = WAIT_S) -> T:
+def until(
+    is_so: Callable[[], T],
+    what: str | Callable[[], str],
+    wait_s: float = WAIT_S,
+    look_s: float = LOOK_S,
+) -> T:
     """Ask until something is so, and return what it is; fail where it is not in time."""
     until_s = time.monotonic() + wait_s
     while not (found := is_so()):
         if time.monotonic() > until_s:
             pytest.fail(f"not within {wait_s:g} s: {what if isinstance(what, str) else what()}")
-        time.sleep(LOOK_S)
+        time.sleep(look_s)
     return found

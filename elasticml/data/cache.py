@@ -1,17 +1,21 @@
-"""A binary cache of blocks that are slow to read again, such as compressed text.
+"""A binary cache of parsed blocks, shared by the members of one host and by later jobs.
 
 One file holds one block: an index in JSON, then the chunk bodies on multiples of 64, so that the
 file can be mapped. It is written whole and then renamed; members that want the same block at the
-same time wait for the first one to write it. Without a writable directory nothing is cached.
+same time wait for the first one to write it. Index and bodies carry digests, which are checked
+whenever a block is taken from here: what is torn or damaged is parsed again. Without a writable
+directory nothing is cached.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import mmap
 import os
+import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,28 +24,68 @@ from typing import Final
 
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary
-from elasticml.errors import DataError
-from elasticml.terms import chunk_id
+from elasticml.errors import ConfigError, DataError
+from elasticml.terms import chunk_id, parse_size
 
 MAGIC: Final = b"emlcache"
-VERSION: Final = 1
-#: The least recently written files go when the directory holds more than this.
+VERSION: Final = 2
+#: The least recently used files go when the directory holds more than this.
 CACHE_BYTES_MAX: Final = 4 * 2**30
-_FIXED: Final = struct.Struct("<8sIIQ")
+#: A cache leaves free at least this share of the disk.
+_FREE_SHARE_MIN: Final = 0.1
+#: Magic, version, bytes of the index, bytes of the bodies, digest of the index.
+_FIXED: Final = struct.Struct("<8sIIQ8s")
 _SUFFIX: Final = ".chunks"
+_LOCK: Final = ".lock"
+_PART: Final = ".part"
+_OFF: Final = "off"
 
 Block = tuple[list[Chunk], BlockSummary]
+#: A directory; False for no cache; True or None for what the environment says.
+Setting = str | Path | bool | None
 
 
 def cache_directory(given: str | Path | None = None) -> Path:
     """Return ``given``, else ``$ELASTICML_CACHE``, else ``~/.cache/elasticml``."""
     if given is not None:
-        return Path(given)
+        return Path(given).expanduser()
     named = os.environ.get("ELASTICML_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "elasticml"
+    is_place = named is not None and named not in ("", _OFF)
+    return Path(str(named)) if is_place else Path.home() / ".cache" / "elasticml"
 
 
-def cached(key: str, parse: Callable[[], Block], directory: str | Path | None = None) -> Block:
+def is_off(setting: Setting = None) -> bool:
+    """Whether nothing is cached: by the setting, else by ``ELASTICML_CACHE=off``."""
+    if isinstance(setting, bool) or setting is None:
+        return setting is False or os.environ.get("ELASTICML_CACHE") == _OFF
+    return False
+
+
+def cache_bytes_max() -> int:
+    """Return ``$ELASTICML_CACHE_SIZE`` in bytes, else 4 GiB.
+
+    Raises
+    ------
+    ConfigError
+        When the variable is no size.
+    """
+    named = os.environ.get("ELASTICML_CACHE_SIZE")
+    if not named:
+        return CACHE_BYTES_MAX
+    try:
+        return parse_size(named)
+    except ValueError:
+        raise ConfigError(
+            f"ELASTICML_CACHE_SIZE is {named!r}, wanted a size such as 4 GiB"
+        ) from None
+
+
+def cached(
+    key: str,
+    parse: Callable[[], Block],
+    setting: Setting = None,
+    is_current: Callable[[], bool] = lambda: True,
+) -> Block:
     """Return the block cached under ``key``, or parse it and cache it.
 
     Parameters
@@ -51,14 +95,21 @@ def cached(key: str, parse: Callable[[], Block], directory: str | Path | None = 
     parse : callable
         Reads the block; called at most once, and by one process at a time where the directory
         supports advisory locks.
+    setting : path, bool or None
+        Where the cache is; False for none.
+    is_current : callable
+        Asked after ``parse`` whether ``key`` still names the data; if not, the block, which may
+        hold some of either version, is not kept.
 
     Raises
     ------
     Exception
         Whatever ``parse`` raises. A cache that cannot be read or written is no error.
     """
+    if is_off(setting):
+        return parse()
     try:
-        folder = cache_directory(directory)
+        folder = cache_directory(None if isinstance(setting, bool) else setting)
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # read-only, a file in the way, no home directory
         return parse()
@@ -66,15 +117,23 @@ def cached(key: str, parse: Callable[[], Block], directory: str | Path | None = 
     found = _load(path)
     if found is not None:
         return found
-    with _lock(folder / f"{key}.lock"):
+    with _lock(folder / f"{key}{_LOCK}"):
         found = _load(path)
         if found is not None:
             return found
         block = parse()
         with contextlib.suppress(OSError):
-            _store(path, block)
-            _evict(folder, keep=path)
+            if is_current() and _has_room(folder, block):
+                _store(path, block)
+                _sweep(folder, keep=path)
         return block
+
+
+def _has_room(folder: Path, block: Block) -> bool:
+    """Whether a block fits under the limit and leaves the disk some room."""
+    nbytes = sum(chunk.nbytes for chunk in block[0])
+    disk = shutil.disk_usage(folder)
+    return nbytes <= cache_bytes_max() and disk.free - nbytes >= _FREE_SHARE_MIN * disk.total
 
 
 @contextlib.contextmanager
@@ -98,8 +157,9 @@ def _store(path: Path, block: Block) -> None:
         "chunks": [[str(chunk.id), chunk.nbytes] for chunk in chunks],
     }
     text = json.dumps(index).encode()
-    head = _FIXED.pack(MAGIC, VERSION, len(text), sum(chunk.nbytes for chunk in chunks)) + text
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    n_bodies = sum(chunk.nbytes for chunk in chunks)
+    head = _FIXED.pack(MAGIC, VERSION, len(text), n_bodies, _digest(text)) + text
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=_PART)
     try:
         with os.fdopen(descriptor, "wb") as out:
             out.write(head.ljust(_bodies_start(len(text)), b"\0"))
@@ -112,7 +172,7 @@ def _store(path: Path, block: Block) -> None:
 
 
 def _load(path: Path) -> Block | None:
-    """Map a cached block; None when it is not there, or damaged."""
+    """Map a cached block and mark it as used; None when it is not there, or damaged."""
     try:
         with path.open("rb") as source:
             view = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))
@@ -120,12 +180,16 @@ def _load(path: Path) -> Block | None:
         return None
     if view.nbytes < _FIXED.size:
         return None
-    magic, version, n_text, n_bodies = _FIXED.unpack_from(view)
-    start = _bodies_start(n_text)
+    magic, version, n_text, n_bodies, digest = _FIXED.unpack_from(view)
+    start, text = _bodies_start(n_text), bytes(view[_FIXED.size : _FIXED.size + n_text])
     if magic != MAGIC or version != VERSION or view.nbytes != start + n_bodies:
         return None
+    if _digest(text) != digest:
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)
     try:
-        index = json.loads(bytes(view[_FIXED.size : _FIXED.size + n_text]))
+        index = json.loads(text)
         chunks = _map_chunks(view[start:], index["chunks"])
         return chunks, BlockSummary.from_json(index["summary"])
     except (DataError, ValueError, KeyError, TypeError):
@@ -145,18 +209,42 @@ def _bodies_start(n_text: int) -> int:
     return -(-(_FIXED.size + n_text) // 64) * 64
 
 
-def _evict(folder: Path, keep: Path) -> None:
-    """Remove the oldest blocks until the rest fit; who has one mapped keeps it."""
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=8).digest()
+
+
+def _sweep(folder: Path, keep: Path) -> None:
+    """Remove the oldest blocks until the rest fit, and what writers that were killed have left.
+
+    Who has a block mapped keeps it.
+    """
     entries = []
     for path in folder.glob(f"*{_SUFFIX}"):
         with contextlib.suppress(OSError):
             status = path.stat()
             entries.append((status.st_mtime_ns, status.st_size, path))
-    total = sum(size for _, size, _ in entries)
+    total, limit = sum(size for _, size, _ in entries), cache_bytes_max()
     for _, size, path in sorted(entries):
-        if total <= CACHE_BYTES_MAX:
-            return
+        if total <= limit:
+            break
         if path != keep:
             path.unlink(missing_ok=True)
-            path.with_suffix(".lock").unlink(missing_ok=True)
+            path.with_suffix(_LOCK).unlink(missing_ok=True)
             total -= size
+    for part in folder.glob(f"*{_SUFFIX}*{_PART}"):
+        lock = folder / f"{part.name.partition(_SUFFIX)[0]}{_LOCK}"
+        # The caller holds the lock of its own block, and has written it.
+        if lock == keep.with_suffix(_LOCK) or not _is_held(lock):
+            part.unlink(missing_ok=True)
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether somebody is writing the block of this lock; where there are no locks, it may be."""
+    try:
+        with lock.open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

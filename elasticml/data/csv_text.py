@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -18,6 +19,8 @@ from elasticml.errors import DataError
 
 #: Texts that stand for a missing value.
 MISSING: Final = ("", "?", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "-nan", "NULL", "null")
+
+_NOT_BLANK: Final = re.compile(rb"\S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +42,8 @@ def csv_texts(path: str, block: int, delimiter: str, header: bool) -> Iterator[C
     for piece in block_pieces(path, block, facts):
         skipped = 0
         if header and piece.offset == 0:
-            skipped = len(piece.text.partition(b"\n")[0]) + 1
-        if piece.text[skipped:].strip():
+            skipped = piece.text.find(b"\n") + 1 or len(piece.text)
+        if _NOT_BLANK.search(piece.text, skipped):
             yield CsvText(path=path, piece=piece, skipped=skipped, names=names, delimiter=delimiter)
 
 

@@ -114,7 +114,10 @@ def block_layout(rows: Rows, dtype: Dtype) -> Layout:
 
 def is_binary(values: NDArray[Any] | None) -> bool:
     """Whether every stored value is 1; also where none is stored, or values are not kept."""
-    return values is None or bool(np.all(values == 1))
+    if values is None or len(values) == 0:
+        return True
+    # The first value tells nearly always, and all are many to look at.
+    return bool(values[0] == 1) and bool(np.all(values == 1))
 
 
 def _check_float32(values: NDArray[Any] | None, block: int) -> None:

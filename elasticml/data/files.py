@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, cast
 
 from elasticml.data.hdfs import absolute_hdfs, is_hdfs
-from elasticml.data.places import reason_of, remedy_of, system_of
+from elasticml.data.places import local_path, reason_of, remedy_of, system_of
 from elasticml.data.source import BLOCK_BYTES, BlockInfo
 from elasticml.errors import ConfigError, DataError
 
@@ -162,14 +162,17 @@ def block_pieces(path: str, block: int, facts: FileFacts) -> Iterator[Piece]:
 
 def _line_range(path: str, start: int, stop: int) -> Piece:
     """Read the lines that begin at an offset of at least ``start`` and below ``stop``."""
-    begin = max(0, start - 1)
     with open_binary(path) as source:
-        source.seek(begin)
-        text = source.read(stop - begin)
+        begin = 0
         if start:
-            end = text.find(b"\n")
-            skipped = len(text) if end < 0 else end + 1
-            text, begin = text[skipped:], begin + skipped
+            source.seek(start - 1)
+            begin = start - 1 + len(source.readline())
+        if local_path(path) is not None:
+            # Where the last line ends is cheap to find here, and then all is read in one go.
+            source.seek(stop - 1)
+            stop += max(0, len(source.readline()) - 1)
+            source.seek(begin)
+        text = source.read(max(0, stop - begin))
         if text and not text.endswith(b"\n"):
             text += source.readline()
     return Piece(text=text, first_line=None if start else 1, offset=begin)
@@ -178,7 +181,7 @@ def _line_range(path: str, start: int, stop: int) -> Piece:
 def _decompressed(path: str, compression: Compression) -> Iterator[Piece]:
     line, offset, parts, size = 1, 0, list[bytes](), 0
     with open_binary(path) as raw:
-        source = _decompressor(raw, compression)
+        source = decompressor(raw, compression)
         while True:
             try:
                 part = source.read(_READ_BYTES)
@@ -204,7 +207,8 @@ def _decompressed(path: str, compression: Compression) -> Iterator[Piece]:
                 return
 
 
-def _decompressor(raw: BinaryIO, compression: Compression) -> BinaryIO:
+def decompressor(raw: BinaryIO, compression: Compression) -> BinaryIO:
+    """Read what is compressed in an open file."""
     if compression == "gzip":
         return cast(BinaryIO, gzip.open(raw, "rb"))
     if compression == "bzip2":

@@ -41,6 +41,11 @@ def regrouping_kernel(function: _Function) -> _Function:
     return cast(_Function, njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function))
 
 
+def inlined_kernel(function: _Function) -> _Function:
+    """Compile as :func:`kernel` does, and put the code into every loop that calls it."""
+    return cast(_Function, njit(nogil=True, cache=True, forceinline=True)(function))
+
+
 @regrouping_kernel
 def dense_forward(values: Values, w: F64, out: F64) -> None:
     """Write ``values @ w[:k]`` into ``out``; values (n, k), w (d,) with d >= k, out (n,)."""

@@ -58,8 +58,8 @@ class SequenceSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether the file is compressed."""
-        return file_facts(self.path).compression is not None
+        """Whether blocks are worth a cache: text always is."""
+        return True
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""

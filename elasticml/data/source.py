@@ -6,10 +6,9 @@ import difflib
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Protocol
 
-from elasticml.data.cache import cached
+from elasticml.data.cache import Setting, cache_bytes_max, cached, is_off
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary as BlockSummary
 from elasticml.data.facts import DataFacts as DataFacts
@@ -28,6 +27,7 @@ CHUNKS_PER_MEMBER: Final = 64
 FORMATS: Final[dict[str, str]] = {
     "arrays": "elasticml.data.arrays:source_from_spec",
     "csv": "elasticml.data.tabular:csv_from_spec",
+    "images": "elasticml.data.images:source_from_spec",
     "npz": "elasticml.data.npz:source_from_spec",
     "parquet": "elasticml.data.tabular:parquet_from_spec",
     "sequences": "elasticml.data.sequences:source_from_spec",
@@ -205,25 +205,36 @@ def read_block(
     block: int,
     chunk_bytes: int | None,
     n_members: int,
-    cache_dir: str | Path | None = None,
+    cache: Setting = None,
 ) -> tuple[list[Chunk], BlockSummary]:
     """Read a block as ``source.read`` does, through the cache where reading again is costly.
 
+    A source that is larger than the cache leaves it alone: each block would push out another one.
+
     Parameters
     ----------
-    cache_dir : path, optional
-        Default ``$ELASTICML_CACHE`` or ``~/.cache/elasticml``.
+    cache : path, bool or None
+        Where the cache is; False for none; by default ``$ELASTICML_CACHE`` (``off`` for none), else
+        ``~/.cache/elasticml``.
 
     Raises
     ------
     ConfigError, DataError
         As ``source.read``; a cache that cannot be used is no error.
     """
-    size = resolve_chunk_bytes(source, chunk_bytes, n_members)
-    if not source.is_costly:
+    if not source.is_costly or is_off(cache):
+        return source.read(block, chunk_bytes, n_members)
+    total = sum(info.nbytes for info in source.blocks())
+    size = chunk_size(total, n_members) if chunk_bytes is None else chunk_bytes
+    if total > cache_bytes_max():
         return source.read(block, size, n_members)
-    key = f"{source.fingerprint()}-{block}-{size}"
-    return cached(key, lambda: source.read(block, size, n_members), cache_dir)
+    name = source.fingerprint()
+    return cached(
+        f"{name}-{block}-{size}",
+        lambda: source.read(block, size, n_members),
+        cache,
+        is_current=lambda: source.fingerprint() == name,
+    )
 
 
 def read_chunks(
@@ -231,7 +242,7 @@ def read_chunks(
     ids: Sequence[ChunkId],
     chunk_bytes: int | None,
     n_members: int,
-    cache_dir: str | Path | None = None,
+    cache: Setting = None,
 ) -> list[Chunk]:
     """Read single chunks again, in the order of ``ids``.
 
@@ -239,7 +250,7 @@ def read_chunks(
     ----------
     chunk_bytes, n_members
         As when the chunks were first read: they fix where chunks begin and end.
-    cache_dir : path, optional
+    cache : path, bool or None
         As in :func:`read_block`.
 
     Raises
@@ -256,7 +267,7 @@ def read_chunks(
                 chunk=str(id),
             )
     for block in sorted({id.block for id in ids}):
-        chunks, _ = read_block(source, block, chunk_bytes, n_members, cache_dir)
+        chunks, _ = read_block(source, block, chunk_bytes, n_members, cache)
         found.update({chunk.id: chunk for chunk in chunks})
     for id in ids:
         if id not in found:

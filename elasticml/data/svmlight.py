@@ -36,8 +36,6 @@ ZeroBased = Literal["auto"] | bool
 
 _UNSORTED = "{} rows with unsorted indices were sorted"
 _QID = "{} query numbers (qid:) were ignored"
-_ZERO_TOKEN = re.compile(rb"[ \t]0+:")
-_ZERO_INDEX = re.compile(rb"^[^#\n]*[ \t]0+:", re.MULTILINE)
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 
@@ -105,8 +103,8 @@ class SvmlightSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether the file is compressed, so that its one block is worth a cache."""
-        return file_facts(self.path).compression is not None
+        """Whether blocks are worth a cache: text always is."""
+        return True
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""
@@ -173,8 +171,9 @@ class SvmlightSource:
     def _parse(self, piece: Piece, base: int, counts: dict[str, int]) -> Rows:
         """Parse whole lines; adds what is worth a note to ``counts``."""
         text = piece.text
-        n_lines = text.count(b"\n") + 1
-        n_colons = text.count(b":")
+        raw = kernels.as_bytes(text)
+        n_lines, n_colons = kernels.count_lines_and_colons(raw)
+        n_lines += 1
         labels = np.empty(n_lines)
         indptr = np.zeros(n_lines + 1, np.int64)
         indices = np.empty(n_colons, np.int32)
@@ -183,7 +182,7 @@ class SvmlightSource:
         counters = np.empty(kernels.N_COUNTERS, np.int64)
         limit = -1 if self.n_columns is None else self.n_columns
         kernels.parse(
-            kernels.as_bytes(text),
+            raw,
             base,
             limit,
             labels,
@@ -225,7 +224,7 @@ class SvmlightSource:
             n_columns=spanned,
             indptr=indptr,
             indices=indices,
-            values=values,
+            values=None if got[kernels.OTHERS] == 0 and not len(left) else values,
         )
 
     def _refuse_token(self, piece: Piece, error: int, at: int, base: int) -> NoReturn:
@@ -297,9 +296,7 @@ def _find_base(path: str, token: str) -> int:
     facts = file_facts(path)
     piece = next(block_pieces(path, 0, facts), None)
     text = b"" if piece is None else piece.text
-    # The plain search is quick and nearly always enough; the other one knows comments.
-    is_zero = _ZERO_TOKEN.search(text) is not None and _ZERO_INDEX.search(text) is not None
-    return 0 if is_zero else 1
+    return 0 if kernels.has_index_zero(kernels.as_bytes(text)) else 1
 
 
 def _token_at(text: bytes, at: int) -> str:

@@ -1,10 +1,8 @@
 """Parse svmlight text from bytes: one pass, no GIL, exact numbers or a note to look again.
 
-A decimal whose digits fit 2**53 and whose power of ten is at most 22 is the correctly rounded
-quotient or product of two exact doubles (Clinger, "How to read floating point numbers accurately",
-1990). With up to 19 digits it is worked out in twice the precision and taken where its rounding is
-beyond doubt (Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded
-last bit", 1991). Every other number is left to Python's ``float``.
+What nearly every token looks like, ``index:value`` with an index of at most seven digits, is read
+without a loop over its bytes; whatever else there may be is left to slower functions. Numbers are
+:mod:`elasticml.data.decimals`'s; the few that it leaves are for Python's ``float``.
 """
 
 from __future__ import annotations
@@ -14,7 +12,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.kernels import kernel
+from elasticml.data.decimals import (
+    EXACT,
+    INEXACT,
+    MALFORMED,
+    byte_at,
+    digits_at,
+    number_at,
+)
+from elasticml.data.kernels import inlined_kernel, kernel
 
 BAD_LABEL: Final = 1
 BAD_INDEX: Final = 2
@@ -24,121 +30,30 @@ LARGE_INDEX: Final = 5
 NO_COLON: Final = 6
 BAD_VALUE: Final = 7
 
-#: Places in ``counters``: sizes used, the largest column, what was dropped, and the error.
-ROWS, STORED, SLOW, LAST_COLUMN, DROPPED, QID, UNSORTED, ERROR, ERROR_AT = range(9)
-N_COUNTERS: Final = 9
+#: Places in ``counters``: sizes used, the largest column, what was dropped, values that are not 1,
+#: and the error.
+ROWS, STORED, SLOW, LAST_COLUMN, DROPPED, QID, UNSORTED, OTHERS, ERROR, ERROR_AT = range(10)
+N_COUNTERS: Final = 10
 
 _INDEX_MAX: Final = 2**31 - 1
-_MANTISSA_MAX: Final = 2**53
-#: Ten times this and a digit more still fit 63 bits.
-_DIGITS_MAX: Final = 9 * 10**17
-#: Relative error of the correction in twice the precision is below 2**-50.
-_DOUBT: Final = 2.0**-49
-_SPLIT: Final = 2.0**27 + 1.0
-_POWER_MAX: Final = 22
-_POWERS: Final = 10.0 ** np.arange(_POWER_MAX + 1)
+#: Digits of an index that may be read at once; any so many are below ``_INDEX_MAX``.
+_INDEX_DIGITS: Final = 8
 
 _TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35  # white space is 9 to 13 and 32
-_PLUS, _MINUS, _DOT, _ZERO, _NINE, _COLON = 43, 45, 46, 48, 57, 58
-_BIG_E, _SMALL_E = 69, 101
-_EXACT, _INEXACT, _MALFORMED = 0, 1, 2
+_PLUS, _MINUS, _ZERO, _NINE, _COLON = 43, 45, 48, 57, 58
+_NOTHING: Final = np.uint64(0)
 
 
-@kernel
+@inlined_kernel
 def _is_blank(c: int) -> bool:
     """Whether a byte is white space, a newline among it."""
     return c == _SPACE or _TAB <= c <= _RETURN
 
 
-@kernel
+@inlined_kernel
 def _is_end(text: NDArray[np.uint8], at: int) -> bool:
     """Whether a token ends here: a blank, a comment, or the end of the text."""
-    return at >= text.size or text[at] == _HASH or _is_blank(text[at])
-
-
-@kernel
-def _product_error(a: float, b: float) -> float:
-    """Return exactly what rounding ``a * b`` lost.
-
-    Source: Dekker, "A floating-point technique for extending the available precision", 1971.
-    """
-    a_high = _SPLIT * a - (_SPLIT * a - a)
-    b_high = _SPLIT * b - (_SPLIT * b - b)
-    a_low, b_low = a - a_high, b - b_high
-    return ((a_high * b_high - a * b) + a_high * b_low + a_low * b_high) + a_low * b_low
-
-
-@kernel
-def _scaled(mantissa: int, power: int) -> tuple[float, bool]:
-    """Return ``mantissa * 10**power`` and whether its rounding is beyond doubt; up to 63 bits."""
-    high = float(mantissa)
-    low = float(mantissa - int(high))
-    scale = _POWERS[abs(power)]
-    if power >= 0:
-        value = high * scale
-        correction = _product_error(high, scale) + low * scale
-    else:
-        value = high / scale
-        rest = (high - value * scale) - _product_error(value, scale)
-        correction = (rest + low) / scale
-    doubt = abs(correction) * _DOUBT
-    rounded = value + correction
-    is_sure = value + (correction - doubt) == rounded and value + (correction + doubt) == rounded
-    return rounded, is_sure
-
-
-@kernel
-def _number(text: NDArray[np.uint8], at: int) -> tuple[float, int, int]:
-    """Read a decimal at ``at``: its value, where it ends, and whether the value is exact."""
-    n = text.size
-    negative = False
-    if at < n and (text[at] == _MINUS or text[at] == _PLUS):
-        negative = text[at] == _MINUS
-        at += 1
-    mantissa, power, digits, exact = 0, 0, 0, True
-    seen_dot = False
-    while at < n:
-        c = text[at]
-        if c == _DOT and not seen_dot:
-            seen_dot = True
-        elif _ZERO <= c <= _NINE:
-            digits += 1
-            if mantissa <= _DIGITS_MAX:
-                mantissa = 10 * mantissa + (c - _ZERO)
-                power -= 1 if seen_dot else 0
-            else:
-                exact = False
-        else:
-            break
-        at += 1
-    if digits == 0:
-        return 0.0, at, _MALFORMED
-    if at < n and (text[at] == _SMALL_E or text[at] == _BIG_E):
-        at += 1
-        sign = 1
-        if at < n and (text[at] == _MINUS or text[at] == _PLUS):
-            sign = -1 if text[at] == _MINUS else 1
-            at += 1
-        exponent, start = 0, at
-        while at < n and _ZERO <= text[at] <= _NINE:
-            if exponent < 100_000:
-                exponent = 10 * exponent + (text[at] - _ZERO)
-            at += 1
-        if at == start:
-            return 0.0, at, _MALFORMED
-        power += sign * exponent
-    if mantissa == 0:
-        return 0.0, at, _EXACT
-    if not exact or power > _POWER_MAX or power < -_POWER_MAX:
-        return 1.0, at, _INEXACT
-    if mantissa <= _MANTISSA_MAX:
-        value = float(mantissa)
-        value = value * _POWERS[power] if power >= 0 else value / _POWERS[-power]
-    else:
-        value, exact = _scaled(mantissa, power)
-        if not exact:
-            return 1.0, at, _INEXACT
-    return (-value if negative else value), at, _EXACT
+    return at >= text.size or byte_at(text, at) == _HASH or _is_blank(byte_at(text, at))
 
 
 @kernel
@@ -182,6 +97,18 @@ def _is_qid(text: NDArray[np.uint8], at: int) -> bool:
     return bool(q == 113 and i == 105 and d == 100 and colon == _COLON)
 
 
+@inlined_kernel
+def _value(text: NDArray[np.uint8], at: int) -> tuple[float, int, int]:
+    """Read a value as :func:`number_at` does, which what follows must end."""
+    n = text.size
+    if at + 1 < n and _is_blank(byte_at(text, at + 1)):
+        digit = byte_at(text, at) - _ZERO
+        if 0 <= digit <= 9:
+            return float(digit), at + 1, EXACT
+    value, end, how = number_at(text, at, n)
+    return value, end, how if _is_end(text, end) else MALFORMED
+
+
 @kernel
 def parse(
     text: NDArray[np.uint8],
@@ -215,20 +142,20 @@ def parse(
     counters[:] = 0
     counters[LAST_COLUMN] = -1
     while at < n:
-        c = text[at]
+        c = byte_at(text, at)
         if _is_blank(c):
             at += 1
             continue
         if c == _HASH:
-            while at < n and text[at] != _NEWLINE:
+            while at < n and byte_at(text, at) != _NEWLINE:
                 at += 1
             continue
-        value, end, how = _number(text, at)
-        if how == _MALFORMED or not _is_end(text, end):
+        value, end, how = _value(text, at)
+        if how == MALFORMED:
             counters[ERROR], counters[ERROR_AT] = BAD_LABEL, at
             break
         labels[row] = value
-        if how == _INEXACT:
+        if how == INEXACT:
             slow[n_slow, 0], slow[n_slow, 1], slow[n_slow, 2] = at, end, -1 - row
             n_slow += 1
         at, stored, n_slow = _features(
@@ -241,7 +168,7 @@ def parse(
     counters[ROWS], counters[STORED], counters[SLOW] = row, stored, n_slow
 
 
-@kernel
+@inlined_kernel
 def _features(
     text: NDArray[np.uint8],
     at: int,
@@ -255,43 +182,83 @@ def _features(
     counters: NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Parse the rest of a row; returns where it ends, and the new numbers stored and left."""
-    n, previous, ascends = text.size, -1, True
-    while at < n and text[at] != _NEWLINE and text[at] != _HASH:
-        if _is_end(text, at):
+    n, previous, ascends, others = text.size, -1, True, 0
+    last = counters[LAST_COLUMN]
+    while at < n:
+        c = byte_at(text, at)
+        if c in (_NEWLINE, _HASH):
+            break
+        if _is_blank(c):
             at += 1
             continue
-        if _is_qid(text, at):
-            counters[QID] += 1
-            at = _skip_token(text, at)
-            continue
-        column, value_at, error = _feature(text, at, base)
-        if error:
-            counters[ERROR], counters[ERROR_AT] = error, at
-            return at, stored, n_slow
-        value, end, how = _number(text, value_at)
-        if how == _MALFORMED or not _is_end(text, end):
+        index, end = digits_at(text, at, n, _NOTHING)
+        column, value_at = int(index) - base, end + 1
+        is_plain = 0 < end - at <= _INDEX_DIGITS and end < n and byte_at(text, end) == _COLON
+        if not is_plain or column < 0:
+            if _is_qid(text, at):
+                counters[QID] += 1
+                at = _skip_token(text, at)
+                continue
+            column, value_at, error = _feature(text, at, base)
+            if error:
+                counters[ERROR], counters[ERROR_AT] = error, at
+                break
+        value, end, how = _value(text, value_at)
+        if how == MALFORMED:
             counters[ERROR], counters[ERROR_AT] = BAD_VALUE, at
-            return at, stored, n_slow
+            break
         at = end
         ascends = ascends and column > previous
         previous = column
         if limit >= 0 and column >= limit:
             counters[DROPPED] += 1
             continue
-        counters[LAST_COLUMN] = max(counters[LAST_COLUMN], column)
-        # A stored zero would only cost memory, and keep rows of ones from being binary.
-        if how == _INEXACT:
+        last = max(last, column)
+        if how == INEXACT:
             slow[n_slow, 0], slow[n_slow, 1], slow[n_slow, 2] = value_at, end, stored
             n_slow += 1
-        elif value == 0.0:
-            continue
+        # Always written, but kept only if it is not 0: a stored zero would only cost memory, and
+        # keep rows of ones from being binary.
         indices[stored], values[stored] = column, value
-        stored += 1
-    if not ascends:
-        counters[UNSORTED] += 1
-    while at < n and text[at] != _NEWLINE:
+        stored += 1 if value != 0.0 else 0
+        others += 1 if value != 1.0 and value != 0.0 else 0
+    counters[LAST_COLUMN], counters[UNSORTED] = last, counters[UNSORTED] + (0 if ascends else 1)
+    counters[OTHERS] += others
+    while at < n and byte_at(text, at) != _NEWLINE:
         at += 1
     return at, stored, n_slow
+
+
+@kernel
+def count_lines_and_colons(text: NDArray[np.uint8]) -> tuple[int, int]:
+    """Count newlines and colons, which bound how many rows and values a text holds."""
+    lines, colons = 0, 0
+    for at in range(text.size):
+        c = text[at]
+        lines += 1 if c == _NEWLINE else 0
+        colons += 1 if c == _COLON else 0
+    return lines, colons
+
+
+@kernel
+def has_index_zero(text: NDArray[np.uint8]) -> bool:
+    """Say whether any feature of whole lines, comments left out, has the index 0."""
+    n, at = text.size, 0
+    while at < n:
+        c = byte_at(text, at)
+        if c == _HASH:
+            while at < n and byte_at(text, at) != _NEWLINE:
+                at += 1
+        elif c in (_SPACE, _TAB):
+            at += 1
+            start = at
+            while at < n and byte_at(text, at) == _ZERO:
+                at += 1
+            if at > start and at < n and byte_at(text, at) == _COLON:
+                return True
+        else:
+            at += 1
+    return False
 
 
 @kernel

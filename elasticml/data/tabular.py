@@ -64,8 +64,8 @@ class TableSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether a block is worth a cache: a compressed CSV is."""
-        return self.kind == "csv" and file_facts(self.path).compression is not None
+        """Whether blocks are worth a cache: text always is."""
+        return self.kind == "csv"
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""

@@ -18,6 +18,7 @@ from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets
+from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary, DataFacts
 from elasticml.data.products import Forward, make_forward
@@ -77,12 +78,17 @@ class Evaluator:
     """
 
     def __init__(
-        self, algorithm: Mapping[str, Any], facts: DataFacts, n_threads: int | None = None
+        self,
+        algorithm: Mapping[str, Any],
+        facts: DataFacts,
+        n_threads: int | None = None,
+        cache: Setting = None,
     ) -> None:
         self._objective = objective_of(algorithm, facts)
         self._facts = facts
         self._targets = self._objective.targets
         self._n_threads = n_threads or max(1, len(os.sched_getaffinity(0)))
+        self._cache = cache
         #: The map to trained coordinates; where columns are scaled, set by the first training pass.
         self._columns = self._objective.columns(facts.n_columns)
 
@@ -101,14 +107,15 @@ class Evaluator:
             The job's own.
         models : sequence of mappings with ``coef`` (1, d) and ``intercept`` (1,)
         chunk_bytes, n_members
-            As the job read the data: so a cached copy of a compressed file is found.
+            As the job read the data: so what its members have cached is found.
 
         Raises
         ------
         ConfigError, DataError
             When the data cannot be read here.
         """
-        reader = _Reader(self._ready(source), self._n_threads, chunk_bytes, n_members)
+        ready = self._ready(source)
+        reader = _Reader(ready, self._n_threads, self._cache, chunk_bytes, n_members)
         self._columns = self._scaled_columns(reader)
         return self._score(reader, models, ranking=False)
 
@@ -130,7 +137,7 @@ class Evaluator:
         ConfigError, DataError
             When the data cannot be read here, or a label is not one of the training data's.
         """
-        reader = _Reader(source.with_facts(self._facts), self._n_threads)
+        reader = _Reader(source.with_facts(self._facts), self._n_threads, self._cache)
         return self._score(reader, models, ranking=True), reader.notes()
 
     def _ready(self, source: Source) -> Source:
@@ -290,12 +297,18 @@ class _Reader:
     """Reads a source again and again, block after block, some blocks ahead."""
 
     def __init__(
-        self, source: Source, n_threads: int, chunk_bytes: int | None = None, n_members: int = 1
+        self,
+        source: Source,
+        n_threads: int,
+        cache: Setting,
+        chunk_bytes: int | None = None,
+        n_members: int = 1,
     ) -> None:
         self._source = source
         self._chunk_bytes = resolve_chunk_bytes(source, chunk_bytes, n_members)
         self._blocks = source.blocks()
         self._n_ahead = n_threads
+        self._cache = cache
         self._keeps = sum(block.nbytes for block in self._blocks) <= KEPT_BYTES_MAX
         self._kept: list[list[Chunk]] = []
         self._summaries: dict[int, BlockSummary] = {}
@@ -316,7 +329,7 @@ class _Reader:
         self._kept = kept
 
     def _read(self, block: int) -> tuple[list[Chunk], BlockSummary]:
-        return read_block(self._source, block, self._chunk_bytes, 1)
+        return read_block(self._source, block, self._chunk_bytes, 1, self._cache)
 
     def _take(
         self, future: Future[tuple[list[Chunk], BlockSummary]], kept: list[list[Chunk]]

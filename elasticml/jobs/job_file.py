@@ -23,7 +23,7 @@ from elasticml.jobs.algorithms import (
 )
 from elasticml.jobs.checkpoints import Setting, checkpoint_setting
 from elasticml.jobs.faults import check_faults, read_faults
-from elasticml.jobs.layout import Holders, Placement, check_together, policy_entries
+from elasticml.jobs.layout import Holders, Placement, cache_of, check_together, policy_entries
 from elasticml.jobs.record import SECTIONS
 from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
 from elasticml.jobs.settings import (
@@ -41,7 +41,7 @@ from elasticml.jobs.settings import (
 from elasticml.sim.options import options_from_section
 
 #: Keys of ``data`` that are not the reader's.
-_NOT_THE_READERS = ("test", "chunk_size", "scale")
+_NOT_THE_READERS = ("test", "chunk_size", "cache", "scale")
 DEFAULT_ROUNDS = 100
 #: The sections that every job file has.
 _EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: batch_gradient"}
@@ -55,6 +55,8 @@ class JobFile:
     data: Source
     test: Source | None
     chunk_size: int | str | None
+    #: Directory of the cache of parsed blocks; False for none.
+    cache: str | bool | None
     algorithm: AnyAlgorithm
     cluster: Cluster
     absent: Absent
@@ -215,6 +217,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         data=data,
         test=test,
         chunk_size=raw["data"].get("chunk_size"),
+        cache=cache_of(raw["data"].get("cache"), folder),
         algorithm=_algorithm(raw["algorithm"], raw["data"].get("scale")),
         cluster=cluster,
         absent=raw.get("absent", "auto"),
@@ -285,17 +288,19 @@ def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source |
     if not isinstance(test, Mapping):
         raise ConfigError(f"data.test: got {test!r}, wanted a path or a mapping", path="data.test")
     inherits = test.get("format", spec["format"]) == spec["format"]
-    test = {**(spec if inherits else {}), **_with_path(test, folder)}
+    shared = {key: value for key, value in spec.items() if inherits and key != "labels"}
+    test = {**shared, **_with_path(test, folder)}
     return source_from_spec(spec), source_from_spec(test)
 
 
 def _with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Make a spec's path absolute, with the environment's names put in."""
-    path = spec.get("path")
-    if not isinstance(path, str):
-        return dict(spec)
-    expanded = _expanded(path, "data.path")
-    return {**spec, "path": expanded if "://" in expanded else str(folder / expanded)}
+    """Make a spec's paths absolute, with the environment's names put in."""
+    found = dict(spec)
+    for key in ("path", "labels"):
+        if isinstance(spec.get(key), str):
+            expanded = _expanded(spec[key], f"data.{key}")
+            found[key] = expanded if is_url(expanded) else str(folder / expanded)
+    return found
 
 
 def _file(path: object, folder: Path, key: str) -> Path | None:

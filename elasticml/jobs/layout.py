@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
+from elasticml.data.places import is_url
 from elasticml.errors import ConfigError
 from elasticml.jobs.algorithms import (
     AnyAlgorithm,
@@ -139,6 +142,26 @@ def holders_of(
         return 1
     fits = 0 in limits_bytes or 2 * total_bytes <= sum(limits_bytes)
     return 2 if fits else 1
+
+
+def cache_of(given: Any, folder: Path | None = None) -> str | bool | None:
+    """Read ``data.cache``: a directory, False for none, None for what the environment says.
+
+    ``folder`` is what a relative path is relative to; by default the present directory.
+
+    Raises
+    ------
+    ConfigError
+        When it is neither a truth value nor a path.
+    """
+    if given is None or isinstance(given, bool):
+        return False if given is False else None
+    if isinstance(given, str | Path) and str(given) and not is_url(str(given)):
+        return str((folder or Path.cwd()) / Path(os.path.expandvars(given)).expanduser())
+    raise ConfigError(
+        f"data.cache: got {given!r}, wanted true, false or a directory on the workers' hosts",
+        path="data.cache",
+    )
 
 
 def chunk_bytes_of(size: int | str | None) -> int | None:

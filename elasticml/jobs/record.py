@@ -48,6 +48,8 @@ def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
         data["test"] = _given(record["test"])
     if record.get("chunk_bytes"):
         data["chunk_size"] = record["chunk_bytes"]
+    if record.get("cache") is not None:
+        data["cache"] = record["cache"]
     job: dict[str, Any] = {
         "name": record["name"],
         "data": data,

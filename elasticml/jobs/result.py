@@ -151,7 +151,7 @@ def evaluate(
     summary = dict(result.summary)
     failed: list[str] = []
     try:
-        evaluator = Evaluator(record["algorithm"], outcome.facts, n_threads)
+        evaluator = Evaluator(record["algorithm"], outcome.facts, n_threads, record.get("cache"))
         if source is not None:
             scores = evaluator.score_training(
                 source,

@@ -188,7 +188,8 @@ def file_systems_of(submission: Submission) -> set[str]:
     """Name the HDFS on which a job's data, its checkpoints and its run are."""
     record = submission.record
     sections = (record["data"], record.get("test") or {}, record.get("checkpoint") or {})
-    used = [submission.place, *(str(section.get("path", "")) for section in sections)]
+    named = (str(section.get(key, "")) for section in sections for key in ("path", "labels"))
+    used = [submission.place, *named]
     parts = [urlsplit(place) for place in used if places.is_url(place)]
     return {f"{p.scheme}://{p.netloc}" for p in parts if p.scheme == "hdfs" and p.netloc}
 

@@ -327,8 +327,8 @@ class DriverShell:
         if not self._roster.welcome(command.arrival, command.member):
             self.feed(ev.Lost(cause="welcome", member=command.member, reason="closed"))
             return
-        names = ("job", "algorithm", "absent", "chunk_bytes", "threads", "seed", "collective")
-        record = {name: self.record.get(name) for name in names}
+        names = ("job", "algorithm", "absent", "chunk_bytes", "cache", "threads", "seed")
+        record = {name: self.record.get(name) for name in (*names, "collective")}
         self._order(
             command,
             record=record,

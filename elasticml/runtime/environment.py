@@ -19,7 +19,8 @@ class Environment:
     transport: Transport
     #: Runs the solver, one call at a time.
     compute: Runner
-    #: Reads data, so that reading does not wait for computing.
+    #: Reads data, so that reading does not wait for computing; as many blocks at once as it has
+    #: threads.
     reading: Runner
     parallel: Parallel
     clock: Callable[[], float]

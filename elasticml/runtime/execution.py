@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Runner(Protocol):
-    """Runs one call at a time, in the order of the calls."""
+    """Runs calls in their order, no more at a time than it has threads."""
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the function and return its result; exceptions pass through."""
@@ -21,20 +21,20 @@ class Runner(Protocol):
 
 
 class ThreadRunner:
-    """One thread of its own, so that the event loop stays free while it works."""
+    """Threads of its own, so that the event loop stays free while they work; one by default."""
 
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    def __init__(self, name: str, n_threads: int = 1) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=n_threads, thread_name_prefix=name)
         self._is_closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call the function in the thread; calls that come after the end are cancelled, too."""
+        """Call the function in a thread; calls that come after the end are cancelled, too."""
         if self._is_closed:
             raise asyncio.CancelledError
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
     def close(self) -> None:
-        """Let the thread end after its present call; cancel those that wait."""
+        """Let the threads end after their present calls; cancel those that wait."""
         self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 

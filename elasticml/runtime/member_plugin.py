@@ -54,9 +54,9 @@ class MemberPlugin(WorkerPlugin):
                 f"{self.version}: install the same version on both"
             )
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        compute, reading = ThreadRunner("em-compute"), ThreadRunner("em-read")
-        self._runners = [compute, reading]
         threads = worker.state.nthreads
+        compute, reading = ThreadRunner("em-compute"), ThreadRunner("em-read", threads)
+        self._runners = [compute, reading]
         environment = Environment(
             transport=transport_of(worker),
             compute=compute,

@@ -13,6 +13,7 @@ from elasticml.collective.transport import Link
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.data.body import aligned_buffer
+from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import DataFacts
 from elasticml.data.source import Source, source_from_spec
@@ -223,33 +224,40 @@ class MemberShell:
     # --- data ----------------------------------------------------------------------------
 
     async def _read_blocks(self, order: cmd.ReadBlocks) -> None:
-        source, chunk_bytes = self._source, self._record.get("chunk_bytes")
-        assert source is not None and self.me is not None
+        """Read all blocks, as many at once as the runner has threads."""
+        source = self._source
+        assert source is not None
         try:
-            for block in order.blocks:
-                if order.survey:
-                    summary = await self._env.reading.run(source.survey, block)
-                    chunks: list[Chunk] = []
-                else:
-                    chunks, summary = await self._env.reading.run(
-                        self._store.read, source, block, chunk_bytes, self._n_members
-                    )
-                self.report(
-                    ev.BlockRead(
-                        member=self.me, block=block, chunks=tuple(c.info() for c in chunks)
-                    ),
-                    summary=None if summary is None else summary.to_json(),
-                )
+            reads = (self._read_block(source, block, order.survey) for block in order.blocks)
+            await asyncio.gather(*reads)
         except Exception as error:
             self._fail(error)
 
+    async def _read_block(self, source: Source, block: int, survey: bool) -> None:
+        assert self.me is not None
+        chunks: list[Chunk] = []
+        if survey:
+            summary = await self._env.reading.run(source.survey, block)
+        else:
+            chunks, summary = await self._env.reading.run(
+                self._store.read, source, block, *self._how_to_read()
+            )
+        self.report(
+            ev.BlockRead(member=self.me, block=block, chunks=tuple(c.info() for c in chunks)),
+            summary=None if summary is None else summary.to_json(),
+        )
+
+    def _how_to_read(self) -> tuple[int | None, int, Setting]:
+        """Chunk size, number of members and cache: what reading asks besides the source."""
+        return self._record.get("chunk_bytes"), self._n_members, self._record.get("cache")
+
     async def _load_chunks(self, order: cmd.LoadChunks) -> None:
-        source, chunk_bytes = self._source, self._record.get("chunk_bytes")
+        source = self._source
         assert source is not None and self.me is not None
         began_s = self._env.clock()
         try:
             nbytes = await self._env.reading.run(
-                self._store.load, source, order.chunks, chunk_bytes, self._n_members
+                self._store.load, source, order.chunks, *self._how_to_read()
             )
         except Exception as error:
             self._fail(error)

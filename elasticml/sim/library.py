@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
@@ -23,9 +24,13 @@ class Library:
         As in the job record.
     n_members : int
         Members that the job starts with: it fixes where chunks begin and end.
+    cache : path, bool or None
+        As in the job record.
     """
 
-    def __init__(self, source: Source, chunk_bytes: int | None, n_members: int) -> None:
+    def __init__(
+        self, source: Source, chunk_bytes: int | None, n_members: int, cache: Setting = None
+    ) -> None:
         self.source = source
         blocks = source.blocks()
         self.n_blocks = len(blocks)
@@ -33,6 +38,7 @@ class Library:
         self._nbytes = {block.index: block.nbytes for block in blocks}
         self._chunk_bytes = resolve_chunk_bytes(source, chunk_bytes, n_members)
         self._n_members = n_members
+        self._cache = cache
         self._chunks: dict[ChunkId, Chunk] = {}
         self._read: dict[int, tuple[list[Chunk], BlockSummary]] = {}
 
@@ -47,7 +53,7 @@ class Library:
     def read(self, block: int) -> tuple[list[Chunk], BlockSummary]:
         """Read a block; raises what the source raises."""
         if block not in self._read:
-            read = read_block(self.source, block, self._chunk_bytes, self._n_members)
+            read = read_block(self.source, block, self._chunk_bytes, self._n_members, self._cache)
             self._read[block] = read
             self._chunks.update({chunk.id: chunk for chunk in read[0]})
         return self._read[block]

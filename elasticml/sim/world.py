@@ -60,7 +60,7 @@ class World:
         self._rng = np.random.default_rng(chances[0])
         self.clock = Clock()
         self.network = Network(self.clock, options.latency_s, options.bandwidth, options.detect_s)
-        self.library = Library(source, record.get("chunk_bytes"), n_members)
+        self.library = Library(source, record.get("chunk_bytes"), n_members, record.get("cache"))
         self.desk = Desk(record, source)
         settings = settings_from_record(record, self.library.n_blocks, source.needs_survey)
         self.driver = VirtualDriver(self, settings, check_every_event)

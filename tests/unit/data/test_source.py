@@ -1,24 +1,21 @@
-"""Facts merge, chunk sizes follow the rule, chunks are read again, costly blocks are cached."""
+"""Facts merge, chunk sizes follow the rule, chunks are read again."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from elasticml.data import cache, files
+from elasticml.data import files
 from elasticml.data.arrays import from_arrays
 from elasticml.data.chunk import Layout
 from elasticml.data.cut import row_bounds
 from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
-from elasticml.data.source import chunk_size, read_block, read_chunks, source_from_spec
-from elasticml.data.svmlight import SvmlightSource, read_svmlight
+from elasticml.data.source import chunk_size, read_chunks, source_from_spec
+from elasticml.data.svmlight import read_svmlight
 from elasticml.errors import ConfigError, DataError
 from elasticml.terms import ChunkId
 
@@ -39,12 +36,6 @@ def summary(block: int, **changed: object) -> BlockSummary:
         ),
         **changed,
     )
-
-
-def packed(folder: Path, n: int = 400) -> SvmlightSource:
-    text = "".join(f"{i} 1:{i} 2:0.5 7:3\n" for i in range(n))
-    (folder / "data.svm.gz").write_bytes(gzip.compress(text.encode()))
-    return read_svmlight(str(folder / "data.svm.gz"))
 
 
 def test_chunk_size_is_a_share_between_16_kib_and_1_mib() -> None:
@@ -138,95 +129,8 @@ def test_single_chunks_are_read_again_byte_for_byte(
     wanted = [all_chunks[i] for i in (7, 0, 3, len(all_chunks) - 1)]
     again = read_chunks(data, [chunk.id for chunk in wanted], 1200, 4, tmp_path / "cache")
     assert [bytes(c.body) for c in again] == [bytes(c.body) for c in wanted]
-    assert not (tmp_path / "cache").exists()
     with pytest.raises(DataError, match="has no chunk"):
         read_chunks(data, [ChunkId(data.fingerprint(), 0, 999)], 1200, 4)
-
-
-def test_a_compressed_block_is_parsed_once_and_mapped_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, folder = packed(tmp_path), tmp_path / "cache"
-    chunks, first = read_block(data, 0, 2000, 4, folder)
-    calls: list[int] = []
-    monkeypatch.setattr(SvmlightSource, "read", lambda self, *rest: calls.append(1))
-    again, second = read_block(data, 0, 2000, 4, folder)
-    assert calls == []
-    assert second == first
-    assert [(c.id, bytes(c.body)) for c in again] == [(c.id, bytes(c.body)) for c in chunks]
-    assert all(chunk.labels.ctypes.data % 64 == 0 for chunk in again)
-
-
-def test_a_damaged_cache_is_parsed_again(tmp_path: Path) -> None:
-    data, folder = packed(tmp_path), tmp_path / "cache"
-    chunks, _ = read_block(data, 0, 2000, 4, folder)
-    (path,) = folder.glob("*.chunks")
-    whole = path.read_bytes()
-    for raw in (b"", whole[:100], whole[:-64], whole[:-200] + b"x" + whole[-199:]):
-        path.write_bytes(raw)
-        again, _ = read_block(data, 0, 2000, 4, folder)
-        assert [bytes(c.body) for c in again] == [bytes(c.body) for c in chunks]
-        assert path.read_bytes() == whole
-
-
-def test_members_that_want_the_same_block_parse_it_once(tmp_path: Path) -> None:
-    data = packed(tmp_path)
-    reached, release, parses = threading.Event(), threading.Event(), []
-
-    def parse() -> cache.Block:
-        parses.append(1)
-        reached.set()
-        release.wait()
-        return data.read(0, 2000, 1)
-
-    found: list[cache.Block] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(cache.cached("k", parse, tmp_path / "cache")))
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    reached.wait()
-    release.set()
-    for thread in threads:
-        thread.join()
-    assert len(parses) == 1
-    assert len({tuple(bytes(c.body) for c in chunks) for chunks, _ in found}) == 1
-
-
-def test_without_a_usable_directory_nothing_is_cached(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    chunks, _ = read_block(packed(tmp_path), 0, 2000, 4, tmp_path / "file" / "cache")
-    assert sum(chunk.n_rows for chunk in chunks) == 400
-
-
-def test_a_failed_parse_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"1 1:2\n1 1:x\n"))
-    with pytest.raises(DataError, match="line 2"):
-        read_block(read_svmlight(str(tmp_path / "a.gz")), 0, None, 1, tmp_path / "cache")
-    assert list((tmp_path / "cache").glob("*.chunks")) == []
-
-
-def test_the_oldest_blocks_go_when_the_cache_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = packed(tmp_path)
-    for i, size in enumerate((2000, 2001, 2002)):
-        read_block(data, 0, size, 4, tmp_path / "cache")
-        (path,) = (tmp_path / "cache").glob(f"*-{size}.chunks")
-        os.utime(path, (i, i))
-    monkeypatch.setattr(cache, "CACHE_BYTES_MAX", 2 * path.stat().st_size)
-    read_block(data, 0, 2003, 4, tmp_path / "cache")
-    left = sorted(path.stem.rpartition("-")[2] for path in (tmp_path / "cache").glob("*.chunks"))
-    assert left == ["2002", "2003"]
-
-
-def test_the_cache_directory_can_be_named_by_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ELASTICML_CACHE", str(tmp_path / "here"))
-    assert cache.cache_directory() == tmp_path / "here"
-    assert cache.cache_directory(tmp_path) == tmp_path
 
 
 def test_a_spec_without_a_path_is_refused() -> None:

@@ -13,7 +13,8 @@ from elasticml.jobs.settings import Address, Evaluate, LocalWorkers, Stop, YarnC
 
 WHOLE = """
 name: whole
-data: {format: svmlight, path: train.svm, zero_based: false, test: test.svm, chunk_size: 200 KiB}
+data: {format: svmlight, path: train.svm, zero_based: false, test: test.svm, chunk_size: 200 KiB,
+  cache: blocks}
 algorithm: {name: batch_gradient, loss: squared_hinge, l2: 1e-3, step: constant, step_size: 0.5}
 cluster: {kind: local, workers: 14, threads: 1, memory: 1 GiB}
 absent: ignore
@@ -73,6 +74,7 @@ def test_every_section_is_read(tmp_path):
     )
     assert file.cluster == LocalWorkers(workers=14, threads=1, memory="1 GiB")
     assert (file.absent, file.seed, file.threads, file.chunk_size) == ("ignore", 7, 1, "200 KiB")
+    assert file.cache == str(tmp_path / "blocks")
     assert file.stop == Stop(rounds=300, seconds=600)
     assert [fault.how for fault in file.faults] == ["terminate", "kill"]
     assert (file.collective.topology, file.collective.fan_out) == ("tree", 3)

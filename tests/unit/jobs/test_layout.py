@@ -5,7 +5,7 @@ import pytest
 
 from elasticml.errors import ConfigError
 from elasticml.jobs.algorithms import BatchGradient, CoCoA
-from elasticml.jobs.layout import holders_of, placement_of, policy_entries
+from elasticml.jobs.layout import cache_of, holders_of, placement_of, policy_entries
 from elasticml.jobs.model import LinearModel
 from elasticml.jobs.warm_start import warm_start_of
 from elasticml.policies.rebalance import Rebalance
@@ -109,3 +109,12 @@ def test_a_job_starts_from_what_a_run_has_left(tmp_path):
 def test_what_is_no_model_is_said(given, text):
     with pytest.raises(ConfigError, match=text):
         warm_start_of(given, CoCoA())
+
+
+def test_the_cache_is_a_directory_or_a_truth_value(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCRATCH", str(tmp_path))
+    assert [cache_of(given) for given in (None, True, False)] == [None, None, False]
+    assert cache_of("$SCRATCH/blocks") == cache_of("blocks", tmp_path) == str(tmp_path / "blocks")
+    for wrong in (3, "", ["a"], "hdfs:///user/me/blocks"):
+        with pytest.raises(ConfigError, match=r"data\.cache: got .*wanted true, false or a dir"):
+            cache_of(wrong)

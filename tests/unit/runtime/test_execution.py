@@ -1,4 +1,4 @@
-"""Calls in a thread of their own, and what becomes of them when it ends."""
+"""Calls in threads of their own, and what becomes of them when those end."""
 
 from __future__ import annotations
 
@@ -25,3 +25,13 @@ def test_calls_that_wait_or_come_after_the_end_are_cancelled():
                 await late
 
     asyncio.run(close_within_a_call())
+
+
+def test_as_many_calls_run_at_once_as_there_are_threads():
+    async def meet() -> None:
+        runner, together = ThreadRunner("em-test", 2), threading.Barrier(2, timeout=60)
+        places = await asyncio.gather(*(runner.run(together.wait) for _ in range(4)))
+        runner.close()
+        assert sorted(places) == [0, 0, 1, 1]
+
+    asyncio.run(meet())

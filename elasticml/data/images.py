@@ -1,0 +1,286 @@
+"""Read images from IDX files, those of MNIST and its kin: a file of images and one of labels.
+
+IDX: two zero bytes, a byte for the type, a byte for the number of dimensions, the dimensions as
+big-endian 32-bit numbers, then the values, big-endian, the last dimension fastest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.data.chunk import Chunk, Dtype, Layout
+from elasticml.data.cut import Rows, cut
+from elasticml.data.facts import BlockSummary, DataFacts, summarise
+from elasticml.data.files import (
+    FileFacts,
+    absolute,
+    decompressor,
+    file_facts,
+    fingerprint,
+    open_binary,
+)
+from elasticml.data.rows import fit_columns
+from elasticml.data.source import (
+    BLOCK_BYTES,
+    BlockInfo,
+    check_dtype,
+    check_keys,
+    resolve_chunk_bytes,
+)
+from elasticml.errors import ConfigError, DataError
+
+_TYPES: Final = {8: "|u1", 9: "|i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_WANTED: Final = "wanted an IDX file, such as train-images-idx3-ubyte or its .gz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Idx:
+    """What the start of an IDX file says."""
+
+    path: str
+    type: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Values of one example."""
+        return math.prod(self.shape[1:])
+
+
+def read_images(
+    path: str, *, labels: str | None = None, dtype: Dtype = "float64", n_columns: int | None = None
+) -> ImageSource:
+    """Name IDX files of images and labels as a source; nothing is read yet.
+
+    A pixel is a column, numbered row by row; its value is as it stands in the file (0 to 255):
+    ``scale: maxabs`` makes it at most 1.
+
+    Parameters
+    ----------
+    path : str
+        Images, (n, rows, columns) or with any other dimensions. Local path or fsspec URL; gzip,
+        bzip2 and xz are told by the first bytes.
+    labels : str, optional
+        Labels (n,). By default the path with the last ``images-idx3`` replaced by ``labels-idx1``.
+    dtype, n_columns
+        As for :func:`elasticml.data.svmlight.read_svmlight`.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is out of range, or no labels are named and none can be guessed.
+    """
+    check_dtype(dtype)
+    if n_columns is not None and n_columns < 1:
+        raise ConfigError(f"data.n_columns is {n_columns}, wanted at least 1", key="data.n_columns")
+    if labels is None:
+        before, found, after = str(path).rpartition("images-idx3")
+        if not found:
+            raise ConfigError(
+                f"data.labels is missing, and {path} is not named ...images-idx3..., from which it "
+                "would follow; name the IDX file of the labels",
+                key="data.labels",
+            )
+        labels = f"{before}labels-idx1{after}"
+    return ImageSource(
+        path=absolute(str(path)), labels=absolute(str(labels)), dtype=dtype, n_columns=n_columns
+    )
+
+
+def source_from_spec(spec: Mapping[str, Any]) -> ImageSource:
+    """Make the source that ``ImageSource.spec`` or a job's ``data`` section names."""
+    check_keys(spec, ("labels", "dtype", "n_columns"), ("path",))
+    return read_images(
+        spec["path"],
+        labels=spec.get("labels"),
+        dtype=spec.get("dtype", "float64"),
+        n_columns=spec.get("n_columns"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSource:
+    """IDX files in blocks of images that take 8 MiB as chunks; in one where compressed."""
+
+    path: str
+    labels: str
+    dtype: Dtype = "float64"
+    n_columns: int | None = None
+
+    @property
+    def needs_survey(self) -> bool:
+        """Whether blocks must be surveyed first: never."""
+        return False
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether the images are compressed, so that their one block is worth a cache."""
+        return file_facts(self.path).compression is not None
+
+    def spec(self) -> dict[str, Any]:
+        """Name the source in a JSON-able dict."""
+        return {
+            "format": "images",
+            "path": self.path,
+            "labels": self.labels,
+            "dtype": self.dtype,
+            "n_columns": self.n_columns,
+        }
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits over options, and paths, sizes and times of both files."""
+        labels = file_facts(self.labels)
+        return fingerprint(
+            {**self.spec(), "labels_are": [labels.size, labels.token]}, file_facts(self.path)
+        )
+
+    def blocks(self) -> list[BlockInfo]:
+        """List ranges of images; raises ConfigError or DataError for files that do not fit."""
+        facts = file_facts(self.path)
+        images, _ = self._headers(facts)
+        n, nbytes = images.shape[0], self._row_bytes(images)
+        step = n if facts.compression is not None else self._step(images)
+        return [
+            BlockInfo(index=i, nbytes=min(step, n - start) * nbytes, rows=min(step, n - start))
+            for i, start in enumerate(range(0, n, step))
+        ]
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Read the images of one block; see :class:`elasticml.data.source.Source`."""
+        size = resolve_chunk_bytes(self, chunk_bytes, n_members)
+        name, facts = self.fingerprint(), file_facts(self.path)
+        images, labels = self._headers(facts)
+        step, n = self._step(images), images.shape[0]
+        first, last = (0, n) if facts.compression else (block * step, min(n, (block + 1) * step))
+        chunks: list[Chunk] = []
+        counts: dict[str, int] = {}
+        width = images.width
+        with (
+            _opened(images, first, facts) as pixels,
+            _opened(labels, first, file_facts(self.labels)) as targets,
+        ):
+            for start in range(first, last, step):
+                k = min(step, last - start)
+                rows = Rows(
+                    labels=_take(targets, labels, start, k)[:, 0],
+                    n_columns=images.width,
+                    dense=_take(pixels, images, start, k),
+                )
+                if self.n_columns is not None:
+                    rows = fit_columns(rows, self.n_columns, counts)
+                width = rows.n_columns
+                done = len(chunks)
+                chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=done)
+        layout = Layout(kind="dense", dtype=self.dtype, n_columns=width)
+        return chunks, summarise(block, chunks, layout, counts=counts)
+
+    def survey(self, block: int) -> BlockSummary:
+        """Read and summarise a block; nobody needs to."""
+        return self.read(block, None, 1)[1]
+
+    def with_facts(self, facts: DataFacts) -> ImageSource:
+        """Read test images with the columns of the training images."""
+        return replace(self, n_columns=facts.n_columns)
+
+    def with_columns(self, n_columns: int) -> ImageSource:
+        """Read with so many columns; wider ones are dropped."""
+        return replace(self, n_columns=n_columns)
+
+    def _row_bytes(self, images: _Idx) -> int:
+        return 8 + images.width * (4 if self.dtype == "float32" else 8)
+
+    def _step(self, images: _Idx) -> int:
+        return max(1, BLOCK_BYTES // self._row_bytes(images))
+
+    def _headers(self, facts: FileFacts) -> tuple[_Idx, _Idx]:
+        images, labels = _header(self.path, facts), _header(self.labels, file_facts(self.labels))
+        if len(images.shape) < 2 or 0 in images.shape:
+            raise DataError(
+                f"{self.path} has dimensions {images.shape}, wanted images and their pixels",
+                path=self.path,
+            )
+        if labels.shape != images.shape[:1]:
+            raise DataError(
+                f"{self.labels} has dimensions {labels.shape}, wanted one label for each of the "
+                f"{images.shape[0]} images of {self.path}",
+                path=self.labels,
+            )
+        return images, labels
+
+
+def _header(path: str, facts: FileFacts) -> _Idx:
+    with _reading(path, facts) as source, _telling_of_damage(path):
+        start = source.read(4)
+        known = len(start) == 4 and start[:2] == bytes(2) and start[2] in _TYPES
+        sizes = source.read(4 * start[3]) if known else b""
+    if not known or start[3] == 0 or len(sizes) != 4 * start[3]:
+        raise DataError(f"{path} begins with {start.hex(' ') or 'nothing'}, {_WANTED}", path=path)
+    shape = tuple(np.frombuffer(sizes, ">u4").tolist())
+    header = _Idx(path=path, type=np.dtype(_TYPES[start[2]]), shape=shape)
+    wanted = 4 + len(sizes) + shape[0] * header.width * header.type.itemsize
+    if facts.compression is None and facts.size != wanted:
+        raise DataError(
+            f"{path} has {facts.size} bytes, wanted {wanted} for dimensions {shape}; copy or "
+            "download it again",
+            path=path,
+        )
+    return header
+
+
+@contextlib.contextmanager
+def _reading(path: str, facts: FileFacts) -> Iterator[BinaryIO]:
+    """Open a file, decompressed."""
+    with open_binary(path) as raw:
+        yield raw if facts.compression is None else decompressor(raw, facts.compression)
+
+
+@contextlib.contextmanager
+def _opened(idx: _Idx, first: int, facts: FileFacts) -> Iterator[BinaryIO]:
+    """Open a file at the values of example ``first``."""
+    with _reading(idx.path, facts) as source:
+        with _telling_of_damage(idx.path):
+            source.seek(4 + 4 * len(idx.shape) + first * idx.width * idx.type.itemsize)
+        yield source
+
+
+@contextlib.contextmanager
+def _telling_of_damage(path: str) -> Iterator[None]:
+    """Turn what reading damaged data raises into one line."""
+    try:
+        yield
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(
+            f"{path}: the data end early or are damaged ({error}); copy or download the file again",
+            path=path,
+        ) from None
+
+
+def _take(source: BinaryIO, idx: _Idx, start: int, n: int) -> NDArray[np.float64]:
+    """Read the next ``n`` examples, (n, width), of which the first is number ``start``."""
+    wanted = n * idx.width * idx.type.itemsize
+    with _telling_of_damage(idx.path):
+        raw = source.read(wanted)
+        if len(raw) != wanted:
+            here = start + len(raw) * n // max(1, wanted)
+            raise EOFError(f"after {here} of {idx.shape[0]} examples")
+    values = np.frombuffer(raw, idx.type).reshape(n, idx.width).astype(np.float64)
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0].tolist()
+        raise DataError(
+            f"{idx.path}, example {start + row}, value {column}: {values[row, column]}, wanted a "
+            "finite number",
+            path=idx.path,
+        )
+    return values

@@ -1,0 +1,264 @@
+"""Parsed blocks are found again, whole and right, or parsed again; whoever was killed meanwhile."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from elasticml.data import cache
+from elasticml.data.sequences import read_sequences
+from elasticml.data.source import Source, read_block
+from elasticml.data.svmlight import SvmlightSource, read_svmlight
+from elasticml.data.tabular import read_csv
+from elasticml.errors import ConfigError, DataError
+from tests.waiting import until
+
+
+def packed(folder: Path, n: int = 400) -> SvmlightSource:
+    text = "".join(f"{i} 1:{i} 2:0.5 7:3\n" for i in range(n))
+    (folder / "data.svm.gz").write_bytes(gzip.compress(text.encode()))
+    return read_svmlight(str(folder / "data.svm.gz"))
+
+
+def test_a_compressed_block_is_parsed_once_and_mapped_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, folder = packed(tmp_path), tmp_path / "cache"
+    chunks, first = read_block(data, 0, 2000, 4, folder)
+    calls: list[int] = []
+    monkeypatch.setattr(SvmlightSource, "read", lambda self, *rest: calls.append(1))
+    again, second = read_block(data, 0, 2000, 4, folder)
+    assert calls == []
+    assert second == first
+    assert [(c.id, bytes(c.body)) for c in again] == [(c.id, bytes(c.body)) for c in chunks]
+    assert all(chunk.labels.ctypes.data % 64 == 0 for chunk in again)
+
+
+def test_a_damaged_cache_is_parsed_again(tmp_path: Path) -> None:
+    data, folder = packed(tmp_path), tmp_path / "cache"
+    chunks, _ = read_block(data, 0, 2000, 4, folder)
+    (path,) = folder.glob("*.chunks")
+    whole = path.read_bytes()
+    for raw in (b"", whole[:100], whole[:-64], whole[:-200] + b"x" + whole[-199:]):
+        path.write_bytes(raw)
+        again, _ = read_block(data, 0, 2000, 4, folder)
+        assert [bytes(c.body) for c in again] == [bytes(c.body) for c in chunks]
+        assert path.read_bytes() == whole
+
+
+def test_members_that_want_the_same_block_parse_it_once(tmp_path: Path) -> None:
+    data = packed(tmp_path)
+    reached, release, parses = threading.Event(), threading.Event(), []
+
+    def parse() -> cache.Block:
+        parses.append(1)
+        reached.set()
+        release.wait()
+        return data.read(0, 2000, 1)
+
+    found: list[cache.Block] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(cache.cached("k", parse, tmp_path / "cache")))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    reached.wait()
+    release.set()
+    for thread in threads:
+        thread.join()
+    assert len(parses) == 1
+    assert len({tuple(bytes(c.body) for c in chunks) for chunks, _ in found}) == 1
+
+
+def test_without_a_usable_directory_nothing_is_cached(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    chunks, _ = read_block(packed(tmp_path), 0, 2000, 4, tmp_path / "file" / "cache")
+    assert sum(chunk.n_rows for chunk in chunks) == 400
+
+
+def test_a_failed_parse_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"1 1:2\n1 1:x\n"))
+    with pytest.raises(DataError, match="line 2"):
+        read_block(read_svmlight(str(tmp_path / "a.gz")), 0, None, 1, tmp_path / "cache")
+    assert list((tmp_path / "cache").glob("*.chunks")) == []
+
+
+def kept(folder: Path) -> list[str]:
+    """Chunk sizes of the blocks in a cache."""
+    return sorted(path.stem.rpartition("-")[2] for path in folder.glob("*.chunks"))
+
+
+def read(source: Source, folder: Path | bool | None, size: int = 2000) -> list[bytes]:
+    chunks, _ = read_block(source, 0, size, 4, folder)
+    return [bytes(chunk.body) for chunk in chunks]
+
+
+def table(folder: Path) -> Source:
+    (folder / "a.csv").write_text("y,a,b\n" + "".join(f"{i},{i}.5,2\n" for i in range(50)))
+    return read_csv(str(folder / "a.csv"), "y")
+
+
+def letters(folder: Path) -> Source:
+    (folder / "a.tsv").write_text("1\tACGT\n-1\tTTTT\n" * 50)
+    return read_sequences(str(folder / "a.tsv"))
+
+
+def text(folder: Path) -> SvmlightSource:
+    (folder / "a.svm").write_text("".join(f"{i} 1:{i} 2:0.5 7:3\n" for i in range(400)))
+    return read_svmlight(str(folder / "a.svm"))
+
+
+@pytest.mark.parametrize("make", [text, packed, table, letters])
+def test_every_format_of_text_is_cached(tmp_path: Path, make, monkeypatch) -> None:
+    source, folder = make(tmp_path), tmp_path / "cache"
+    wanted = [bytes(chunk.body) for chunk in source.read(0, 2000, 4)[0]]
+    assert read(source, folder) == wanted
+    assert kept(folder) == ["2000"]
+    monkeypatch.setattr(type(source), "read", None)
+    assert read(source, folder) == wanted
+
+
+def test_a_file_that_has_changed_is_parsed_again(tmp_path: Path) -> None:
+    source, folder = text(tmp_path), tmp_path / "cache"
+    before = read(source, folder)
+    path = Path(source.path)
+    status = path.stat()
+    path.write_text(path.read_text().replace("0.5", "0.7"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert path.stat().st_size == status.st_size
+    after = read(source, folder)
+    assert after != before
+    assert after == read(source, False)
+
+
+def test_a_file_that_changes_while_it_is_parsed_is_not_kept(tmp_path: Path, monkeypatch) -> None:
+    source, folder = text(tmp_path), tmp_path / "cache"
+    parse = SvmlightSource.read
+
+    def changing(self: SvmlightSource, *given: object) -> cache.Block:
+        block = parse(self, *given)
+        Path(self.path).write_text("1 1:1\n")
+        return block
+
+    monkeypatch.setattr(SvmlightSource, "read", changing)
+    read(source, folder)
+    assert kept(folder) == []
+
+
+def test_other_settings_are_other_blocks(tmp_path: Path) -> None:
+    source, folder = text(tmp_path), tmp_path / "cache"
+    double = read(source, folder)
+    single = read(read_svmlight(source.path, dtype="float32"), folder)
+    assert single != double
+    assert len(kept(folder)) == 2
+
+
+def test_a_summary_that_is_not_what_was_written_is_not_trusted(tmp_path: Path) -> None:
+    source, folder = text(tmp_path), tmp_path / "cache"
+    _, summary = read_block(source, 0, 2000, 4, folder)
+    (path,) = folder.glob("*.chunks")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"rows": 400', b'"rows": 900'))
+    assert path.read_bytes() != whole
+    assert read_block(source, 0, 2000, 4, folder)[1] == summary
+    assert path.read_bytes() == whole
+
+
+def test_the_block_used_longest_ago_goes_when_the_cache_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, folder = packed(tmp_path), tmp_path / "cache"
+    for i, size in enumerate((2000, 2001, 2002)):
+        read(data, folder, size)
+        (path,) = folder.glob(f"*-{size}.chunks")
+        os.utime(path, (i, i))
+    read(data, folder, 2000)  # from the cache, which counts as a use
+    room = 3 * path.stat().st_size - 1
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(room))
+    read(data, folder, 2003)
+    assert kept(folder) == ["2000", "2003"]
+    assert sorted(path.name for path in folder.glob("*.lock")) == sorted(
+        f"{data.fingerprint()}-0-{size}.lock" for size in (2000, 2003)
+    )
+
+
+def test_data_larger_than_the_cache_leave_it_alone(tmp_path: Path, monkeypatch) -> None:
+    data, folder = text(tmp_path), tmp_path / "cache"
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", "1 KiB")
+    read(data, folder)
+    assert not folder.exists()
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", "many")
+    with pytest.raises(ConfigError, match="ELASTICML_CACHE_SIZE is 'many', wanted a size"):
+        read(data, folder)
+
+
+def test_a_disk_that_is_nearly_full_gets_no_cache(tmp_path: Path, monkeypatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**8))
+    read(text(tmp_path), tmp_path / "cache")
+    assert kept(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize("setting", [None, True])
+def test_the_environment_names_the_cache_or_switches_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: bool | None
+) -> None:
+    source, folder = text(tmp_path), tmp_path / "here"
+    monkeypatch.setenv("ELASTICML_CACHE", str(folder))
+    assert cache.cache_directory() == folder
+    assert cache.cache_directory(tmp_path) == tmp_path
+    read(source, False)
+    assert not folder.exists()
+    read(source, setting)
+    assert kept(folder) == ["2000"]
+    monkeypatch.setenv("ELASTICML_CACHE", "off")
+    read(source, setting, 2001)
+    assert kept(folder) == ["2000"]
+    read(source, folder, 2001)
+    assert kept(folder) == ["2000", "2001"]
+    monkeypatch.delenv("ELASTICML_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    read(source, setting)
+    assert kept(tmp_path / ".cache" / "elasticml") == ["2000"]
+
+
+WRITER = """
+import sys
+from elasticml.data.source import read_block
+from elasticml.data.svmlight import read_svmlight
+source = read_svmlight(sys.argv[1])
+for size in range(10**5, 10**6):
+    read_block(source, 0, size, 4, sys.argv[2])
+"""
+
+
+def test_a_writer_that_is_killed_leaves_nothing_wrong_behind(tmp_path: Path) -> None:
+    line = "1 " + " ".join(f"{j}:0.5" for j in range(1, 200)) + "\n"
+    (tmp_path / "a.svm").write_text(line * 5000)
+    source, folder = read_svmlight(str(tmp_path / "a.svm")), tmp_path / "cache"
+    parts: list[Path] = []
+    for _ in range(50):
+        arguments = [sys.executable, "-c", WRITER, source.path, str(folder)]
+        writer = subprocess.Popen(arguments)
+        until(lambda: list(folder.glob("*.part")), "the writer writes a block", look_s=0.0)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        parts = list(folder.glob("*.part"))
+        if parts:
+            break
+    assert parts, "50 writers were killed, none of them while it wrote"
+    for path in folder.glob("*.chunks"):
+        size = int(path.stem.rpartition("-")[2])
+        found = cache.cached(path.stem, lambda: pytest.fail("it is not whole"), folder)
+        assert [bytes(c.body) for c in found[0]] == read(source, False, size)
+    read(source, folder, 99_999)
+    assert list(folder.glob("*.part")) == []
