@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.places import reason_of, write_whole
 from elasticml.errors import ConfigError, JobFailedError
+from elasticml.training.chain import SEAL, Chain
 
 Row = dict[str, Any]
 
@@ -57,7 +58,7 @@ LAST_COLUMNS = (
 #: What is written at a run's end, of which nothing may be left when it goes on.
 FINAL_FILES = ("summary.json", "model.npz", "report.html")
 #: Fields of a story record that are no column of the history.
-_STORY_FIELDS = frozenset({"t", "event", "cause", "idle"})
+_STORY_FIELDS = frozenset({"t", "event", "cause", "idle", SEAL})
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -160,6 +161,12 @@ class RunDirectory:
         #: Directories that were made for the run, the innermost first.
         self._made: list[Path] = []
         self._continues = False
+        self._chain = Chain()
+
+    @property
+    def seal(self) -> dict[str, Any]:
+        """What vouches for the story as it stands: its records, and the last one's seal."""
+        return {"records": self._chain.length, "seal": self._chain.last}
 
     def open(self, job: Mapping[str, Any], *, continues: bool = False) -> RunDirectory:
         """Make the directory and write ``job.yaml``.
@@ -203,6 +210,7 @@ class RunDirectory:
             story.close()
             raise
         story.truncate(0)
+        self._chain = Chain()
         return story
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
@@ -217,7 +225,8 @@ class RunDirectory:
             raise ValueError("the run directory is not open")
         with self._writing():
             for record in records:
-                self._story.write(json.dumps(record, default=_plain, allow_nan=True) + "\n")
+                line = json.dumps(record, default=_plain, allow_nan=True)
+                self._story.write(self._chain.seal(line) + "\n")
                 if record.get("event") == "RoundEnded":
                     self._append(history_row(record))
             self._story.flush()
