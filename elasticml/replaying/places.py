@@ -133,6 +133,8 @@ class Places:
     def _hold(self, store: Store, ids: set[ChunkId] | tuple[ChunkId, ...]) -> None:
         for id in ids:
             if id not in store.chunks:
+                # Who came back with a chunk may have read it when nobody waited for it any more.
+                self._library.read(id.block)
                 store.chunks[id] = self._library.lend(id)
                 store.unknown.discard(id)
 
