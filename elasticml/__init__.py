@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
+    from elasticml.jobs.replay import Replayed, replay
     from elasticml.jobs.result import Result
     from elasticml.jobs.settings import Checkpoint, Collective, Evaluate, Members, Stop
     from elasticml.jobs.status import JobStatus
@@ -64,6 +65,7 @@ __all__ = [
     "ProtocolError",
     "Rebalance",
     "Redeal",
+    "Replayed",
     "Result",
     "ScaleInAtKnee",
     "Stop",
@@ -81,6 +83,7 @@ __all__ = [
     "read_parquet",
     "read_sequences",
     "read_svmlight",
+    "replay",
 ]
 
 #: Where a public name is defined. Nothing is imported before it is asked for, so that the command
@@ -100,6 +103,8 @@ _HOMES = {
     "Handle": "jobs.handle",
     "JobFile": "jobs.job_file",
     "read_job_file": "jobs.job_file",
+    "Replayed": "jobs.replay",
+    "replay": "jobs.replay",
     "Result": "jobs.result",
     "JobStatus": "jobs.status",
     **dict.fromkeys(("BatchGradient", "CoCoA", "ImportedAlgorithm"), "jobs.algorithms"),

@@ -14,6 +14,9 @@ Generation = NewType("Generation", int)
 ExchangeId = NewType("ExchangeId", int)
 GroupId = NewType("GroupId", int)
 
+#: Stands for none; exchanges are counted from 1.
+NO_EXCHANGE = ExchangeId(0)
+
 #: Slots whose bits may stand in a contributor mask; bit ``s`` is the member in slot ``s``.
 Mask = NewType("Mask", int)
 

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("policies", "training"),
     ("collective", "sim"),
     ("runtime",),
-    ("clusters",),
+    ("clusters", "replaying"),
     ("report",),
     ("jobs",),
     ("job",),

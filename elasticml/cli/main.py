@@ -15,6 +15,7 @@ from elasticml.cli.applications import kill, logs, result, status
 from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
 from elasticml.cli.mini_yarn import mini_yarn
+from elasticml.cli.replay import replay
 from elasticml.cli.report import report
 from elasticml.cli.run import run
 from elasticml.cli.simulate import simulate
@@ -42,6 +43,7 @@ A job file says what to train, on what data and what to do when members vanish:
     elasticml submit job.yaml               run it on a Hadoop cluster; status, logs, result, kill
     elasticml simulate job.yaml             run it in a virtual world, in seconds
     elasticml report runs/first-*           compare runs
+    elasticml replay runs/first-*           compute a run again, bit for bit
     elasticml doctor                        what of this machine is usable
     elasticml mini-yarn up                  start a real Hadoop on this machine
 
@@ -66,6 +68,7 @@ for _command in (
     kill,
     simulate,
     report,
+    replay,
     doctor,
     mini_yarn,
 ):

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from elasticml.control.tree import Parents
-from elasticml.terms import MemberId
+from elasticml.terms import Mask, MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,15 @@ class Term:
     of: MemberId
     #: Who has it: None is the root; ``of`` itself when it lives.
     at: MemberId | None
+
+
+def subtree_of(parents: Parents, member: MemberId) -> Mask:
+    """Return whose shares a member's sum contains in a tree that nobody left: its and below."""
+    mask, below = member.bit, {member}
+    while found := {m for m, parent in parents.items() if parent in below} - below:
+        below |= found
+        mask = Mask(mask | sum(m.bit for m in found))
+    return mask
 
 
 def plan(

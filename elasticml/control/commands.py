@@ -242,6 +242,8 @@ class AnchorPart(Command):
 
     handle: int
     sign: int
+    #: Whose shares it is the sum of.
+    of: Mask = Mask(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from elasticml.terms import (
+    NO_EXCHANGE,
     ChunkId,
     ChunkInfo,
     ExchangeId,
@@ -44,6 +45,11 @@ class Arrived(Event):
     holdings: tuple[ChunkId, ...] = ()
     #: Memory for chunk bodies; None where there is no limit.
     limit_bytes: int | None = None
+    #: Class of its processor, and threads of its linear algebra library: bits depend on them.
+    cpu: str = ""
+    blas_threads: int = 1
+    #: The last exchange that its earlier life has computed; its chunks' states are of that one.
+    computed: ExchangeId = NO_EXCHANGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +137,8 @@ class BlockRead(Event):
     member: MemberId
     block: int
     chunks: tuple[ChunkInfo, ...]
+    #: Of the chunks' bodies.
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

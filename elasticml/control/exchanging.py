@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from elasticml.control.anchors import Term, plan
+from elasticml.control.anchors import Term, plan, subtree_of
 from elasticml.control.commands import (
     AnchorPart,
     AskStatus,
@@ -50,6 +50,8 @@ class Running:
     anchor_terms: list[Term] = field(default_factory=list)
     anchor_parts: list[AnchorPart] = field(default_factory=list)
     anchor_of: ExchangeId | None = None
+    #: The tree of that exchange.
+    anchor_tree: Parents = field(default_factory=dict)
     anchor_deadline_s: float = 0.0
 
 
@@ -182,7 +184,7 @@ class Exchanging:
         terms = plan(kept.parents, missing, state.membership.members.keys())
         if terms is None:
             return []
-        run.anchor_of = kept.id
+        run.anchor_of, run.anchor_tree = kept.id, kept.parents
         run.anchor_deadline_s = now_s + state.settings.status_s_max
         commands: list[Command] = []
         for term in terms:
@@ -191,7 +193,9 @@ class Exchanging:
                 if handle is None:
                     self._drop_anchor()
                     return []
-                run.anchor_parts.append(AnchorPart(handle=handle, sign=term.sign))
+                run.anchor_parts.append(
+                    AnchorPart(handle=handle, sign=term.sign, of=subtree_of(kept.parents, term.of))
+                )
                 continue
             run.anchor_terms.append(term)
             sender = None if term.at == term.of else term.of
@@ -221,7 +225,9 @@ class Exchanging:
                     self._drop_anchor()
                     return []
                 run.anchor_terms.remove(term)
-                run.anchor_parts.append(AnchorPart(handle=event.handle, sign=term.sign))
+                of = subtree_of(run.anchor_tree, term.of)
+                part = AnchorPart(handle=event.handle, sign=term.sign, of=of)
+                run.anchor_parts.append(part)
                 self._fetched.append(event.handle)
                 return []
         if event.handle is None:
@@ -288,5 +294,14 @@ class Exchanging:
             absent_examples=deliver.absent_examples,
             opened=opened,
             anchor=deliver.anchor_exchange,
+            **_if_any(
+                absent=list(deliver.absent),
+                anchor_parts=[[part.sign, hex(part.of)] for part in deliver.anchor],
+            ),
         )
         return told, deliver
+
+
+def _if_any(**lists: list[object]) -> dict[str, object]:
+    """Leave out what is empty, as it is in nearly every exchange."""
+    return {name: entries for name, entries in lists.items() if entries}

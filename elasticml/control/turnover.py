@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elasticml.control import events as ev
+from elasticml.control.chunk_runs import runs_of
 from elasticml.control.commands import Command, Dismiss, ReleaseContainers, Welcome
 from elasticml.control.copying import Copying
 from elasticml.control.dealing import Dealing
@@ -67,7 +68,17 @@ class Turnover:
             state.requested = max(0, state.requested - 1)
         commands += [
             Welcome(cause=state.cause, member=record.id, arrival=event.arrival),
-            state.record("MemberJoined", member=record.id, host=record.host, pid=record.pid),
+            state.record(
+                "MemberJoined",
+                member=record.id,
+                host=record.host,
+                pid=record.pid,
+                address=event.address,
+                threads=event.threads,
+                blas_threads=event.blas_threads,
+                cpu=event.cpu,
+                **_past(event),
+            ),
         ]
         if state.stage in ("dealing", "training"):
             # While dealing, it may be the first one alive after everybody was lost.
@@ -166,3 +177,10 @@ class Turnover:
         """Give a member up; its process may come back, with what it holds, as another one."""
         dismiss = Dismiss(cause=reason, member=member, reason=reason)
         return [dismiss, *self.lost(member, reason, now_s)]
+
+
+def _past(event: ev.Arrived) -> dict[str, object]:
+    """Say what an arrival still has of an earlier life: its chunks' states may count."""
+    if not event.holdings:
+        return {}
+    return {"holdings": runs_of(event.holdings), "computed": event.computed}

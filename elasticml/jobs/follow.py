@@ -145,6 +145,7 @@ def _collect(
     outcome = handle.outcome()
     run_dir = None if directory is None else directory.path
     result = make_result(outcome, job=job, story=story, run_dir=run_dir)
+    _seal(result, directory)
     if outcome.state == "failed" and outcome.error is not None:
         raise error_from_dict(dict(outcome.error))
     if directory is not None:
@@ -191,10 +192,17 @@ def _rescue(
     except ElasticmlError:
         directory.write_summary({"name": job["name"], "reason": reason, "error": reason})
     else:
+        _seal(result, directory)
         if reason == "interrupted":
             result = replace(result, summary={**result.summary, "reason": reason})
         result.write(directory)
     _write_report(directory.path)
+
+
+def _seal(result: Result, directory: RunDirectory | None) -> None:
+    """Have the summary vouch for the story."""
+    if directory is not None:
+        result.summary["story"] = directory.seal
 
 
 def _write_report(path: Path) -> None:

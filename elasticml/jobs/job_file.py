@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-
 from elasticml.data.places import is_url
 from elasticml.data.source import FORMATS, Source, source_from_spec
 from elasticml.errors import ConfigError
@@ -23,6 +21,7 @@ from elasticml.jobs.algorithms import (
 )
 from elasticml.jobs.checkpoints import Setting, checkpoint_setting
 from elasticml.jobs.faults import check_faults, read_faults
+from elasticml.jobs.job_text import change, read_mapping
 from elasticml.jobs.layout import Holders, Placement, cache_of, check_together, policy_entries
 from elasticml.jobs.record import SECTIONS
 from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
@@ -99,19 +98,7 @@ def read_job_file(
         When there is no such file, it is no YAML, or something in it is wrong.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"job file {str(path)!r}: no text: byte {error.start} is no UTF-8; name a YAML file",
-            path=str(path),
-        ) from None
-    except OSError as error:
-        why = "does not exist" if isinstance(error, FileNotFoundError) else str(error.strerror)
-        raise ConfigError(
-            f"job file {str(path)!r}: {why}; name a YAML file", path=str(path)
-        ) from None
-    raw = _mapping(text, str(path))
+    raw = read_mapping(path)
     for setting in settings:
         change(raw, setting)
     if default_kind != "local":
@@ -120,70 +107,6 @@ def read_job_file(
         if isinstance(raw["cluster"], dict):
             raw["cluster"].setdefault("kind", default_kind)
     return parse_job(raw, folder=path.resolve().parent, name=path.stem)
-
-
-def _mapping(text: str, where: str) -> dict[str, Any]:
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise ConfigError(f"job file {where!r}{place}: no YAML: {problem}", path=where) from None
-    if not isinstance(raw, dict):
-        raise ConfigError(
-            f"job file {where!r}: wanted sections such as data: and algorithm:, got "
-            f"{'nothing' if raw is None else type(raw).__name__}",
-            path=where,
-        )
-    return raw
-
-
-def change(raw: dict[str, Any], setting: str) -> None:
-    """Carry out one ``section.key=value`` on a job file's mapping, in place.
-
-    Parameters
-    ----------
-    setting : str
-        A number in the path counts in a list, from 0. The value is read as YAML.
-
-    Raises
-    ------
-    ConfigError
-        When it has no ``=``, the value is no YAML, or the path leads nowhere.
-    """
-    path, sign, text = setting.partition("=")
-    keys = path.strip().split(".")
-    if not sign or not all(keys):
-        raise ConfigError(
-            f"--set {setting}: wanted section.key=value, such as --set stop.rounds=50"
-        )
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {setting}: the value is no YAML; quote it") from None
-    place: Any = raw
-    for key in keys[:-1]:
-        place = _step(place, key, setting)
-    if isinstance(place, list):
-        _step(place, keys[-1], setting)
-        place[int(keys[-1])] = value
-    elif isinstance(place, dict):
-        place[keys[-1]] = value
-    else:
-        raise ConfigError(f"--set {setting}: {keys[-2]} is {place!r}, which has no keys")
-
-
-def _step(place: Any, key: str, setting: str) -> Any:
-    if isinstance(place, list):
-        if not key.isdigit() or int(key) >= len(place):
-            raise ConfigError(f"--set {setting}: wanted a number below {len(place)}, got {key!r}")
-        return place[int(key)]
-    if not isinstance(place, dict):
-        raise ConfigError(f"--set {setting}: {key!r} is below {place!r}, which has no keys")
-    if place.get(key) is None:
-        place[key] = {}
-    return place[key]
 
 
 def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:

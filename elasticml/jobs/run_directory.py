@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.places import reason_of, write_whole
 from elasticml.errors import ConfigError, JobFailedError
+from elasticml.training.chain import SEAL, Chain
 
 Row = dict[str, Any]
 
@@ -59,7 +60,7 @@ FINAL_FILES = ("summary.json", "model.npz", "report.html")
 #: What is written from a run's beginning.
 _FIRST_FILES = ("job.yaml", "story.jsonl", "history.csv")
 #: Fields of a story record that are no column of the history.
-_STORY_FIELDS = frozenset({"t", "event", "cause", "idle"})
+_STORY_FIELDS = frozenset({"t", "event", "cause", "idle", SEAL})
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -169,6 +170,12 @@ class RunDirectory:
         #: Directories that were made for the run, the innermost first.
         self._made: list[Path] = []
         self._continues = False
+        self._chain = Chain()
+
+    @property
+    def seal(self) -> dict[str, Any]:
+        """What vouches for the story as it stands: its records, and the last one's seal."""
+        return {"records": self._chain.length, "seal": self._chain.last}
 
     def open(self, job: Mapping[str, Any], *, continues: bool = False) -> RunDirectory:
         """Make the directory and write ``job.yaml``.
@@ -212,6 +219,7 @@ class RunDirectory:
             story.close()
             raise
         story.truncate(0)
+        self._chain = Chain()
         return story
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
@@ -226,7 +234,8 @@ class RunDirectory:
             raise ValueError("the run directory is not open")
         with self._writing():
             for record in records:
-                self._story.write(json.dumps(record, default=_plain, allow_nan=True) + "\n")
+                line = json.dumps(record, default=_plain, allow_nan=True)
+                self._story.write(self._chain.seal(line) + "\n")
                 if record.get("event") == "RoundEnded":
                     self._append(history_row(record))
             self._story.flush()

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
+from elasticml.training.chain import SEAL
 
 #: One line of the story, as written: at least ``event`` and, after reading, a finite ``t``.
 Record = Mapping[str, Any]
@@ -209,7 +210,7 @@ def _history_from_story(records: tuple[Record, ...], notes: list[str]) -> Histor
     ended = [record for record in records if record["event"] == "RoundEnded"]
     if not ended:
         return History()
-    skipped = {"t", "event", "cause"}
+    skipped = {"t", "event", "cause", SEAL}
     names = tuple(dict.fromkeys(key for record in ended for key in record if key not in skipped))
     rows = [[_cell(record.get(name)) for name in names] for record in ended]
     notes.append("The history was rebuilt from the story: history.csv has no rows.")

@@ -177,8 +177,10 @@ class DriverShell:
             while self._queue:
                 event = self._queue.popleft()
                 messages.debug("job %s: %s", self.job, event)
+                self.desk.witness(event, self.now_s())
                 commands = commands_after(self.driver, event, self.now_s(), self.job)
                 for command in commands:
+                    self.desk.witness(command, self.now_s())
                     self._perform(command)
         finally:
             self._draining = False
@@ -306,6 +308,7 @@ class DriverShell:
         fields = dict(command.fields)
         if command.event == "ExchangeEnded":
             fields["compute_s"], self._compute_s = self._compute_s, {}
+            fields["digest"] = self.desk.digest()
         self._note(command.event, fields, command.cause)
         if self._checkpoints is not None:
             self._checkpoints.noted(command.event)

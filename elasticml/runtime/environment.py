@@ -10,6 +10,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.collective.transport import Transport
 from elasticml.runtime.execution import Runner
 from elasticml.runtime.slowness import Slowness
+from elasticml.training.surroundings import blas_threads, cpu_class
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +28,9 @@ class Environment:
     host: str
     pid: int
     threads: int
+    #: What the bits of its results depend on: its processor's class, its linear algebra's threads.
+    cpu: str = field(default_factory=cpu_class)
+    blas_threads: int = field(default_factory=blas_threads)
     #: Waits for so many seconds, on the clock's time.
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     #: Made slower on purpose, for tests and studies; 1 times as slow where nobody asked for it.

@@ -10,6 +10,7 @@ from elasticml.collective.transport import Link
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.member_shell import MemberShell
+from elasticml.terms import NO_EXCHANGE
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +64,15 @@ class MemberHost:
 
     async def _serve(self, job: str, link: Link) -> None:
         former = self.shells.get(job)
+        slot, computed = None, NO_EXCHANGE
         if former is not None:
             former.close()
+            # What its compute thread is still at would change the states of the chunks later.
+            await self._env.compute.run(_pass)
+            slot = former.slot
+            computed = NO_EXCHANGE if former.place is None else former.place.computed
         store = self._stores.setdefault(job, ChunkStore(self._limit_bytes))
-        shell = MemberShell(link, store, self._env, former.slot if former else None)
+        shell = MemberShell(link, store, self._env, slot, computed)
         self.shells[job] = shell
         await shell.run()
         if self.shells.get(job) is not shell or self.closing:
@@ -99,3 +105,7 @@ class MemberHost:
         self.closing = True
         for shell in list(self.shells.values()):
             shell.close()
+
+
+def _pass() -> None:
+    """Do nothing, once everything asked for before is done."""

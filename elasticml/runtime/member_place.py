@@ -22,7 +22,7 @@ from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.payloads import bytes_of, partial_event, vector_of
 from elasticml.runtime.peer import Peer
-from elasticml.terms import ExchangeId, MemberId, member_id
+from elasticml.terms import NO_EXCHANGE, ExchangeId, MemberId, member_id
 from elasticml.training.arrays import Buffers, Vector, merge, n_values, pack, unpack
 
 #: Times that a link to a living parent is opened again before the driver is told.
@@ -67,6 +67,8 @@ class Place:
         self.machine = Member(me)
         #: Computations done, for tests of who had to compute again.
         self.computations = 0
+        #: The last exchange that was computed.
+        self.computed = NO_EXCHANGE
         #: What to compute with and over; set by the driver's orders.
         self.solver: Solver | None = None
         self.chunks: list[Chunk] = []
@@ -290,6 +292,7 @@ class Place:
         pack(arrays, work.returns, total)
         self._env.slowness.add(time.thread_time() - began_cpu_s, self._env.parallel)
         self.computations += 1
+        self.computed = work.exchange
         return self._env.clock() - began_s
 
     def _send_partial(self, command: cmd.SendPartial) -> None:

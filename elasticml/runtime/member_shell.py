@@ -15,6 +15,7 @@ from elasticml.control import events as ev
 from elasticml.data.body import aligned_buffer
 from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
+from elasticml.data.digests import digest_of_chunks
 from elasticml.data.facts import DataFacts
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import DataError, ElasticmlError, JobFailedError, error_to_dict
@@ -24,7 +25,7 @@ from elasticml.runtime.environment import Environment
 from elasticml.runtime.member_place import Place
 from elasticml.runtime.peer import Peer
 from elasticml.runtime.transfers import Transfers
-from elasticml.terms import MemberId, chunk_id
+from elasticml.terms import NO_EXCHANGE, ExchangeId, MemberId, chunk_id
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +42,21 @@ class MemberShell:
     environment : Environment
     slot : int, optional
         The slot of this worker's former life in the job.
+    computed : ExchangeId
+        The last exchange that the former life has computed.
     """
 
     def __init__(
-        self, link: Link, store: ChunkStore, environment: Environment, slot: int | None
+        self,
+        link: Link,
+        store: ChunkStore,
+        environment: Environment,
+        slot: int | None,
+        computed: ExchangeId = NO_EXCHANGE,
     ) -> None:
         self.job: str = link.hello["job"]
         self.slot = slot
+        self._computed = computed
         self.me: MemberId | None = None
         #: Why the driver let this member go; None when the link just closed.
         self.dismissed: str | None = None
@@ -74,6 +83,9 @@ class MemberShell:
                 "host": self._env.host,
                 "pid": self._env.pid,
                 "threads": self._env.threads,
+                "cpu": self._env.cpu,
+                "blas_threads": self._env.blas_threads,
+                "computed": self._computed,
                 "slot": self.slot,
                 "holdings": [str(id) for id in self._store.chunks],
                 "limit_bytes": self._store.limit_bytes,
@@ -243,7 +255,12 @@ class MemberShell:
                 self._store.read, source, block, *self._how_to_read()
             )
         self.report(
-            ev.BlockRead(member=self.me, block=block, chunks=tuple(c.info() for c in chunks)),
+            ev.BlockRead(
+                member=self.me,
+                block=block,
+                chunks=tuple(c.info() for c in chunks),
+                digest=digest_of_chunks(chunks),
+            ),
             summary=None if summary is None else summary.to_json(),
         )
 

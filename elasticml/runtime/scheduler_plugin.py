@@ -149,7 +149,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         except ElasticmlError as error:
             return {"error": error_to_dict(error)}
         self._jobs[record["job"]] = shell
-        shell.desk.open(shell.now_s(), numpy=np.__version__)
+        shell.desk.open(shell.now_s())
         for reclaim in self._board.live():
             shell.feed(event_of(reclaim, may_choose=False))  # it has nothing to choose from yet
         task = asyncio.get_running_loop().create_task(self._drive(shell))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sized
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from elasticml.control import commands as cmd
@@ -71,12 +72,15 @@ class VirtualDriver:
             self._is_draining = False
 
     def _handle(self, event: ev.Event) -> None:
+        desk = self.world.desk
+        desk.witness(event, self._now)
         try:
             commands = self.machine.handle(event, self._now)
         except ElasticmlError as error:
             # A broken invariant must not be summed into a model.
-            commands = self.machine.handle(self.world.desk.fail(error), self._now)
+            commands = self.machine.handle(desk.fail(error), self._now)
         for command in commands:
+            desk.witness(command, self._now)
             self._perform(command)
 
     def cancel(self) -> None:
@@ -100,19 +104,7 @@ class VirtualDriver:
         if isinstance(message, ev.Arrived):
             self._n_arrivals += 1
             self._arrivals[self._n_arrivals] = port
-            self.feed(
-                ev.Arrived(
-                    cause=message.cause,
-                    arrival=self._n_arrivals,
-                    address=message.address,
-                    host=message.host,
-                    pid=message.pid,
-                    threads=message.threads,
-                    slot=message.slot,
-                    holdings=message.holdings,
-                    limit_bytes=message.limit_bytes,
-                )
-            )
+            self.feed(replace(message, arrival=self._n_arrivals))
         elif port in self._member_of:  # else it is of a former life
             self.feed(self._bound(message) if isinstance(message, SentPartial) else message)
 
@@ -209,6 +201,7 @@ class VirtualDriver:
         fields = dict(command.fields)
         if command.event == "ExchangeEnded":
             fields["compute_s"] = self.compute_s.pop(fields["exchange"], {})
+            fields["digest"] = self.world.desk.digest()
         self.world.desk.journal.tell(self._now, command.event, fields, command.cause)
 
     def _welcome(self, command: cmd.Welcome) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
+from elasticml.data.digests import digest_of_chunks
 from elasticml.data.facts import BlockSummary
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.terms import ChunkId
@@ -66,3 +67,8 @@ class Library:
     def chunk_bytes(self, ids: Iterable[ChunkId]) -> int:
         """Bytes of these chunks."""
         return sum(self._chunks[id].nbytes for id in ids)
+
+    def digest(self, chunks: Iterable[Chunk]) -> str:
+        """Digest the bodies of chunks; those that only stand for their size have none."""
+        real = [chunk for chunk in chunks if isinstance(chunk, Chunk)]
+        return digest_of_chunks(real) if real else ""

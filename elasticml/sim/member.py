@@ -130,12 +130,13 @@ class VirtualMember:
             self.later(delay, self._block_read, block, order.survey)
 
     def _block_read(self, block: int, survey: bool) -> None:
+        library = self.world.library
         try:
             if survey:
-                self.world.summarised(self.world.library.survey(block))
+                self.world.summarised(library.survey(block))
                 chunks: list[Chunk] = []
             else:
-                chunks, summary = self.world.library.read(block)
+                chunks, summary = library.read(block)
                 self.world.summarised(summary)
             self.worker.hold(chunk.id for chunk in chunks)
         except ElasticmlError as error:
@@ -143,7 +144,13 @@ class VirtualMember:
             return
         infos = tuple(chunk.info() for chunk in chunks)
         self.report(
-            ev.BlockRead(cause=f"link {self.me}", member=self.me, block=block, chunks=infos)
+            ev.BlockRead(
+                cause=f"link {self.me}",
+                member=self.me,
+                block=block,
+                chunks=infos,
+                digest=library.digest(chunks),
+            )
         )
 
     def _load_chunks(self, order: cmd.LoadChunks) -> None:
@@ -319,6 +326,7 @@ class VirtualMember:
         )
         try:
             arrays, measured_s = self.world.solve(self._solver, work, self.chunks)
+            self.worker.computed = exchange
             total = pack(arrays, asked.returns, np.empty(n_values(asked.returns)))
         except ElasticmlError as error:
             self.fail(error)

@@ -11,7 +11,8 @@ from elasticml.data.chunk import Chunk
 from elasticml.errors import DataError
 from elasticml.sim.member import VirtualMember
 from elasticml.sim.network import Endpoint, Port
-from elasticml.terms import ChunkId
+from elasticml.terms import NO_EXCHANGE, ChunkId
+from elasticml.training.surroundings import cpu_class
 
 if TYPE_CHECKING:
     from elasticml.sim.world import World
@@ -43,6 +44,8 @@ class Worker:
         #: What it holds, owned or not, each with the state that it had here last.
         self.chunks: dict[ChunkId, Chunk] = {}
         self.held_bytes = 0
+        #: The last exchange that its last life has computed.
+        self.computed = NO_EXCHANGE
         #: It is about to go and is not offered again.
         self.is_closing = False
         self._computing_until_s = 0.0
@@ -93,6 +96,9 @@ class Worker:
             slot=self.slot,
             holdings=tuple(sorted(self.chunks)),
             limit_bytes=self.world.options.limit_bytes,
+            cpu=cpu_class(),
+            blas_threads=self.world.blas_threads,
+            computed=self.computed,
         )
         mine.send(arrived, driver.nbytes_of(arrived))
 

@@ -29,6 +29,7 @@ from elasticml.sim.sizes import up_values
 from elasticml.sim.worker import Worker
 from elasticml.terms import ExchangeId, MemberId
 from elasticml.training.desk import Desk
+from elasticml.training.surroundings import blas_threads
 
 #: More members than this: their single compute times are left out of the story.
 COMPUTE_TIMES_MEMBERS_MAX = 1000
@@ -61,11 +62,13 @@ class World:
         self.clock = Clock()
         self.network = Network(self.clock, options.latency_s, options.bandwidth, options.detect_s)
         self.library = Library(source, record.get("chunk_bytes"), n_members, record.get("cache"))
-        self.desk = Desk(record, source)
+        # Nobody replays what has only been reckoned.
+        self.desk = Desk(record, source, tells_chunks=options.costs is None)
         settings = settings_from_record(record, self.library.n_blocks, source.needs_survey)
         self.driver = VirtualDriver(self, settings, check_every_event)
         self.faults = Faults(self, np.random.default_rng(chances[1]))
         self.workers: dict[str, Worker] = {}
+        self.blas_threads = blas_threads()
         self._n_members = n_members
         self._n_workers = 0
         self._has_begun = False

@@ -16,10 +16,10 @@ from elasticml.control import events as ev
 from elasticml.control.driver import Driver
 from elasticml.control.resuming import remember
 from elasticml.control.settings import Settings
+from elasticml.data.digests import as_text, digest_of_arrays
 from elasticml.data.facts import BlockSummary, DataFacts, merge_summaries
 from elasticml.data.source import Source
 from elasticml.errors import ConfigError, DataError, ElasticmlError, error_to_dict
-from elasticml.terms import VERSION
 from elasticml.training.checkpoint import (
     Checkpoint,
     Standing,
@@ -29,6 +29,8 @@ from elasticml.training.checkpoint import (
 )
 from elasticml.training.journal import Journal, final_model, loaded_record
 from elasticml.training.run import Training
+from elasticml.training.surroundings import blas_threads, cpu_class, versions
+from elasticml.training.telling import told_of
 
 
 class Desk:
@@ -42,6 +44,8 @@ class Desk:
         The data to train on.
     resumed : Checkpoint, optional
         Where another process has left the job.
+    tells_chunks : bool
+        Whether the story says where each chunk was, so that the run can be replayed.
 
     Raises
     ------
@@ -50,7 +54,12 @@ class Desk:
     """
 
     def __init__(
-        self, record: Mapping[str, Any], source: Source, resumed: Checkpoint | None = None
+        self,
+        record: Mapping[str, Any],
+        source: Source,
+        resumed: Checkpoint | None = None,
+        *,
+        tells_chunks: bool = True,
     ) -> None:
         self.record = record
         #: The source; once surveyed, the one that knows the vocabularies.
@@ -65,6 +74,7 @@ class Desk:
         #: More columns than these do not fit the machines' memory; None where that is unknown.
         self.columns_max: int | None = None
         self.resumed = resumed
+        self._tells_chunks = tells_chunks
         #: What tells the data from others; empty where nobody asks.
         self.fingerprint = ""
         if resumed is not None or record.get("checkpoint"):
@@ -74,20 +84,36 @@ class Desk:
             kept = resumed.standing
             self.journal.go_on(kept.counts, resumed.story, resumed.rows, resumed.snapshots)
 
-    def open(self, now_s: float, **versions: str) -> None:
+    def open(self, now_s: float) -> None:
         """Write the story's first record, or the first one of another process that goes on."""
         fields = {
             "job": self.record["job"],
             "name": self.record.get("name"),
             # A model to start from is an array: the story has none.
             "spec": without_arrays(self.record),
-            "versions": {"elasticml": VERSION, **versions},
+            **_warm_start_digest(self.record),
+            "versions": versions(),
+            "cpu": cpu_class(),
+            "blas_threads": blas_threads(),
         }
         if self.resumed is None:
             self.journal.tell(now_s, "JobStarted", fields, "submitted")
         else:
             told = {**fields, **self._resumed_fields(self.resumed)}
             self.journal.tell(now_s, "JobResumed", told, "submitted")
+
+    def witness(self, message: ev.Event | cmd.Command, now_s: float) -> None:
+        """Tell of what a replay must know: which chunks were where, what the trainer was told.
+
+        To be called with every event before it is handled, and with every command.
+        """
+        told = told_of(message) if self._tells_chunks else None
+        if told is not None and self.state in ("loading", "running"):
+            self.journal.tell(now_s, *told, message.cause)
+
+    def digest(self) -> str:
+        """Digest all that the trainer has been given and has asked for, as 16 hex digits."""
+        return as_text(0 if self.training is None else self.training.digest)
 
     def _resumed_fields(self, resumed: Checkpoint) -> dict[str, Any]:
         """Say from where the job goes on, and what of the former process's work is done again."""
@@ -231,6 +257,7 @@ class Desk:
             "converged": converged,
             "round": rounds,
             "computations": dict(computations),
+            "digest": self.digest(),
         }
         self.journal.tell(now_s, "JobEnded", ended, command.cause)
         self.summary = self.journal.summary(
@@ -252,3 +279,9 @@ def has_converged(model: Model, settings: Settings) -> bool:
         or (gap is not None and model.gap is not None and model.gap <= gap)
         or (objective is not None and model.objective is not None and model.objective <= objective)
     )
+
+
+def _warm_start_digest(record: Mapping[str, Any]) -> dict[str, str]:
+    """Digest the model that a job starts from, where there is one."""
+    given = record["algorithm"].get("warm_start")
+    return {} if given is None else {"warm_start_digest": as_text(digest_of_arrays(given))}

@@ -26,6 +26,7 @@ from elasticml.algorithms.base import (
 )
 from elasticml.control import events as ev
 from elasticml.control.commands import Deliver
+from elasticml.data.digests import digest_of, digest_of_arrays
 from elasticml.errors import ElasticmlError
 from elasticml.training.arrays import Vector, merge, n_values, pack, unpack
 
@@ -47,6 +48,8 @@ class Training:
         self.round_end: RoundEnd | None = None
         self.model: Model | None = None
         self.error: BaseException | None = None
+        #: Of all sums that have come up and all models that went down, in their order.
+        self.digest = 0
         #: Shapes of the last kept exchange: what its anchors are unpacked with.
         self._kept_shapes: Mapping[str, Any] = {}
 
@@ -72,6 +75,7 @@ class Training:
             np.copyto(total, inputs[0])
         for partial in inputs[1:]:
             merge(total, partial, exchange.reduce)
+        self.digest = digest_of(total, self.digest)
         outcome = Outcome(
             exchange=command.exchange,
             arrays=unpack(total, exchange.returns),
@@ -92,6 +96,7 @@ class Training:
         total = np.zeros_like(parts[0][1])
         for sign, partial in parts:
             total += sign * partial
+        self.digest = digest_of(total, self.digest)
         arrays = unpack(total, self._kept_shapes)
         return Anchor(exchange=command.anchor_exchange, arrays=arrays)
 
@@ -101,6 +106,7 @@ class Training:
         except StopIteration as stop:
             model: Model = stop.value
             self.model = model
+            self.digest = digest_of_arrays(model.arrays, self.digest)
             return ev.TrainerFinished(
                 cause="trainer",
                 converged=model.converged,
@@ -125,6 +131,7 @@ class Training:
         self.exchange = request
         shapes = {name: array.shape for name, array in request.model.items()}
         self.packed = pack(request.model, shapes, np.empty(n_values(shapes)))
+        self.digest = digest_of(self.packed, self.digest)
         return ev.ExchangeRequested(
             cause="trainer",
             operation=request.operation,

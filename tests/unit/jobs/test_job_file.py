@@ -7,7 +7,8 @@ import yaml
 from elasticml.errors import ConfigError
 from elasticml.job import Job
 from elasticml.jobs.algorithms import BatchGradient, CoCoA
-from elasticml.jobs.job_file import SECTIONS, change, read_job_file
+from elasticml.jobs.job_file import SECTIONS, read_job_file
+from elasticml.jobs.job_text import change
 from elasticml.jobs.record import job_of
 from elasticml.jobs.settings import Address, Evaluate, LocalWorkers, Stop, YarnContainers
 

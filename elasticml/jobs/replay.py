@@ -1,0 +1,256 @@
+"""A run computed again from its story, compared with what it has left, and written down."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Arrays
+from elasticml.data.digests import as_text, digest_of_arrays
+from elasticml.data.source import Source, source_from_spec
+from elasticml.errors import ConfigError, DataError, JobFailedError
+from elasticml.jobs.algorithms import CoCoA
+from elasticml.jobs.run_directory import RunDirectory, default_run_path
+from elasticml.jobs.warm_start import Given, warm_start_of
+from elasticml.replaying.engine import Replay
+from elasticml.replaying.story import Record, read_story
+
+#: Told the round that was reached, and how many there are.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a replay has come to: the same bits; otherwise it raises."""
+
+    #: The model at the end, or at the beginning of the round that was asked for.
+    arrays: Arrays
+    #: First 16 hex digits of the SHA-256 of ``coef``'s bytes; None where there is no ``coef``.
+    digest: str | None
+    #: The model is the one in the run's ``model.npz``; None where that is not what was computed.
+    identical: bool | None
+    rounds: int
+    exchanges: int
+    seconds: float
+    #: Where the replay has been written; None where it was not asked for.
+    run_dir: Path | None = None
+    summary: Mapping[str, Any] = field(repr=False, default_factory=dict)
+
+
+def replay(
+    run_dir: str | Path,
+    *,
+    out: str | Path | None = None,
+    until: int | None = None,
+    data: Source | None = None,
+    warm_start: Given | None = None,
+    progress: Progress | None = None,
+) -> Replayed:
+    """Compute a run again from its story, on this machine alone, and compare it bit for bit.
+
+    Parameters
+    ----------
+    run_dir : path
+        The run's directory, or a simulated run's. Nothing in it is changed.
+    out : path, optional
+        A directory to write the replay to: ``model.npz``, story, history and summary.
+    until : int, optional
+        Stop with the model at the beginning of this round, as ``history.csv`` counts them.
+    data : Source, optional
+        The data, where the run had them from memory.
+    warm_start : model, mapping or path, optional
+        The model that the run started from, where it is not in the file that the job names.
+    progress : callable (int, int), optional
+        Told the round that was reached, and how many there are.
+
+    Raises
+    ------
+    ConfigError
+        When there is no run, or its versions or processors are not those of this machine.
+    DataError
+        When the story has been edited, or the data have changed.
+    JobFailedError
+        When other bits come out; names the first exchange in which they do.
+    """
+    path, began_s = Path(run_dir), time.perf_counter()
+    left = _summary_of(path)
+    records = read_story(path, left.get("story"))
+    start = records[0]
+    if start["event"] != "JobStarted":
+        raise DataError(f"{path}: the story does not begin with a job's start; nothing to replay")
+    rounds = sum(record["event"] == "RoundEnded" for record in records)
+    if until is not None and not 0 <= until <= rounds:
+        raise ConfigError(f"until: got {until}, wanted 0 to {rounds}, the rounds of the run")
+    engine = Replay(records, data or _source_of(start["spec"]), _algorithm_of(start, warm_start))
+    told: list[Record] = []
+    arrays: Arrays | None = None
+    for record in engine.run():
+        told.append(record)
+        if record["event"] != "RoundEnded":
+            continue
+        if progress is not None:
+            progress(engine.round, rounds)
+        if until == record["round"]:
+            arrays = engine.model_of(record)
+            break
+    identical = None
+    if arrays is None:
+        arrays = engine.last_arrays()
+        identical = _compare(path, arrays, is_done=records[-1].get("state") == "done")
+    digest = coef_digest(arrays)
+    reached = engine.round if until is None else until
+    seconds = round(time.perf_counter() - began_s, 6)
+    summary = {
+        "name": start.get("name"),
+        "replay_of": str(path),
+        "identical": identical,
+        "coef_digest": digest,
+        "until": until,
+        "rounds": reached,
+        "exchanges": engine.exchanges,
+        "seconds": seconds,
+        **{key: left.get(key) for key in ("objective", "gap", "converged") if until is None},
+        "examples": None if engine.facts is None else engine.facts.n_rows,
+        "features": None if engine.facts is None else engine.facts.n_columns,
+        "run_dir": None if out is None else str(out),
+    }
+    if out is not None:
+        _write(Path(out), path, told, arrays, engine, summary)
+    return Replayed(
+        arrays=arrays,
+        digest=digest,
+        identical=identical,
+        rounds=reached,
+        exchanges=engine.exchanges,
+        seconds=seconds,
+        run_dir=None if out is None else Path(out),
+        summary=summary,
+    )
+
+
+def replay_path(run_dir: Path, now: datetime) -> Path:
+    """Name the directory of a replay: ``runs/<run>-replay-<time>``."""
+    return default_run_path(f"{run_dir.resolve().name}-replay", now)
+
+
+def coef_digest(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+    """Digest the bytes of ``coef``: 16 hex digits."""
+    if "coef" not in arrays:
+        return None
+    content = np.ascontiguousarray(arrays["coef"], "<f8").tobytes()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _summary_of(path: Path) -> Mapping[str, Any]:
+    """Read what the run has left as its summary; empty where it was killed before its end."""
+    try:
+        text = (path / "summary.json").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    try:
+        summary = json.loads(text)
+    except ValueError:
+        summary = None
+    if not isinstance(summary, dict):
+        raise DataError(f"{path / 'summary.json'} is no summary; replay an unchanged copy")
+    return summary
+
+
+def _source_of(spec: Mapping[str, Any]) -> Source:
+    try:
+        source = source_from_spec(spec["data"])
+        source.blocks()
+    except ConfigError as error:
+        raise ConfigError(
+            f"the data of the run cannot be read here: {error.message}; put them where they were, "
+            "or give them as data= in Python",
+            **error.fields,
+        ) from error
+    return source
+
+
+def _algorithm_of(start: Record, given: Given | None) -> Mapping[str, Any]:
+    """Return the algorithm's settings, and the model that it started from."""
+    section = dict(start["spec"]["algorithm"])
+    wanted = start.get("warm_start_digest")
+    if wanted is None:
+        return section
+    given = start["spec"].get("warm_start") if given is None else given
+    if given is None:
+        raise ConfigError(
+            "warm_start: the run started from a model that the story does not have; give it as "
+            "warm_start= in Python"
+        )
+    known = {name: section[name] for name in ("loss", "l2")}
+    model = warm_start_of(given, CoCoA(**known))
+    digest = as_text(digest_of_arrays(model or {}))
+    if digest != wanted:
+        raise DataError(
+            f"warm_start: the model has digest {digest}, the one that the run started from had "
+            f"{wanted}; give that one"
+        )
+    return {**section, "warm_start": model}
+
+
+def _compare(path: Path, arrays: Arrays, *, is_done: bool) -> bool | None:
+    """Compare with the model that the run has left; None where it has left none to compare."""
+    try:
+        with np.load(path / "model.npz", allow_pickle=False) as file:
+            left = {name: file[name] for name in file.files if name != "classes"}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path / 'model.npz'} cannot be read: {error}") from None
+    if not is_done and not arrays:
+        return None
+    for name in sorted(left):
+        here, there = np.asarray(arrays.get(name)), left[name]
+        if here.shape == there.shape and here.tobytes() == there.tobytes():
+            continue
+        if here.shape != there.shape:
+            what = f"has shape {here.shape}, the run's {there.shape}"
+        else:
+            other = np.flatnonzero(here.reshape(-1) != there.reshape(-1))
+            far = float(np.max(np.abs(here - there)))
+            what = f"differs in {other.size} of {here.size} values, by at most {far:.3g}"
+        raise JobFailedError(
+            f"{path / 'model.npz'} is not the model of the story: every exchange has the run's "
+            f"bits, but {name} {what}; the file was changed, or is of another run",
+            array=name,
+        )
+    return True
+
+
+def _write(
+    out: Path,
+    path: Path,
+    records: Sequence[Record],
+    arrays: Arrays,
+    engine: Replay,
+    summary: Mapping[str, Any],
+) -> None:
+    """Write the replay as a run directory of its own."""
+    try:
+        job = yaml.safe_load((path / "job.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        job = {"name": records[0].get("name")}
+    classes = None if engine.facts is None else engine.facts.classes
+    if records[0]["spec"]["algorithm"].get("loss") == "squared":
+        classes = None
+    with RunDirectory(out).open(job) as directory:
+        directory.record(records)
+        if arrays:
+            named = {} if classes is None else {"classes": np.array(classes)}
+            directory.write_model({**arrays, **named})
+        directory.write_summary({**summary, "story": directory.seal})

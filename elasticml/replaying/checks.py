@@ -1,0 +1,62 @@
+"""What must be as it was in the run, or its bits cannot be reached again; refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elasticml.errors import ConfigError
+from elasticml.training.surroundings import cpu_class, versions
+
+Record = Mapping[str, Any]
+
+
+def check_start(record: Record) -> None:
+    """Check the versions and the processor that a process of the job was told of at its start.
+
+    Raises
+    ------
+    ConfigError
+        When something is another here; names it.
+    """
+    spec = record["spec"]
+    if not spec.get("deterministic", True):
+        raise ConfigError("the job has deterministic: false: no two runs of it are the same")
+    if (spec.get("simulate") or {}).get("costs"):
+        raise ConfigError(
+            "the run was simulated from its costs alone, without data: there is no model to "
+            "reach again"
+        )
+    if "cpu" not in record:
+        raise ConfigError(
+            "the story does not say on what processor the run was: an older version of elasticml "
+            "told it; run the job again"
+        )
+    here = versions()
+    for name, there in record["versions"].items():
+        if here.get(name) != there:
+            raise ConfigError(
+                f"{name} is {here.get(name)} here, the run had {there}: results may differ in "
+                f"their last bits; install {name} {there}"
+            )
+    _check_cpu(record["cpu"], "the driver")
+
+
+def check_member(record: Record) -> None:
+    """Check the processor of a member.
+
+    Raises
+    ------
+    ConfigError
+        When it is of another class than this machine's.
+    """
+    _check_cpu(record["cpu"], f"member {record['member']} on {record['host']}")
+
+
+def _check_cpu(there: str, whose: str) -> None:
+    here = cpu_class()
+    if here != there:
+        raise ConfigError(
+            f"the processor is {here} here, that of {whose} was {there}: compiled loops may round "
+            "in another way; replay on a machine of that class"
+        )

@@ -1,0 +1,28 @@
+"""A story computed again, and compared with what the run has come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elasticml.replaying.engine import Replay
+
+
+def as_written(story: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Have a story go through its file."""
+    return [json.loads(json.dumps(record, default=str)) for record in story]
+
+
+def replayed(story: Sequence[Mapping[str, Any]], source: Any) -> Replay:
+    """Compute a run again; raises where other bits come out."""
+    records = as_written(story)
+    replay = Replay(records, source, records[0]["spec"]["algorithm"])
+    for _ in replay.run():
+        pass
+    return replay
+
+
+def bits(arrays: Mapping[str, Any]) -> dict[str, bytes]:
+    """All bytes of a model."""
+    return {name: array.tobytes() for name, array in arrays.items()}
