@@ -19,6 +19,9 @@ from elasticml.jobs.yarn_job import YarnJob
 class Store:
     """An application's store in which nothing is ever written."""
 
+    def get(self, key: str) -> bytes | None:
+        return None
+
     def wait(self, key: str) -> bytes:
         threading.Event().wait()
         return b""
