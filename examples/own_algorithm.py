@@ -1,7 +1,4 @@
-"""Listing 1 of the uni-task paper as an algorithm of one's own: mini-batch SGD, logistic loss.
-
-python examples/own_algorithm.py a9a.svm.gz
-"""
+"""Mini-batch SGD, the uni-task paper's Listing 1 (python examples/own_algorithm.py a9a.svm.gz)."""
 
 import sys
 
@@ -52,8 +49,9 @@ class Solver:
 SGD = Algorithm(name="sgd", trainer=trainer, solver=Solver)
 
 if __name__ == "__main__":
+    path = sys.argv[1] if len(sys.argv) == 2 else sys.exit(__doc__)
     sgd = em.ImportedAlgorithm(name="own_algorithm:SGD", step=2.0, l2=1e-3)
-    job = em.Job(sgd, em.read_svmlight(sys.argv[1]), stop=em.Stop(rounds=20), chunk_size="16 KiB")
+    job = em.Job(sgd, em.read_svmlight(path), stop=em.Stop(rounds=20), chunk_size="16 KiB")
     with em.LocalCluster(2) as cluster, Client(cluster) as client:
         result = job.run(client)
     print("\n".join(f"{row['round']:5d}  {row['objective']:.6f}" for row in result.history[:-1]))

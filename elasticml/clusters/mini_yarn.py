@@ -322,7 +322,7 @@ class MiniYarn:
         java = find_java()
         jars = jars_directory(self._say)
         for left in reversed(range(TRIES_MAX)):
-            layout = Layout(make_root(self._given))
+            layout = Layout(make_root(self._given, self._say))
             now = self._running = Running(
                 daemons=Daemons(layout),
                 programs=Programs(java=java, jars=jars, layout=layout),

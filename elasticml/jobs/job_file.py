@@ -242,6 +242,9 @@ def _expanded(path: str, key: str) -> str:
             f"export {unset[1]}=...",
             path=key,
         )
+    if path.startswith("$") and "://" not in expanded:
+        # A folder that the environment names is seen from where the command runs, as a shell would.
+        expanded = os.path.abspath(expanded)
     return expanded
 
 

@@ -28,8 +28,8 @@ class Result:
     """
 
     model: LinearModel | None
-    arrays: Mapping[str, NDArray[np.float64]]
-    history: list[Row]
+    arrays: Mapping[str, NDArray[np.float64]] = field(repr=False)
+    history: list[Row] = field(repr=False)
     summary: dict[str, Any]
     #: The job as a job file would say it.
     job: Mapping[str, Any] = field(repr=False)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.on_yarn.ending import end_for_good
 from elasticml.clusters.polling import persistently
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
@@ -259,7 +260,7 @@ class YarnJob:
         text = f"{verdict.state}: {verdict.reason}"
         if verdict.state != "failed":
             text += f"; the run is in {place}"
-        self._app.shutdown(_FINAL[verdict.state], text)
+        end_for_good(self._app, _FINAL[verdict.state], text)
 
     def _explained(self, error: ElasticmlError) -> ElasticmlError:
         """Name the run's directory as others see it."""

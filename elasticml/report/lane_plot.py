@@ -218,9 +218,11 @@ def _round_axis(ax: Axes, times: Clock, *, named: bool) -> None:
             ha="right", color=MUTED, fontsize=8,
         )  # fmt: skip
     taken = -math.inf
+    # The room of a number with three digits, whatever part of the figure's width the axis has.
+    room = 0.036 / ax.get_position().width
     for number in numbers:
         x = times.at(number)
-        if (x - taken) / (high - low) < 0.04:
+        if (x - taken) / (high - low) < room:
             continue
         taken = x
         ax.annotate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -236,6 +237,11 @@ def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
     code, out, err = command("status", application)
     assert code == 0, err
     assert "KILLED: cancelled: " in out
+    code, out, err = command("logs", application)
+    assert code == 0, err
+    # Two: its first master was killed on purpose. A job that was cancelled is not begun again.
+    attempts = set(re.findall(r"container_(?:e\d+_)?\d+_\d+_(\d+)_\d+", out))
+    assert {"02"} <= attempts <= {"01", "02"}
 
 
 def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path):

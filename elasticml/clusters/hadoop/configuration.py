@@ -199,6 +199,7 @@ def write_configuration(
     for name in ("hdfs", "datanode"):
         (layout.static / "webapps" / name).mkdir(parents=True, exist_ok=True)
     layout.logs.mkdir(exist_ok=True)
+    layout.temporary.mkdir(exist_ok=True)
     everybodys = yarn(settings, layout, ports, jars)
     folders = {layout.conf: everybodys}
     for number in range(settings.nodes):

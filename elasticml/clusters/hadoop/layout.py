@@ -49,6 +49,11 @@ class Layout:
         return self.root / "logs"
 
     @property
+    def temporary(self) -> Path:
+        """What the daemons unpack and forget, as the web servers do."""
+        return self.root / "tmp"
+
+    @property
     def state(self) -> Path:
         """The file by which another process finds the daemons."""
         return self.root / "mini-yarn.json"

@@ -107,5 +107,8 @@ class Programs:
 
     def _java(self, conf: Path, heap_mib: int) -> list[str]:
         class_path = f"{conf}:{self.layout.static}:{self.jars}/*"
-        hosts = f"-Djdk.net.hosts.file={self.layout.hosts}"
-        return [self.java.program, *self.java.options(heap_mib), hosts, "-cp", class_path]
+        own = [
+            f"-Djdk.net.hosts.file={self.layout.hosts}",
+            f"-Djava.io.tmpdir={self.layout.temporary}",
+        ]
+        return [self.java.program, *self.java.options(heap_mib), *own, "-cp", class_path]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from elasticml.clusters.hadoop.daemons import Daemons, marked
@@ -23,13 +24,15 @@ def default_root() -> Path:
     return Path(tempfile.gettempdir()) / f"elasticml-mini-yarn-{getpass.getuser()}"
 
 
-def make_root(given: Path | None) -> Path:
+def make_root(given: Path | None, say: Callable[[str], None] = lambda line: None) -> Path:
     """Return an empty root directory.
 
     Parameters
     ----------
     given : Path or None
         Absent, empty, or of a former mini YARN, whose files go; None: a new temporary directory.
+    say : callable
+        Is told what takes long.
 
     Raises
     ------
@@ -39,7 +42,7 @@ def make_root(given: Path | None) -> Path:
     try:
         root = Path(tempfile.mkdtemp(prefix="mini-yarn-")) if given is None else given
         if given is not None:
-            _empty(root)
+            _empty(root, say)
         root.mkdir(parents=True, exist_ok=True)
         (root / _SIGN).touch()
         free = shutil.disk_usage(root).free
@@ -56,7 +59,7 @@ def make_root(given: Path | None) -> Path:
     return root.resolve()
 
 
-def _empty(root: Path) -> None:
+def _empty(root: Path, say: Callable[[str], None]) -> None:
     if not root.exists() or not any(root.iterdir()):
         return
     if not (root / _SIGN).exists():
@@ -78,4 +81,6 @@ def _empty(root: Path) -> None:
             f"processes of a former mini YARN run on at {root}, wanted none; end them: elasticml "
             f"mini-yarn down --root {root}"
         )
+    # Unpacked environments are tens of thousands of files on every node.
+    say(f"removing the files of the former mini YARN in {root}")
     shutil.rmtree(root)

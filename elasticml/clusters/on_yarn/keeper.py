@@ -18,6 +18,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from elasticml.clusters import notices as told
 from elasticml.clusters.on_yarn import allotment as plan
+from elasticml.clusters.on_yarn.ending import end_for_good
 from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY, WORD_KEY, WORKER_SERVICE
 from elasticml.clusters.on_yarn.whereabouts import Whereabouts
 from elasticml.runtime.reclaims import Ended, NodeTold, Reason, Reclaim, Restored, reclaims_of
@@ -354,7 +355,7 @@ class YarnKeeper(SchedulerPlugin):
                     count += 1
                 case plan.EndApplication(message=message):
                     logger.error("%s", message)
-                    await asyncio.to_thread(self._app.shutdown, "FAILED", message)
+                    await asyncio.to_thread(end_for_good, self._app, "FAILED", message)
         return count
 
 

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from elasticml.clusters.linux import set_process_name
 from elasticml.clusters.on_yarn.compat import import_skein
+from elasticml.clusters.on_yarn.ending import end_for_good
 from elasticml.clusters.on_yarn.surroundings import (
     DASHBOARD_KEY,
     SCHEDULER_KEY,
@@ -199,7 +200,7 @@ class SchedulerService:
         except Exception as error:
             # Whatever it is, it would be the same in the next scheduler.
             logger.exception("the work in the scheduler failed")
-            await asyncio.to_thread(self._app.shutdown, "FAILED", one_line(error))
+            await asyncio.to_thread(end_for_good, self._app, "FAILED", one_line(error))
 
     def _disowned(self, why: str) -> None:
         logger.warning("%s is no longer the application's scheduler: %s", self._here.name, why)

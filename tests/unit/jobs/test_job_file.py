@@ -264,6 +264,18 @@ def test_paths_take_the_environments_names(tmp_path, monkeypatch):
     assert read_job_file(write(tmp_path, job)).data.spec()["path"] == "/some/x.svm"
 
 
+def test_a_relative_folder_of_the_environment_is_seen_from_where_the_command_runs(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SOME_DATA", "some/data")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    job = {**SMALL, "data": {"format": "svmlight", "path": "$SOME_DATA/x.svm"}}
+    path = read_job_file(write(folder, job)).data.spec()["path"]
+    assert path == str(tmp_path / "some" / "data" / "x.svm")
+
+
 def test_a_name_that_is_not_set_is_said(tmp_path, monkeypatch):
     monkeypatch.delenv("SOME_DATA", raising=False)
     job = {**SMALL, "data": {"format": "svmlight", "path": "${SOME_DATA}/x.svm"}}

@@ -188,7 +188,10 @@ def test_foreign_directory_is_refused_and_a_former_one_emptied(tmp_path):
     assert (tmp_path / "mine").read_text() == "keep"
     made = root.make_root(tmp_path / "new")
     (made / "old.log").touch()
-    assert [path.name for path in root.make_root(made).iterdir()] == [".elasticml-mini-yarn"]
+    said: list[str] = []
+    emptied = root.make_root(made, said.append)
+    assert [path.name for path in emptied.iterdir()] == [".elasticml-mini-yarn"]
+    assert said == [f"removing the files of the former mini YARN in {made}"]
 
 
 def test_full_disk_is_one_line(tmp_path, monkeypatch):

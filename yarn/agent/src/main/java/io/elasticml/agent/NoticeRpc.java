@@ -13,11 +13,13 @@ import org.apache.hadoop.security.token.SecretManager;
 import org.apache.hadoop.security.token.TokenIdentifier;
 import org.apache.hadoop.yarn.api.ApplicationMasterProtocol;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterRequest;
 import org.apache.hadoop.yarn.ipc.YarnRPC;
 
 /**
  * The cluster's own {@link YarnRPC}, but what the ResourceManager answers to the application
- * master's heartbeats is shown to {@link Observer} first.
+ * master's heartbeats is shown to {@link Observer} first, and the status with which it ends is the
+ * one that {@link LastWord} knows.
  */
 public final class NoticeRpc extends YarnRPC {
   private final YarnRPC inner;
@@ -70,6 +72,9 @@ public final class NoticeRpc extends YarnRPC {
             if (method.getDeclaringClass() == Closeable.class) {
               RPC.stopProxy(proxy);
               return null;
+            }
+            if (arguments != null && arguments[0] instanceof FinishApplicationMasterRequest) {
+              LastWord.putTrueStatus((FinishApplicationMasterRequest) arguments[0]);
             }
             Object answer;
             try {

@@ -42,6 +42,7 @@ final class Observer {
         .with("v", NoticeDocuments.FORMAT)
         .with("t", nowMs)
         .with("heartbeat_ms", Agent.heartbeatMs)
+        .with("end", LastWord.BEGINNING)
         .with("hadoop", VersionInfo.getVersion())
         .with("java", System.getProperty("java.version"))
         .toString();
