@@ -66,7 +66,10 @@ def search(
         outcome = yield from _probe(elastic, ray, np.empty(0))
         if outcome is None:
             return "again"
-        curvature = float(outcome.arrays["curvature"]) / elastic.divisor(ray.origin.sums)
+        curvature = elastic.stand_ins.curvature_along(
+            float(outcome.arrays["curvature"]), ray.direction
+        )
+        curvature = curvature / elastic.divisor(ray.origin.sums)
         curvature += penalty.curvature_along(ray.direction)
         first = first_length(ray.value, ray.slope, curvature)
         longest = first if longest is None else shortened(longest, first)
@@ -88,12 +91,7 @@ def _objective_along(
 ) -> tuple[F64, F64]:
     """Return the estimated objective and its slope at every length; both new, shape (J,)."""
     w, p = ray.origin.point.w, ray.direction
-    stand_ins = elastic.stand_ins
-    values, slopes = np.array(arrays["values"]), np.array(arrays["slopes"])
-    if stand_ins.entries:
-        slope = float(stand_ins.gradient @ p)
-        values += stand_ins.value(w) + steps * slope
-        slopes += slope
+    values, slopes = elastic.stand_ins.along(w, p, steps, arrays["values"], arrays["slopes"])
     divisor = elastic.divisor(ray.origin.sums)
     values = values / divisor + penalty.value_along(w, p, steps)
     return values, slopes / divisor + penalty.slope_along(w, p, steps)

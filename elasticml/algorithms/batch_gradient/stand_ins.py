@@ -73,6 +73,8 @@ class StandIns:
         #: Sum of the stand-ins' gradients: g^_FN.
         self.gradient: F64 = np.zeros(n_model)
         self.weight = 0.0
+        #: By how much the present's own sums are scaled up, for groups that borrow their curvature.
+        self.theta = 0.0
 
     @property
     def count(self) -> int:
@@ -82,6 +84,58 @@ class StandIns:
     def value(self, w: F64) -> float:
         """Return the stand-ins' summed loss at ``w``."""
         return sum(entry.at(w).loss for entry in self.entries.values() if entry is not None)
+
+    # --- the one estimated function: f^ -----------------------------------------------------------
+
+    def total(self, sums: Sums, w: F64) -> Sums:
+        """Return loss, gradient and weight of all examples at ``w``, the absent ones' estimated.
+
+        Parameters
+        ----------
+        sums : Sums
+            Of the present, at ``w``.
+        w : ndarray (n_model,)
+
+        Returns
+        -------
+        Sums
+            Everything of the estimated objective but the penalty.
+        """
+        if not self.entries:
+            return sums
+        return Sums(
+            loss=(1.0 + self.theta) * sums.loss + self.value(w),
+            gradient=(1.0 + self.theta) * sums.gradient + self.gradient,
+            weight=sums.weight + self.weight,
+        )
+
+    def along(self, w: F64, p: F64, steps: F64, values: F64, slopes: F64) -> tuple[F64, F64]:
+        """Return the summed loss and its slope at every ``w + t p``; both new, shape (J,).
+
+        Parameters
+        ----------
+        w, p : ndarray (n_model,)
+            Origin and direction.
+        steps : ndarray (J,)
+        values, slopes : ndarray (J,)
+            Summed losses of the present along the ray, and their derivatives by the step.
+        """
+        values, slopes = np.array(values), np.array(slopes)
+        if self.entries:
+            slope = float(self.gradient @ p)
+            values = (1.0 + self.theta) * values + (self.value(w) + steps * slope)
+            slopes = (1.0 + self.theta) * slopes + slope
+        return values, slopes
+
+    def curvature(self, hv: F64, v: F64) -> F64:
+        """Return the summed Hessian times ``v``, given the present's: shape (n_model,), new."""
+        return (1.0 + self.theta) * hv
+
+    def curvature_along(self, curvature: float, p: F64) -> float:
+        """Return the summed second derivative along ``p``, given the present's."""
+        return (1.0 + self.theta) * curvature
+
+    # --- who is in it -----------------------------------------------------------------------------
 
     def push(self, group: GroupId, entry: StandIn | None) -> None:
         """Add a group: lines 14 and 15 of Algorithm 2."""

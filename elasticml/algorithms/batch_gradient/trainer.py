@@ -186,15 +186,12 @@ class _Descent:
 
         Stand-ins have their share in it; the penalty is added here, once.
         """
-        elastic, w, sums = self.elastic, evaluated.point.w, evaluated.sums
-        loss, gradient = sums.loss, sums.gradient
-        if elastic.stand_ins.entries:
-            loss = loss + elastic.stand_ins.value(w)
-            gradient = gradient + elastic.stand_ins.gradient
-        divisor = elastic.divisor(sums)
+        elastic, w = self.elastic, evaluated.point.w
+        divisor = elastic.divisor(evaluated.sums)
         with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is an error
-            value = loss / divisor + self.penalty.value(w)
-            gradient = gradient / divisor + self.penalty.gradient(w)
+            sums = elastic.stand_ins.total(evaluated.sums, w)
+            value = sums.loss / divisor + self.penalty.value(w)
+            gradient = sums.gradient / divisor + self.penalty.gradient(w)
             return value, gradient, float(np.linalg.norm(gradient))
 
     def _ray(self, evaluated: Evaluated, value: float, gradient: F64) -> Ray:
