@@ -37,7 +37,7 @@ def job(name: str, rounds: int, **changes: object) -> em.Job:
         "chunk_size": 2048,
         **changes,
     }
-    return em.Job(em.BatchGradient(loss="logistic", l2=1e-3), DATA, name=name, **settings)
+    return em.Job(em.BatchGradient(l2=1e-3, optimizer="gd"), DATA, name=name, **settings)
 
 
 def story(handle: em.Handle, *events: str) -> list[dict]:

@@ -18,7 +18,7 @@ from elasticml.training.checkpoint import check_same_job
 from tests.memory_world import World
 
 N_ROWS, N_COLUMNS = 400, 12
-BATCH_GRADIENT = {"name": "batch_gradient", "loss": "logistic", "l2": 1e-2}
+BATCH_GRADIENT = {"name": "batch_gradient", "optimizer": "gd", "l2": 1e-2}
 COCOA = {"name": "cocoa", "loss": "hinge", "l2": 1e-2, "seed": 0}
 
 

@@ -40,6 +40,9 @@ class _Cache:
     directions: F64
     point: int = _NONE
     direction: int = _NONE
+    #: ``s_i loss''(z_i, y_i)`` at the point with serial ``curved``; empty before the first.
+    curvatures: F64 = field(default_factory=lambda: np.empty(0))
+    curved: int = _NONE
     #: Slopes, and margins of a ``scratch`` exchange: nothing is read from them later.
     slopes: F64 = field(default_factory=lambda: np.empty(0))
 
@@ -79,6 +82,7 @@ class BatchGradientSolver:
             messages.GRADIENT: self._gradient,
             messages.PROBE: self._probe,
             messages.CURVATURE: self._probe,
+            messages.PRODUCT: self._product,
             column_statistics.COLUMN_MAXABS: self._maxabs,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
@@ -203,6 +207,47 @@ class BatchGradientSolver:
         if steps is None:
             return {"curvature": total[0].reshape(()), "uncached": np.array(float(uncached))}
         return {"values": total[0], "slopes": total[1], "uncached": np.array(float(uncached))}
+
+    # --- products with the Hessian ------------------------------------------------------------
+
+    def _product(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Sum ``X' D (X v)``: one pass over the rows, for margins and D are cached."""
+        d = self._facts.n_columns
+        sent = np.ascontiguousarray(work.model["v"], np.float64)
+        offset = float(sent[d]) if sent.size > d else 0.0
+        point = work.parameters["point"]
+        here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
+        forward = make_forward(self._facts.layout, sent[:d])
+        self.multiplied_rows += sum(chunk.n_rows for chunk in here)
+
+        def run(part: Sequence[Chunk]) -> tuple[float, Adjoint]:
+            adjoint = make_adjoint(self._facts.layout, d)
+            last = 0.0
+            for chunk in part:
+                cache = self._caches[chunk.id]
+                curvatures = self._curvatures(cache)
+                adjoint.add_product(chunk, forward, offset, curvatures, cache.slopes)
+                if sent.size > d:
+                    last += float(cache.slopes.sum())
+            return last, adjoint
+
+        hv = np.zeros(sent.size)
+        for last, adjoint in parallel.map(run, runs(here, parallel.n_threads)):
+            adjoint.result(hv[:d])
+            if sent.size > d:
+                hv[d] += last
+        uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
+        return {"hv": hv, "uncached": np.array(float(uncached))}
+
+    def _curvatures(self, cache: _Cache) -> F64:
+        if cache.curved != cache.point:
+            if cache.curvatures.size != cache.margins.size:
+                cache.curvatures = np.empty_like(cache.margins)
+            self._settings.loss.curvature(
+                cache.margins, cache.targets, cache.weights, cache.curvatures
+            )
+            cache.curved = cache.point
+        return cache.curvatures
 
     # --- columns ----------------------------------------------------------------------------
 
