@@ -47,18 +47,22 @@ class Tron:
         self.last: float | None = None
         #: Changes of the set of examples that the radius knows of.
         self.seen = 0
+        #: Gradient's norm before the last step, where all that it promised was below rounding.
+        self.least: float | None = None
         self.directions = 0
         self.probes = 0
         self.products = 0
 
     def step(self, here: Here) -> Generator[Exchange, Outcome, Step | Again | None]:
         """See :class:`optimizer.Optimizer`."""
-        if here.norm == 0.0:
-            return None
         changes = here.elastic.changes
         if changes != self.seen:
-            self.radius = self.last
+            self.radius, self.least = self.last, None
         self.seen = changes
+        # Newton steps that are too short for the objective to show still halve the gradient, over
+        # and over; one that did not has met its rounding, too.
+        if here.norm == 0.0 or (self.least is not None and here.norm > 0.5 * self.least):
+            return None
         newton = yield from self._newton(here)
         if newton is None:
             return "again"
@@ -79,7 +83,7 @@ class Tron:
                 return "again"
             accepted = choose(there.steps, there.values, there.slopes, ray.value, ray.slope)
             if probe == 0:
-                self._follow(ray, newton, there)
+                self._follow(ray, newton, there, here.norm)
             if accepted is not None:
                 return self._moved(ray, accepted)
         # The next round's ball is smaller than anything that was tried.
@@ -102,13 +106,15 @@ class Tron:
             if hv is None:
                 return None
 
-    def _follow(self, ray: Ray, newton: NewtonStep, there: Probed) -> None:
+    def _follow(self, ray: Ray, newton: NewtonStep, there: Probed, norm: float) -> None:
         """Let the radius follow what the whole trial step did to the objective."""
         length = float(np.linalg.norm(newton.step))
+        self.least = None
         change = float(there.values[0]) - ray.value
         if newton.promised <= HIDDEN * abs(ray.value):
             # The difference is rounding; exact for the quadratic that the objective is by now.
             change = 0.5 * (ray.slope + float(there.slopes[0]))
+            self.least = norm
         radius = length if self.radius is None else self.radius
         self.radius = next_radius(radius, length, ray.slope, change, newton)
 
@@ -135,6 +141,7 @@ class Tron:
                 "last": self.last,
                 # With those who were absent the function is another one: a change like any other.
                 "radius": self.radius if is_whole else self.last,
+                "least": self.least if is_whole else None,
             }
         )
 
@@ -142,4 +149,5 @@ class Tron:
         """See :class:`optimizer.Optimizer`."""
         self.directions = int(resume.values["directions"])
         self.last, self.radius = resume.values["last"], resume.values["radius"]
+        self.least = resume.values["least"]
         self.seen = changes
