@@ -40,6 +40,7 @@ def curvatures_for(settings: Settings, columns: Columns) -> Curvatures:
         columns=columns,
         smoothness=settings.loss.smoothness,
         sketch_rounds=SKETCH_ROUNDS[settings.optimizer],
+        rank=RANK,
     )
 
 
@@ -52,7 +53,7 @@ class Curvatures:
     smoothness: float
     #: Rounds between two sketches, at least.
     sketch_rounds: int
-    rank: int = RANK
+    rank: int
     #: ``D >= X' S X`` of the present, (n_sent,); None where it is not known.
     majorant: F64 | None = None
     #: Where the present's Hessian was sketched last, and its sketch.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import Arrays, Parallel, Work
-from elasticml.algorithms.batch_gradient import messages
+from elasticml.algorithms.batch_gradient import messages, surveys
 from elasticml.algorithms.batch_gradient.settings import read_settings
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
@@ -58,6 +58,7 @@ class BatchGradientSolver:
         self._facts = facts
         self._targets: Targets = targets_for(self._settings, facts)
         self._caches: dict[ChunkId, _Cache] = {}
+        self._own = surveys.OwnGradient()
         #: Rows multiplied by a model or a direction so far: what caches are there to spare.
         self.multiplied_rows = 0
 
@@ -83,6 +84,7 @@ class BatchGradientSolver:
             messages.PROBE: self._probe,
             messages.CURVATURE: self._probe,
             messages.PRODUCT: self._product,
+            surveys.SURVEY: self._survey,
             column_statistics.COLUMN_MAXABS: self._maxabs,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
@@ -136,8 +138,39 @@ class BatchGradientSolver:
             adjoint.result(gradient[:d])
             if sent.size > d:
                 gradient[d] += slope_sum
-        weight = sum(self._caches[chunk.id].weight for chunk in chunks)
-        return {"loss": np.array(loss), "gradient": gradient, "weight": np.array(float(weight))}
+        weight = float(sum(self._caches[chunk.id].weight for chunk in chunks))
+        out = {"loss": np.array(loss), "gradient": gradient, "weight": np.array(weight)}
+        if not work.parameters.get("scratch", False):
+            ids = tuple(chunk.id for chunk in chunks)
+            if "scatter" in work.returns:
+                earlier = int(work.parameters["earlier"])
+                out["scatter"] = self._own.compared(earlier, ids, gradient, weight)
+            self._own.keep(int(work.parameters["point"]), ids, gradient)
+        return out
+
+    def _survey(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Answer what is asked for the sake of absent examples."""
+
+        def weights_of(chunk: Chunk) -> F64:
+            weights = self._caches[chunk.id].weights
+            return np.ones(chunk.n_rows) if weights is None else weights
+
+        def second_derivatives(chunk: Chunk, margins: F64) -> F64:
+            cache, out = self._caches[chunk.id], np.empty(chunk.n_rows)
+            self._settings.loss.curvature(margins, cache.targets, cache.weights, out)
+            return out
+
+        out: dict[str, F64] = {}
+        if "gradient" in work.returns:
+            out |= self._gradient(work, chunks, parallel)
+        if "majorant" in work.returns:
+            (n_sent,) = work.returns["majorant"]
+            out["majorant"] = surveys.majorant_of(
+                chunks, weights_of, n_sent, self._facts, parallel
+            )
+        if "products" in work.returns:
+            out |= surveys.sketch_of(work, chunks, second_derivatives, self._facts, parallel)
+        return out
 
     def _is_current(self, chunk: Chunk, parameters: Mapping[str, Any]) -> bool:
         """Whether the chunk's margins at the point are cached, or one step from it."""

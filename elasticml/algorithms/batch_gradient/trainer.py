@@ -28,9 +28,11 @@ from elasticml.algorithms.base import (
     Scalar,
     Trainer,
 )
-from elasticml.algorithms.batch_gradient import preparation
+from elasticml.algorithms.batch_gradient import absence, preparation
+from elasticml.algorithms.batch_gradient.curvatures import curvatures_for
 from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated, Point, Rules
 from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent
+from elasticml.algorithms.batch_gradient.guard import Guard
 from elasticml.algorithms.batch_gradient.lbfgs import LBFGS
 from elasticml.algorithms.batch_gradient.messages import gradient_exchange
 from elasticml.algorithms.batch_gradient.optimizer import Here, Optimizer, Step
@@ -77,7 +79,8 @@ def make_trainer(
     if absent not in ABSENT:
         raise ConfigError(f"absent is {absent!r}, wanted one of {', '.join(ABSENT)}", key="absent")
     targets = targets_for(checked, facts)
-    return _train(checked, facts, targets, Rules.of(absent), resume)
+    rules = Rules.of(absent, rolls_back=checked.roll_back > 0)
+    return _train(checked, facts, targets, rules, resume)
 
 
 def _train(
@@ -90,6 +93,7 @@ def _train(
         rules=rules,
         cached_anchors=settings.anchor == "cached",
         total_weight=weight_of_all(facts, targets),
+        curvatures=curvatures_for(settings, columns) if rules.bends else None,
     )
     # Line 4: choose w^0.
     start = Point(serial=0, w=np.zeros(columns.n_model))
@@ -137,6 +141,7 @@ class _Descent:
     failed_searches: int = 0
     #: The objective at ``point`` where it is known already, over all examples.
     value: float | None = None
+    guard: Guard = field(default_factory=Guard)
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd | Model]:
         """Lines 5 to 17: evaluate w^r, make up for who vanished, and step."""
@@ -153,7 +158,14 @@ class _Descent:
             finished = self._check(here)
             if finished is not None:
                 return finished
-            step = yield from self._watched(self.optimizer.step(here))
+            retreat = self.guard.judge(elastic, evaluated, here.value)
+            if retreat is not None:
+                self.point, self.advance = retreat, {}
+                continue
+            known = absence.columns(elastic, evaluated, self.penalty)
+            step = None
+            if not self.guard.holds:
+                step = yield from self._watched(self.optimizer.step(here))
             if not isinstance(step, str):
                 break
         model = elastic.columns.arrays(self.point.w)
@@ -164,7 +176,7 @@ class _Descent:
             objective_kind="exact" if elastic.is_whole else "estimated",
             step=0.0 if step is None else step.length,
             stand_ins=elastic.stand_ins.count,
-            extra=self._extra(here.norm, elastic.corrections - before),
+            extra=self._extra(here.norm, elastic.corrections - before) | known,
             model=model,
             next_model=elastic.columns.arrays(self.point.w),
             next_objective=self.value,
@@ -264,7 +276,7 @@ class _Descent:
 
     def _extra(
         self, norm: float | None, corrections: int
-    ) -> Mapping[str, float | int | str | None]:
+    ) -> dict[str, float | int | str | None]:
         return {
             "gradient_norm": norm,
             **self.optimizer.columns(),
