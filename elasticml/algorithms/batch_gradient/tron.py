@@ -2,7 +2,8 @@
 
 Conjugate gradients that meet a change of the set of examples are given up: their products would be
 of two functions. At each change the radius becomes the norm of the last step; grown on one function
-it says nothing of another one.
+it says nothing of another one. Where that step was one of the last before an optimum, the new
+function's may be far away: the ball reaches at least to the minimum along the gradient.
 
 Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps; a trial step that is not
 good enough is shortened on cached margins, as Nocedal and Yuan (1998) do. For what happens when
@@ -45,8 +46,8 @@ class Tron:
         self.radius: float | None = None
         #: Norm of the last step.
         self.last: float | None = None
-        #: Changes of the set of examples that the radius knows of.
-        self.seen = 0
+        #: Changes of the set of examples that the radius knows of; None: it knows another one.
+        self.seen: int | None = 0
         #: Gradient's norm before the last step, where all that it promised was below rounding.
         self.least: float | None = None
         self.directions = 0
@@ -56,14 +57,14 @@ class Tron:
     def step(self, here: Here) -> Generator[Exchange, Outcome, Step | Again | None]:
         """See :class:`optimizer.Optimizer`."""
         changes = here.elastic.changes
-        if changes != self.seen:
+        is_new = changes != self.seen
+        if is_new:
             self.radius, self.least = self.last, None
-        self.seen = changes
         # Newton steps that are too short for the objective to show still halve the gradient, over
         # and over; one that did not has met its rounding, too.
         if here.norm == 0.0 or (self.least is not None and here.norm > 0.5 * self.least):
             return None
-        newton = yield from self._newton(here)
+        newton = yield from self._newton(here, widens=is_new)
         if newton is None:
             return "again"
         self.directions += 1
@@ -83,6 +84,7 @@ class Tron:
                 return "again"
             accepted = choose(there.steps, there.values, there.slopes, ray.value, ray.slope)
             if probe == 0:
+                self.seen = changes
                 self._follow(ray, newton, there, here.norm)
             if accepted is not None:
                 return self._moved(ray, accepted)
@@ -90,10 +92,12 @@ class Tron:
         self.radius = float(np.linalg.norm(newton.step)) * float(steps[-1])
         return None
 
-    def _newton(self, here: Here) -> Generator[Exchange, Outcome, NewtonStep | None]:
+    def _newton(
+        self, here: Here, *, widens: bool
+    ) -> Generator[Exchange, Outcome, NewtonStep | None]:
         radius = math.inf if self.radius is None else self.radius
         residual = residual_for(here.norm, here.first_norm)
-        solving = conjugate_gradients(here.gradient, radius, residual)
+        solving = conjugate_gradients(here.gradient, radius, residual, widens=widens)
         hv: F64 | None = None
         while True:
             try:
@@ -114,9 +118,8 @@ class Tron:
         if newton.promised <= HIDDEN * abs(ray.value):
             # The difference is rounding; exact for the quadratic that the objective is by now.
             change = 0.5 * (ray.slope + float(there.slopes[0]))
-            self.least = norm
-        radius = length if self.radius is None else self.radius
-        self.radius = next_radius(radius, length, ray.slope, change, newton)
+            self.least = None if newton.is_on_boundary else norm
+        self.radius = next_radius(length, ray.slope, change, newton)
 
     def _moved(self, ray: Ray, accepted: Accepted) -> Step:
         self.last = accepted.step * float(np.linalg.norm(ray.direction))
@@ -140,8 +143,9 @@ class Tron:
                 "directions": self.directions,
                 "last": self.last,
                 # With those who were absent the function is another one: a change like any other.
-                "radius": self.radius if is_whole else self.last,
-                "least": self.least if is_whole else None,
+                "is_new": not is_whole,
+                "radius": self.radius,
+                "least": self.least,
             }
         )
 
@@ -150,4 +154,4 @@ class Tron:
         self.directions = int(resume.values["directions"])
         self.last, self.radius = resume.values["last"], resume.values["radius"]
         self.least = resume.values["least"]
-        self.seen = changes
+        self.seen = None if resume.values["is_new"] else changes

@@ -16,6 +16,8 @@ F64 = NDArray[np.float64]
 PRODUCTS_MAX: Final = 500
 #: Share of the gradient's norm to which conjugate gradients bring the residual, at most.
 RESIDUAL: Final = 0.1
+#: Share of the largest curvature met below which a direction's own is rounding.
+FLAT: Final = 1e-14
 #: Below the first and above the second share of the decrease that the quadratic model promises,
 #: the radius is too long, or may grow.
 POOR: Final = 0.25
@@ -36,10 +38,12 @@ class NewtonStep:
     promised: float
     is_on_boundary: bool
     products: int
+    #: Radius of the ball that it ends in.
+    radius: float
 
 
 def conjugate_gradients(
-    gradient: F64, radius: float, residual: float
+    gradient: F64, radius: float, residual: float, *, widens: bool = False
 ) -> Generator[F64, F64, NewtonStep]:
     """Minimise ``gradient.s + s.H s / 2`` within ``|s| <= radius``; yields v, is sent ``H v``.
 
@@ -51,6 +55,8 @@ def conjugate_gradients(
         May be infinite.
     residual : float
         Share of the gradient's norm at which to stop.
+    widens : bool
+        The ball is made as large as the model's first minimum along the gradient, if it is smaller.
 
     Returns
     -------
@@ -66,10 +72,15 @@ def conjugate_gradients(
     direction = rest
     square = float(rest @ rest)
     enough = residual * math.sqrt(square)
+    most = 0.0
     for products in range(1, PRODUCTS_MAX + 1):
         hv = yield direction
         curvature = float(direction @ hv)
-        length = square / curvature if curvature > 0.0 else math.inf
+        bend = curvature / float(direction @ direction)
+        most = max(most, bend)
+        length = square / curvature if bend > FLAT * most else math.inf
+        if widens and products == 1 and math.isfinite(length):
+            radius = max(radius, length * math.sqrt(square))
         # One array more, so that a step that leaves the ball can be taken back.
         there = step + length * direction if math.isfinite(length) else step
         if not math.isfinite(length) or float(np.linalg.norm(there)) > radius:
@@ -77,17 +88,19 @@ def conjugate_gradients(
             if math.isinf(length):
                 length = 0.0 if products > 1 else 1.0
             step = step + length * direction
-            return _newton_step(gradient, step, rest - length * hv, True, products)
+            return _newton_step(gradient, step, rest - length * hv, products, radius, True)
         step, rest = there, rest - length * hv
         before, square = square, float(rest @ rest)
         if math.sqrt(square) <= enough:
             break
         direction = rest + (square / before) * direction
-    return _newton_step(gradient, step, rest, False, products)
+    return _newton_step(gradient, step, rest, products, radius, False)
 
 
 def _to_boundary(step: F64, direction: F64, radius: float) -> float:
-    """Return the positive t with ``|step + t direction| = radius``."""
+    """Return the positive t with ``|step + t direction| = radius``, infinite as that one is."""
+    if math.isinf(radius):
+        return math.inf
     along, square = float(step @ direction), float(direction @ direction)
     room = radius * radius - float(step @ step)
     root = math.sqrt(max(along * along + square * room, 0.0))
@@ -96,12 +109,16 @@ def _to_boundary(step: F64, direction: F64, radius: float) -> float:
 
 
 def _newton_step(
-    gradient: F64, step: F64, rest: F64, is_on_boundary: bool, products: int
+    gradient: F64, step: F64, rest: F64, products: int, radius: float, is_on_boundary: bool
 ) -> NewtonStep:
     # step.H step = -step.(gradient + rest)
     promised = -0.5 * float(step @ gradient) + 0.5 * float(step @ rest)
     return NewtonStep(
-        step=step, promised=promised, is_on_boundary=is_on_boundary, products=products
+        step=step,
+        promised=promised,
+        is_on_boundary=is_on_boundary,
+        products=products,
+        radius=radius,
     )
 
 
@@ -113,15 +130,13 @@ def residual_for(norm: float, first_norm: float) -> float:
     return min(RESIDUAL, math.sqrt(norm / first_norm)) if first_norm > 0.0 else RESIDUAL
 
 
-def next_radius(
-    radius: float, length: float, slope: float, change: float, newton: NewtonStep
-) -> float:
+def next_radius(length: float, slope: float, change: float, newton: NewtonStep) -> float:
     """Return the radius after a trial step.
 
     Parameters
     ----------
-    radius, length : float
-        The radius, finite, and the trial step's norm.
+    length : float
+        The trial step's norm; what an infinite radius becomes.
     slope : float
         The objective's derivative along the trial step; negative.
     change : float
@@ -130,6 +145,7 @@ def next_radius(
 
     Source: the rules and constants of Lin and More (1999).
     """
+    radius = newton.radius if math.isfinite(newton.radius) else length
     if not math.isfinite(change):
         return SHRINK * min(length, radius)
     # Where the parabola through both values with this slope has its minimum, in trial steps.
