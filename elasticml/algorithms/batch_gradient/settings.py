@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from elasticml.algorithms.checks import check_keys, number, read_class_weight, wrong
 from elasticml.objectives.losses import Loss, loss_named
 
-#: Absence rules; "auto" is "taylor" for now.
+#: Absence rules; "auto" gives stand-ins curvature, and is "taylor" where rounds are rolled back.
 ABSENT: Final = ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload")
 #: Rounds of progress that a loss costs, by ``mode``: see ``Settings.roll_back``.
 _ROLL_BACK: Final = {"default": 0, "paper": 1}
