@@ -165,9 +165,7 @@ class BatchGradientSolver:
             out |= self._gradient(work, chunks, parallel)
         if "majorant" in work.returns:
             (n_sent,) = work.returns["majorant"]
-            out["majorant"] = surveys.majorant_of(
-                chunks, weights_of, n_sent, self._facts, parallel
-            )
+            out["majorant"] = surveys.majorant_of(chunks, weights_of, n_sent, self._facts, parallel)
         if "products" in work.returns:
             out |= surveys.sketch_of(work, chunks, second_derivatives, self._facts, parallel)
         return out

@@ -274,9 +274,7 @@ class _Descent:
             resume=self._resume(),
         )
 
-    def _extra(
-        self, norm: float | None, corrections: int
-    ) -> dict[str, float | int | str | None]:
+    def _extra(self, norm: float | None, corrections: int) -> dict[str, float | int | str | None]:
         return {
             "gradient_norm": norm,
             **self.optimizer.columns(),

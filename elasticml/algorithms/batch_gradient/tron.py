@@ -48,7 +48,8 @@ class Tron:
         self.last: float | None = None
         #: Changes of the set of examples that the radius knows of; None: it knows another one.
         self.seen: int | None = 0
-        #: Gradient's norm before the last step, where all that it promised was below rounding.
+        #: Gradient's norm before the last step, where all that it promised was below rounding, or
+        #: where no step was found: no other is looked for until the norm has halved.
         self.least: float | None = None
         self.directions = 0
         self.probes = 0
@@ -75,10 +76,8 @@ class Tron:
             value=here.value,
             slope=float(here.gradient @ newton.step),
         )
-        steps = lengths(1.0, 0)
         for probe in range(PROBES_MAX):
-            steps = lengths(1.0, probe)
-            there = yield from probed(here.elastic, here.penalty, ray, steps)
+            there = yield from probed(here.elastic, here.penalty, ray, lengths(1.0, probe))
             self.probes += 1
             if there is None or here.elastic.changes != changes:
                 return "again"
@@ -88,8 +87,8 @@ class Tron:
                 self._follow(ray, newton, there, here.norm)
             if accepted is not None:
                 return self._moved(ray, accepted)
-        # The next round's ball is smaller than anything that was tried.
-        self.radius = float(np.linalg.norm(newton.step)) * float(steps[-1])
+        # Tried down to 2**-47 of a step that descends: what is left to gain is rounding.
+        self.least = here.norm
         return None
 
     def _newton(
