@@ -51,7 +51,7 @@ def run_with_random_kills(
     """
     rng = np.random.default_rng(seed)
     job = em.Job(
-        em.BatchGradient(loss="logistic", l2=1e-3),
+        em.BatchGradient(loss="logistic", l2=1e-3, optimizer="gd"),
         data,
         name=f"kills-{seed}",
         absent=absent,

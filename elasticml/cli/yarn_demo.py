@@ -108,7 +108,7 @@ def _job(place: str, rows: int, seconds: float, workers: int) -> JobFile:
     return parse_job(
         {
             "data": {**splice, "test": {**splice, "rows": rows // 2, "seed": 2}},
-            "algorithm": {"name": "batch_gradient", "loss": "logistic", "l2": 3e-3},
+            "algorithm": {"name": "batch_gradient", "l2": 3e-3, "optimizer": "gd"},
             "cluster": {
                 "kind": "yarn",
                 "queue": "ml",

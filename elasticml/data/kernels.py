@@ -186,6 +186,108 @@ def sequence_adjoint(codes: NDArray[np.uint8], coefficients: F64, table: F64) ->
                 table[p, rows[i, p]] += v
 
 
+# Products X' D X v: every row is multiplied and added while it is in cache, so that the data is
+# read once. ``offset`` is added to each row's product with v; ``products`` receives
+# ``D (X v + offset)``.
+
+
+@regrouping_kernel
+def dense_product(
+    values: Values, v: F64, offset: float, curvatures: F64, products: F64, out: F64
+) -> None:
+    """Add ``values.T @ products`` to ``out[:k]``; values (n, k), v (d,), curvatures (n,)."""
+    n, k = values.shape
+    for i in range(n):
+        total = 0.0
+        if curvatures[i] != 0.0:
+            for j in range(k):
+                total += values[i, j] * v[j]
+            total = curvatures[i] * (total + offset)
+            for j in range(k):
+                out[j] += total * values[i, j]
+        products[i] = total
+
+
+@kernel
+def csr_product(
+    indptr: Pointers,
+    indices: NDArray[np.int32],
+    values: Values,
+    v: F64,
+    offset: float,
+    curvatures: F64,
+    products: F64,
+    out: F64,
+) -> None:
+    """Add ``X.T @ products`` to ``out``; a row with curvature zero is skipped."""
+    for i in range(products.size):
+        begin, end = indptr[i], indptr[i + 1]
+        body = begin + (end - begin) // 4 * 4
+        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+        c = curvatures[i]
+        if c != 0.0:
+            for j in range(begin, body, 4):
+                s0 += values[j] * v[np.uint32(indices[j])]
+                s1 += values[j + 1] * v[np.uint32(indices[j + 1])]
+                s2 += values[j + 2] * v[np.uint32(indices[j + 2])]
+                s3 += values[j + 3] * v[np.uint32(indices[j + 3])]
+            for j in range(body, end):
+                s0 += values[j] * v[np.uint32(indices[j])]
+            c *= (s0 + s1) + (s2 + s3) + offset
+            for j in range(begin, end):
+                out[np.uint32(indices[j])] += c * values[j]
+        products[i] = c
+
+
+@kernel
+def binary_product(
+    indptr: Pointers,
+    indices: NDArray[np.int32],
+    v: F64,
+    offset: float,
+    curvatures: F64,
+    products: F64,
+    out: F64,
+) -> None:
+    """Add ``X.T @ products`` to ``out`` where every stored value is one."""
+    for i in range(products.size):
+        begin, end = indptr[i], indptr[i + 1]
+        body = begin + (end - begin) // 4 * 4
+        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+        c = curvatures[i]
+        if c != 0.0:
+            for j in range(begin, body, 4):
+                s0 += v[np.uint32(indices[j])]
+                s1 += v[np.uint32(indices[j + 1])]
+                s2 += v[np.uint32(indices[j + 2])]
+                s3 += v[np.uint32(indices[j + 3])]
+            for j in range(body, end):
+                s0 += v[np.uint32(indices[j])]
+            c *= (s0 + s1) + (s2 + s3) + offset
+            for j in range(begin, end):
+                out[np.uint32(indices[j])] += c
+        products[i] = c
+
+
+@kernel
+def sequence_product(
+    codes: NDArray[np.uint8],
+    table: F64,
+    offset: float,
+    curvatures: F64,
+    products: F64,
+    out: F64,
+) -> None:
+    """Add ``products[i]`` to ``out[p, codes[i, p]]``, tile by tile of the rows."""
+    for first in range(0, products.size, _TILE_ROWS):
+        rows = codes[first : first + _TILE_ROWS]
+        product = products[first : first + _TILE_ROWS]
+        sequence_forward(rows, table, product)
+        for i in range(product.size):
+            product[i] = curvatures[first + i] * (product[i] + offset)
+        sequence_adjoint(rows, product, out)
+
+
 @kernel
 def fold_weights(
     w: F64, sigma: int, lo: int, hi: int, length: int, first: NDArray[np.int64], table: F64

@@ -69,6 +69,24 @@ class Forward:
         else:
             kernels.dense_forward(chunk.values, self._w, out)
 
+    def add_product(
+        self, chunk: Chunk, offset: float, curvatures: F64, products: F64, out: F64
+    ) -> None:
+        """Do what :meth:`Adjoint.add_product` says, into that one's sum or table."""
+        _check(chunk, self._layout, self._d, products)
+        c, kind = _read_only(curvatures), chunk.layout.kind
+        if kind == "sequence":
+            assert self._table is not None
+            kernels.sequence_product(chunk.codes, self._table, offset, c, products, out)
+        elif kind == "csr":
+            kernels.csr_product(
+                chunk.indptr, chunk.indices, chunk.values, self._w, offset, c, products, out
+            )
+        elif kind == "binary_csr":
+            kernels.binary_product(chunk.indptr, chunk.indices, self._w, offset, c, products, out)
+        else:
+            kernels.dense_product(chunk.values, self._w, offset, c, products, out)
+
 
 class Adjoint:
     """Sums ``X.T @ c`` over chunks; made by :func:`make_adjoint`.
@@ -113,6 +131,33 @@ class Adjoint:
             kernels.binary_adjoint(chunk.indptr, chunk.indices, c, self._sum)
         else:
             kernels.dense_adjoint(chunk.values, c, self._sum)
+
+    def add_product(
+        self, chunk: Chunk, forward: Forward, offset: float, curvatures: F64, products: F64
+    ) -> None:
+        """Add ``X.T @ products`` for ``products = curvatures * (X @ v + offset)``, in one pass.
+
+        Parameters
+        ----------
+        chunk : Chunk
+        forward : Forward
+            Of the vector v, made for the same layout.
+        offset : float
+            The product of v with a column of ones that no chunk stores.
+        curvatures : ndarray (chunk.n_rows,), float64, C-contiguous
+            Rows with curvature zero cost nothing.
+        products : ndarray (chunk.n_rows,), float64, C-contiguous
+            Overwritten.
+
+        Raises
+        ------
+        ValueError
+            As for :class:`Forward`.
+        """
+        _check(chunk, self._layout, self._d, curvatures)
+        forward.add_product(
+            chunk, offset, curvatures, products, self._sum if self._table is None else self._table
+        )
 
     def merge(self, other: Adjoint) -> None:
         """Add the other's sum to this one; both have the same layout and width."""
@@ -214,9 +259,11 @@ def warm_kernels() -> None:
         sequence_chunk(id, one, np.zeros((1, 8), np.uint8), layout),
     ):
         w, out = np.ones(chunk.layout.n_columns), np.empty(1)
-        make_forward(chunk.layout, w)(chunk, out)
+        forward = make_forward(chunk.layout, w)
+        forward(chunk, out)
         adjoint = make_adjoint(chunk.layout, w.size)
         adjoint.add(chunk, out)
+        adjoint.add_product(chunk, forward, 0.0, one, out)
         adjoint.result(w)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
+from elasticml.algorithms.batch_gradient.settings import chosen_optimizer
 from elasticml.errors import ConfigError
 from elasticml.jobs.schema import Settings, unknown_choice
 
@@ -18,19 +19,24 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class BatchGradient(Settings):
-    """Batch gradient descent on a smooth loss with an L2 penalty, elastic by stand-ins.
+    """Batch training on a smooth loss with an L2 penalty, elastic by stand-ins.
 
     The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
     times the class weight.
 
-    Source: Algorithms 1 and 2 of the resource-elastic paper.
+    Every optimizer works on full gradients: ``"lbfgs"`` with the curvature that it has met,
+    ``"tron"`` with exact products by the Hessian (fewest rounds, each of several exchanges),
+    ``"gd"`` along the gradient, by a line search or a fixed ``step``.
+
+    Source: Algorithms 1 and 2 of the resource-elastic paper, which are ``optimizer="gd"``.
     """
 
     name: ClassVar[str] = "batch_gradient"
 
     loss: Literal["logistic", "squared", "squared_hinge", "smoothed_hinge"] = "logistic"
     l2: float = Field(default=1e-4, ge=0)
-    optimizer: Literal["gd"] = "gd"
+    #: None: "lbfgs", in ``mode="paper"`` "gd".
+    optimizer: Literal["gd", "lbfgs", "tron"] | None = None
     step: Literal["line_search", "constant", "decay"] = "line_search"
     step_size: float | None = Field(default=None, gt=0)
     anchor: Literal["cached", "correction"] = "cached"
@@ -44,10 +50,14 @@ class BatchGradient(Settings):
     def check(self) -> None:
         """Check what several fields must agree on."""
         _check_class_weight(self.class_weight, self.loss)
+        optimizer = chosen_optimizer(self.optimizer, self.mode)
+        if optimizer != "gd" and self.step != "line_search":
+            raise ValueError(f"step: {self.step} goes with optimizer: gd, not {optimizer}")
 
     def section(self) -> dict[str, Any]:
         """Write the settings as the ``algorithm`` section of a job record."""
-        return _section(self.name, self.model_dump())
+        optimizer = chosen_optimizer(self.optimizer, self.mode)
+        return _section(self.name, {**self.model_dump(), "optimizer": optimizer})
 
 
 class CoCoA(Settings):

@@ -205,7 +205,7 @@ def run(
     """Run one job; return its figures by round and what its story says of the members."""
     absent, settings = MODES[mode]
     job = em.Job(
-        em.BatchGradient(l2=experiment.penalty / facts.n, **settings),
+        em.BatchGradient(optimizer="gd", l2=experiment.penalty / facts.n, **settings),
         experiment.train,
         test=experiment.test,
         name=f"{experiment.folder} {mode}",

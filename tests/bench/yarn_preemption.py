@@ -136,7 +136,7 @@ def main() -> None:
     algorithm: Any = (
         em.CoCoA(loss="hinge", l2=1e-2, tolerance=0.0)
         if options.algorithm == "cocoa"
-        else em.BatchGradient(l2=1e-4, step="constant", step_size=1e-6)
+        else em.BatchGradient(l2=1e-4, optimizer="gd", step="constant", step_size=1e-6)
     )
     import skein
 

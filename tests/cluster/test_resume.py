@@ -28,7 +28,7 @@ COCOA = {
 }
 DESCENT = {
     **COCOA,
-    "algorithm": {"name": "batch_gradient", "l2": 1e-3},
+    "algorithm": {"name": "batch_gradient", "l2": 1e-3, "optimizer": "gd"},
     "stop": {"rounds": 5000},
 }
 
@@ -126,7 +126,7 @@ def test_a_run_of_other_settings_or_other_data_is_refused(tmp_path: Path) -> Non
     lines = [f"{1 if i % 3 else -1} 1:{i % 7} 2:{i % 5}" for i in range(300)]
     rows.write_text("\n".join(lines) + "\n")
     job = DESCENT | {"data": {"format": "svmlight", "path": str(rows)}}
-    job["algorithm"] = {"name": "batch_gradient", "l2": 1e-3, "step": "constant"}
+    job["algorithm"] = {"name": "batch_gradient", "optimizer": "gd", "l2": 1e-3, "step": "constant"}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job | {"stop": {"rounds": 10**6}}))
     process = start_run(tmp_path, "job.yaml", "--out", "run")
     until_written(process, tmp_path, attempt=1)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
 JOB = {
     "name": "small",
     "data": {"format": "synthetic_splice", "rows": 600, "length": 30, "test": {"seed": 9}},
-    "algorithm": {"name": "batch_gradient", "l2": 1e-3},
+    "algorithm": {"name": "batch_gradient", "l2": 1e-3, "optimizer": "gd"},
     "cluster": {"workers": 3},
     "stop": {"rounds": 12},
 }
@@ -159,7 +159,8 @@ def test_a_job_outlives_its_client_and_another_attaches(client: Client) -> None:
 
 def test_a_cancelled_job_keeps_what_it_had_reached(client: Client) -> None:
     data = synthetic_splice(600, seed=0, length=30)
-    handle = em.Job(em.BatchGradient(), data, stop=em.Stop(rounds=1_000_000)).start(client)
+    slow = em.BatchGradient(optimizer="gd")
+    handle = em.Job(slow, data, stop=em.Stop(rounds=1_000_000)).start(client)
     for record in handle:
         if record["event"] == "RoundEnded" and record["round"] == 3:
             handle.cancel()

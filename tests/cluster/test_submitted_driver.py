@@ -29,7 +29,7 @@ def submit(tmp_path):
     def write(**changes):
         raw = {
             "data": {"format": "synthetic_splice", "rows": 2000},
-            "algorithm": {"name": "batch_gradient"},
+            "algorithm": {"name": "batch_gradient", "optimizer": "gd"},
             "stop": {"rounds": 10},
             **changes,
         }

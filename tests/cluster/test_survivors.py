@@ -37,7 +37,7 @@ def job(name: str, rounds: int, **changes: object) -> em.Job:
         "chunk_size": 2048,
         **changes,
     }
-    return em.Job(em.BatchGradient(loss="logistic", l2=1e-3), DATA, name=name, **settings)
+    return em.Job(em.BatchGradient(l2=1e-3, optimizer="gd"), DATA, name=name, **settings)
 
 
 def story(handle: em.Handle, *events: str) -> list[dict]:
@@ -89,7 +89,7 @@ def test_a_notice_with_time_enough_moves_the_chunks_and_loses_nothing(client: Cl
     assert all(e["absent_examples"] == 0 for e in story(handle, "ExchangeEnded"))
 
 
-@pytest.mark.parametrize("absent", ["taylor", "stall", "reload"])
+@pytest.mark.parametrize("absent", ["auto", "taylor", "stall", "reload"])
 def test_a_run_under_random_kills_ends_with_every_example_counted_once(
     cluster: em.LocalCluster, client: Client, absent: str
 ) -> None:

@@ -51,7 +51,7 @@ def penalised(total: np.ndarray, w: np.ndarray) -> np.ndarray:
 def train(*schedule: Vanish | Return, rounds: int = 8, absent: str = "taylor", **settings) -> Run:
     anchors = settings.pop("has_anchors", False)
     world = World(
-        settings={"l2": L2, "step": "constant", "step_size": STEP, **settings},
+        settings={"l2": L2, "optimizer": "gd", "step": "constant", "step_size": STEP, **settings},
         parts=deal(X, Y, MEMBERS, chunk_rows=5),
         absent=absent,
         schedule=schedule,

@@ -43,7 +43,10 @@ def gaps(a9a: tuple[sp.csr_matrix, np.ndarray]) -> dict[str, np.ndarray]:
 
     def run(absent: str, events: tuple, **settings: Any) -> np.ndarray:
         world = World(
-            settings={"l2": PENALTY / n, **settings}, parts=parts, absent=absent, schedule=events
+            settings={"optimizer": "gd", "l2": PENALTY / n, **settings},
+            parts=parts,
+            absent=absent,
+            schedule=events,
         )
         done = world.run(300)
         return np.array([objective(done.w(r)[:-1]) for r in (100, 200, 300)]) - best

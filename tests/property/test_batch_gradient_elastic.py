@@ -20,30 +20,35 @@ vanishes = st.builds(
     Vanish,
     round=st.integers(0, ROUNDS - 1),
     members=st.sets(st.integers(0, MEMBERS - 1), min_size=1, max_size=3).map(tuple),
-    during=st.sampled_from(["gradient", "probe", "curvature", "correct"]),
-    nth=st.integers(0, 1),
+    during=st.sampled_from(["gradient", "probe", "curvature", "correct", "product", "product"]),
+    nth=st.integers(0, 2),
     counted=st.booleans(),
 )
 returns = st.builds(
     Return,
     round=st.integers(0, ROUNDS - 1),
     oldest=st.booleans(),
-    during=st.sampled_from([None, None, "gradient", "probe", "correct"]),
+    during=st.sampled_from([None, None, "gradient", "probe", "correct", "product"]),
 )
 schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
 absences = st.sampled_from(["taylor", "ignore", "ignore_rescaled"])
-searches = st.booleans()
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    "search": {"optimizer": "gd"},
+    "constant": {"optimizer": "gd", "step": "constant", "step_size": 0.3},
+    "lbfgs": {"optimizer": "lbfgs"},
+    "tron": {"optimizer": "tron"},
+}
+optimizers = st.sampled_from(sorted(OPTIMIZERS))
 modes = st.sampled_from([0, 1, 2])
 
 
 def run_world(
-    schedule: list[Vanish | Return], absent: str, search: bool, anchors: bool, roll_back: int
+    schedule: list[Vanish | Return], absent: str, optimizer: str, anchors: bool, roll_back: int
 ) -> tuple[World, Run]:
     # Everybody is back two rounds before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
-    step = {} if search else {"step": "constant", "step_size": 0.3}
     world = World(
-        settings={"l2": L2, "roll_back": roll_back, **step},
+        settings={"l2": L2, "roll_back": roll_back, **OPTIMIZERS[optimizer]},
         parts=PARTS,
         absent=absent,
         schedule=[*schedule, *back],
@@ -57,33 +62,33 @@ def objective(w: np.ndarray) -> float:
 
 
 @settings(max_examples=150, deadline=None)
-@given(schedules, absences, searches, st.booleans(), modes)
+@given(schedules, absences, optimizers, st.booleans(), modes)
 def test_what_is_called_exact_is_the_objective_over_every_example_once(
-    schedule: list[Vanish | Return], absent: str, search: bool, anchors: bool, roll_back: int
+    schedule: list[Vanish | Return], absent: str, optimizer: str, anchors: bool, roll_back: int
 ) -> None:
-    world, run = run_world(schedule, absent, search, anchors, roll_back)
+    world, run = run_world(schedule, absent, optimizer, anchors, roll_back)
     for r, row in enumerate(run.rows):
         if row.objective_kind == "exact":
             np.testing.assert_allclose(row.objective, objective(run.w(r)), rtol=1e-12)
-    assert run.rows[-1].objective_kind == "exact"
+    # One that has converged as soon as everybody is back ends before another row.
+    assert run.rows[-1].objective_kind == "exact" or run.model.converged
     assert not world.groups
     assert not world.open
     np.testing.assert_allclose(run.model.objective, objective(run.w(len(run.rows))), rtol=1e-12)
 
 
 @settings(max_examples=150, deadline=None)
-@given(schedules, searches, st.booleans(), modes)
+@given(schedules, st.booleans(), modes)
 @example(
     [
         Vanish(round=1, members=(0,), during="gradient", nth=0, counted=False),
         Vanish(round=12, members=(0,), during="gradient", nth=0, counted=True),
     ],
     False,
-    False,
     0,
 )
 def test_stand_ins_and_present_examples_weigh_as_much_as_all(
-    schedule: list[Vanish | Return], search: bool, anchors: bool, roll_back: int
+    schedule: list[Vanish | Return], anchors: bool, roll_back: int
 ) -> None:
     """Nobody is both counted and substituted, and nobody is neither.
 
@@ -92,7 +97,13 @@ def test_stand_ins_and_present_examples_weigh_as_much_as_all(
     """
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
     world = World(
-        settings={"l2": 0.0, "roll_back": roll_back, "step": "constant", "step_size": 1e-30},
+        settings={
+            "l2": 0.0,
+            "optimizer": "gd",
+            "roll_back": roll_back,
+            "step": "constant",
+            "step_size": 1e-30,
+        },
         parts=PARTS,
         absent="taylor",
         schedule=[*[e for e in schedule if e.round > 0 or isinstance(e, Return)], *back],
@@ -109,14 +120,14 @@ def test_stand_ins_and_present_examples_weigh_as_much_as_all(
 
 
 @settings(max_examples=60, deadline=None)
-@given(schedules, searches)
+@given(schedules, optimizers)
 def test_stall_makes_the_very_steps_of_an_undisturbed_run(
-    schedule: list[Vanish | Return], search: bool
+    schedule: list[Vanish | Return], optimizer: str
 ) -> None:
-    step = {} if search else {"step": "constant", "step_size": 0.3}
+    job = {"l2": L2, "tolerance": 1e-6, **OPTIMIZERS[optimizer]}
     back = [Return(round=r) for r in range(200)]
     stalled, plain = (
-        World(settings={"l2": L2, **step}, parts=PARTS, absent="stall", schedule=events).run(40)
+        World(settings=job, parts=PARTS, absent="stall", schedule=events).run(40)
         for events in ([*schedule, *back], [])
     )
     models = list(dict.fromkeys(tuple(row.model["coef"][0]) for row in stalled.rows))

@@ -21,7 +21,7 @@ def record(**changes: Any) -> dict[str, Any]:
         "job": "sim",
         "name": "scene",
         "chunk_bytes": 768,
-        "algorithm": {"name": "batch_gradient", "l2": 1e-2},
+        "algorithm": {"name": "batch_gradient", "l2": 1e-2, "optimizer": "gd"},
         "absent": "taylor",
         "stop": {"rounds": 30},
         "seed": 0,

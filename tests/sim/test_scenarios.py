@@ -207,6 +207,20 @@ def test_pre_emptions_leave_gradient_descent_at_the_optimum():
     assert objective == pytest.approx(UNDISTURBED.summary["objective"], rel=1e-3)
 
 
+@pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_pre_emptions_leave_second_order_steps_at_the_optimum(optimizer: str, seed: int):
+    """Members go at any moment, in any exchange, and come back; the end is the undisturbed one."""
+    algorithm = {"name": "batch_gradient", "l2": 1e-2, "optimizer": optimizer, "tolerance": 1e-8}
+    preemption = {"rate": 100.0, "away": [0.002, 0.006]}
+    world = {"seed": seed, "start_s": 0.001, "preemption": preemption}
+    ends = [play(w, algorithm=algorithm, stop={"rounds": 400}) for w in (world, {})]
+    assert ends[0].summary["lost"] >= 4
+    assert all(end.summary["converged"] for end in ends)
+    objectives = [end.summary["objective"] for end in ends]
+    assert objectives[0] == pytest.approx(objectives[1], rel=1e-12)
+
+
 def test_a_solver_that_refuses_its_data_ends_the_job_with_its_error():
     wrong = record(algorithm={"name": "batch_gradient", "loss": "logistic"})
     source = exact_sums()[1]  # 120 distinct labels

@@ -130,7 +130,7 @@ def test_run_does_the_same_on_a_shared_path(command, job_file, text, tmp_path):
     (shared / "train.svm").write_text(text)
     job = job_file(
         shared / "train.svm",
-        {"name": "batch_gradient", "loss": "logistic"},
+        {"name": "batch_gradient", "optimizer": "gd"},
         {"rounds": 10},
         result=str(shared / "result"),
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Anchor, Arrays, Exchange, Outcome, Scalar
+from elasticml.algorithms.batch_gradient.curvatures import Curvatures
 from elasticml.algorithms.batch_gradient.messages import Require, gradient_exchange
 from elasticml.algorithms.batch_gradient.stand_ins import StandIn, StandIns, Sums
 from elasticml.algorithms.scaling import Columns
@@ -53,14 +54,20 @@ class Rules:
     require: Require
     #: The mean is over the examples that are there.
     rescaled: bool
+    #: Stand-ins have curvature, the present's or their own.
+    bends: bool = False
 
     @staticmethod
-    def of(absent: str) -> Rules:
-        """Return the rules of an ``absent`` setting; "auto" is "taylor"."""
+    def of(absent: str, *, rolls_back: bool = False) -> Rules:
+        """Return the rules of an ``absent`` setting.
+
+        A job that rolls rounds back wants the paper's algorithm, to which "auto" is "taylor".
+        """
         return Rules(
             stands_in=absent in ("auto", "taylor"),
             require="everybody" if absent in ("stall", "reload") else "any",
             rescaled=absent == "ignore_rescaled",
+            bends=absent == "auto" and not rolls_back,
         )
 
 
@@ -68,10 +75,18 @@ class Elastic:
     """Sums over the examples that are there, and the queue of those that are not."""
 
     def __init__(
-        self, *, columns: Columns, rules: Rules, cached_anchors: bool, total_weight: float
+        self,
+        *,
+        columns: Columns,
+        rules: Rules,
+        cached_anchors: bool,
+        total_weight: float,
+        curvatures: Curvatures | None = None,
     ) -> None:
         self.columns = columns
         self.rules = rules
+        #: What stand-ins with curvature are made of; None where they have none.
+        self.curvatures = curvatures
         self.cached_anchors = cached_anchors
         self.stand_ins = StandIns(columns.n_model)
         #: Weight of all examples, once a sum over all has come up; before that an estimate.
@@ -79,6 +94,10 @@ class Elastic:
         #: The last point whose sums are known for exactly the examples outside the queue: w^{r-1}
         #: while w^r is being evaluated. None before the first.
         self.known: Evaluated | None = None
+        #: The point before it, where it was evaluated over the same examples.
+        self.before: Evaluated | None = None
+        #: ``changes`` when ``known`` was taken.
+        self._known_changes = 0
         #: The next exchange closes the open group.
         self.seal = False
         #: Grows whenever the set of examples in the sums changes.
@@ -137,13 +156,16 @@ class Elastic:
         """
         sent = self.columns.down(point.w)
         for _ in range(ATTEMPTS_MAX):
-            outcome = yield gradient_exchange(
+            exchange = gradient_exchange(
                 sent,
                 {**parameters, "point": point.serial},
                 require=self.rules.require,
                 keep=True,
                 seal=self.take_seal(),
             )
+            if self.curvatures is not None:
+                exchange = self.curvatures.comparing(exchange)
+            outcome = yield exchange
             is_same = True
             if outcome.opened is not None:
                 gives_up = roll_back and self.rules.stands_in and self.known is not None
@@ -152,24 +174,94 @@ class Elastic:
                     return None
                 is_same = (latest.opened, latest.absent) == (outcome.opened, outcome.absent)
             else:
-                self.settle(outcome.absent)
+                self._take_back(point, outcome)
             # A sum over nobody, with stand-ins for nobody, says nothing: ask whoever is back.
             if is_same and (outcome.examples or self.stand_ins.count):
                 sums = self.read(outcome.arrays)
-                self.known = Evaluated(point=point, exchange=outcome.exchange, sums=sums)
+                self._know(Evaluated(point=point, exchange=outcome.exchange, sums=sums))
                 if outcome.absent_examples == 0:
                     self.total_weight = sums.weight
+                if self.curvatures is not None:
+                    self.curvatures.evaluated(point.serial, outcome.arrays)
+                    yield from self._survey(self.curvatures)
                 return self.known
         raise JobFailedError(
             f"examples vanished or returned in each of {ATTEMPTS_MAX} attempts to evaluate one "
             "point; keep members longer than a round takes"
         )
 
-    def settle(self, absent: Collection[GroupId]) -> list[StandIn | None]:
-        """Drop the stand-ins of groups that are in the sum again: line 21."""
+    def _survey(self, curvatures: Curvatures) -> Generator[Exchange, Outcome, None]:
+        """Ask at the known point what has to be known of examples before they vanish."""
+        assert self.known is not None
+        survey = curvatures.due(self.known.point.w, is_whole=self.is_whole)
+        if survey is None:
+            return
+        changes = self.changes
+        outcome = yield replace(survey, seal=self.take_seal())
+        if outcome.opened is not None:
+            yield from self.stand_in(outcome)
+        else:
+            self.settle(outcome.absent)
+        if self.changes == changes:
+            curvatures.surveyed(outcome.arrays)
+
+    def settle(self, absent: Collection[GroupId]) -> None:
+        """Note in ``changes`` whether groups are in the sum again: line 21.
+
+        Their stand-ins go with the next gradient, in which they are: what came up now is not it.
+        """
+        self.changes += self.stand_ins.has_returned(absent)
+
+    def _drop(self, absent: Collection[GroupId]) -> list[StandIn | None]:
+        """Drop the stand-ins of groups whose gradient has come up."""
         dropped = self.stand_ins.drop_returned(absent)
         self.changes += len(dropped)
+        if dropped:
+            self.before = None
+        if self.curvatures is not None:
+            for entry in dropped:
+                self.curvatures.returned(entry)
         return dropped
+
+    def _take_back(self, point: Point, outcome: Outcome) -> None:
+        """Drop the stand-ins of groups that are in a sum again, and carry the others' over to it.
+
+        What the others borrow from is another sum now. The former one was not seen at this point;
+        it is what is left of the new one without what the returned were taken to contribute.
+        """
+        former = None if self.known is None else self.known.sums.weight
+        dropped = self._drop(outcome.absent)
+        if not dropped or former is None or not self.stand_ins.modes()["borrowed"]:
+            return
+        new = self.read(outcome.arrays)
+        old = new
+        theta = 0.0
+        for entry in dropped:
+            if entry is not None:
+                old = old.minus(entry.own(point.w))
+                theta += entry.theta
+        share = 1.0 / (1.0 + theta)
+        if None in dropped:  # nothing is known of what they contribute but how much they weigh
+            share *= former / old.weight if old.weight > 0.0 else 0.0
+        old = Sums(loss=share * old.loss, gradient=share * old.gradient, weight=former)
+        self.stand_ins.carry(point.w, old, new)
+
+    def _know(self, known: Evaluated) -> None:
+        """Take sums at a point; the point before keeps its own where they are over the same."""
+        if self.known is None or self._known_changes != self.changes:
+            self.before = None
+        elif self.known.point.serial != known.point.serial:
+            self.before = self.known
+        self.known, self._known_changes = known, self.changes
+
+    def borrow(self, evaluated: Evaluated) -> None:
+        """Have flat stand-ins bend as the present's loss does, from a known point on."""
+        w, present = evaluated.point.w, evaluated.sums
+        entries = self.stand_ins.entries.items()
+        flat = {g: e for g, e in entries if e is not None and e.mode == "taylor"}
+        self.stand_ins.swap({g: e.borrowing(w, e.own(w), present) for g, e in flat.items()})
+        self.changes += 1
+        self._known_changes = self.changes
 
     # --- lines 9 to 15: stand-ins for what vanished ----------------------------------------------
 
@@ -184,31 +276,77 @@ class Elastic:
         Outcome
             The one that defines the group: a correction's, where more had vanished meanwhile.
         """
-        returned = self.settle(outcome.absent)
+        returned = self._drop(outcome.absent)
         self.changes += 1
         if not self.rules.stands_in or self.known is None:
             if self.rules.stands_in:
                 self.note = "examples vanished before any gradient was known: ignored until back"
+            if self.curvatures is not None:
+                self.curvatures.lost_unseen()
             assert outcome.opened is not None
             self.stand_ins.push(outcome.opened, None)
             self.seal = True
             return outcome
-        known = self._with_returned(self.known, returned)
+        former = self.known
+        known = self._with_returned(former, former.sums, returned)
         if self._is_usable(outcome.anchor):
             assert outcome.anchor is not None
             lost = self.read(outcome.anchor.arrays)
-            survivors, latest = known.sums.minus(lost), outcome
+            latest, survivors = outcome, known.sums.minus(lost)
         else:
-            latest = yield from self._correct(known.point)
-            known = self._with_returned(known, self.settle(latest.absent))
-            survivors = self.read(latest.arrays)
+            latest, known, survivors = yield from self._corrected(former, known)
             lost = known.sums.minus(survivors)
-        self.known = replace(known, sums=survivors)
+        answer: Arrays = {}
+        while (question := self._question(latest)) is not None:
+            asked = yield question
+            if (asked.opened, asked.absent) == (latest.opened, latest.absent):
+                answer = asked.arrays
+                break
+            # More have vanished, who have not answered: they are part of the group.
+            latest, known, survivors = yield from self._corrected(former, known)
+            lost = known.sums.minus(survivors)
+        self.stand_ins.carry(known.point.w, former.sums, survivors)
         if latest.opened is not None:
-            entry = StandIn(w=known.point.w, sums=lost)
+            is_exact = known.sums is former.sums
+            entry = self._entry(known, lost, survivors, answer, is_exact=is_exact)
             self.stand_ins.push(latest.opened, entry)
             self.seal = True
+        self.known = replace(known, sums=survivors)
+        self._known_changes = self.changes
         return latest
+
+    def _question(self, latest: Outcome) -> Exchange | None:
+        """Return what the survivors of a loss are to be asked besides their gradient."""
+        if self.curvatures is None or latest.opened is None:
+            return None
+        if self.before is None:
+            return self.curvatures.questions(None, -1)
+        return self.curvatures.questions(self.before.point.w, self.before.point.serial)
+
+    def _entry(
+        self, known: Evaluated, lost: Sums, survivors: Sums, answer: Arrays, *, is_exact: bool
+    ) -> StandIn:
+        """Make the stand-in of what vanished, and refer ``before`` to the survivors, too."""
+        if self.curvatures is None:
+            return StandIn(w=known.point.w, sums=lost)
+        before, changes = self.before, None
+        if before is not None and "gradient" in answer:
+            left = self.read(answer)
+            whole = known.sums.gradient - before.sums.gradient
+            present = survivors.gradient - left.gradient
+            changes = (whole - present, present)
+            self.before = replace(before, sums=left)
+        return self.curvatures.choose(
+            known.point.w, lost, survivors, changes, answer, is_exact=is_exact
+        )
+
+    def _corrected(
+        self, former: Evaluated, known: Evaluated
+    ) -> Generator[Exchange, Outcome, tuple[Outcome, Evaluated, Sums]]:
+        """Return who is missing, the sums of all that were there, and those of the survivors."""
+        latest = yield from self._correct(known.point)
+        known = self._with_returned(known, former.sums, self._drop(latest.absent))
+        return latest, known, self.read(latest.arrays)
 
     def _correct(self, point: Point) -> Generator[Exchange, Outcome, Outcome]:
         """Lines 9 to 12: the survivors' gradient at a point known for a larger set.
@@ -234,7 +372,9 @@ class Elastic:
         )
 
     @staticmethod
-    def _with_returned(known: Evaluated, returned: list[StandIn | None]) -> Evaluated:
+    def _with_returned(
+        known: Evaluated, present: Sums, returned: list[StandIn | None]
+    ) -> Evaluated:
         """Add groups that came back in the very exchange that lost others.
 
         Their own gradient at the known point was never seen; their stand-in's is taken for it, or
@@ -243,5 +383,5 @@ class Elastic:
         sums = known.sums
         for entry in returned:
             if entry is not None:
-                sums = sums.plus(entry.at(known.point.w))
+                sums = sums.plus(entry.at(known.point.w, present))
         return replace(known, sums=sums)

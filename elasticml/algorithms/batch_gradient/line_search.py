@@ -1,4 +1,4 @@
-"""Armijo's rule on lengths that are probed several at a time."""
+"""Armijo's and Wolfe's rules on lengths that are probed several at a time."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ PROBED: Final = 4
 PROBES_MAX: Final = 12
 #: Share of the objective's value below which what a step promises is lost in rounding.
 HIDDEN: Final = 1e-10
+#: Share of the first slope down to which a length is too short: Wolfe's second condition.
+STEEP: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,15 @@ class Accepted:
 
     step: float
     value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flattest:
+    """The best of several lengths."""
+
+    accepted: Accepted | None
+    #: It is the longest, and the objective still falls there nearly as steeply as at length 0.
+    is_steep: bool
 
 
 def lengths(longest: float, probe: int) -> F64:
@@ -52,14 +63,35 @@ def choose(steps: F64, values: F64, slopes: F64, value: float, slope: float) -> 
     resource-elastic paper performs an unspecified line search.
     """
     for step, there, rise in zip(steps.tolist(), values.tolist(), slopes.tolist(), strict=True):
-        hidden = HIDDEN * abs(value)
-        if -step * slope > hidden:
-            accepts = there <= value + ARMIJO * step * slope
-        else:
-            accepts = there <= value + hidden and rise <= (2.0 * ARMIJO - 1.0) * slope
-        if accepts:
+        if _accepts(step, there, rise, value, slope):
             return Accepted(step=step, value=there)
     return None
+
+
+def choose_flat(steps: F64, values: F64, slopes: F64, value: float, slope: float) -> Flattest:
+    """Return the step with the smallest slope among those that :func:`choose` would accept.
+
+    Along a convex function that is the one nearest to the minimum. It meets both of Wolfe's
+    conditions unless ``is_steep``; then longer steps may be better.
+
+    Parameters
+    ----------
+    steps, values, slopes, value, slope
+        As for :func:`choose`.
+    """
+    best, least = None, math.inf
+    for step, there, rise in zip(steps.tolist(), values.tolist(), slopes.tolist(), strict=True):
+        if abs(rise) < least and _accepts(step, there, rise, value, slope):
+            best, least = Accepted(step=step, value=there), abs(rise)
+    is_steep = best is not None and best.step == steps[0] and slopes[0] < STEEP * slope
+    return Flattest(accepted=best, is_steep=is_steep)
+
+
+def _accepts(step: float, there: float, rise: float, value: float, slope: float) -> bool:
+    hidden = HIDDEN * abs(value)
+    if -step * slope > hidden:
+        return there <= value + ARMIJO * step * slope
+    return there <= value + hidden and rise <= (2.0 * ARMIJO - 1.0) * slope
 
 
 def first_length(value: float, slope: float, curvature: float) -> float:

@@ -14,6 +14,11 @@
     As ``probe`` without steps. Up: ``curvature`` (), the loss's second derivative along the
     direction at ``w``; ``uncached``.
 
+``product``
+    Down: ``v`` (n_sent,). Up: ``hv`` (n_sent,), the Hessian of the summed loss at ``point`` times
+    ``v``; ``uncached`` (), the examples that could not take part, because their chunk came after
+    ``point`` did.
+
 Column statistics are asked for as :mod:`elasticml.algorithms.column_statistics` says.
 """
 
@@ -33,6 +38,7 @@ Require = Literal["any", "everybody"]
 GRADIENT: Final = "gradient"
 PROBE: Final = "probe"
 CURVATURE: Final = "curvature"
+PRODUCT: Final = "product"
 
 
 def gradient_exchange(
@@ -80,6 +86,20 @@ def probe_exchange(
         operation=PROBE,
         model={**model, "steps": steps},
         returns={"values": steps.shape, "slopes": steps.shape, "uncached": ()},
+        parameters=parameters,
+        require=require,
+        seal=seal,
+    )
+
+
+def product_exchange(
+    v: F64, parameters: Mapping[str, Scalar], *, require: Require, seal: bool
+) -> Exchange:
+    """Ask for the Hessian at a point, whose margins solvers have, times ``v``."""
+    return Exchange(
+        operation=PRODUCT,
+        model={"v": v},
+        returns={"hv": v.shape, "uncached": ()},
         parameters=parameters,
         require=require,
         seal=seal,

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Arrays, Exchange, Outcome
 from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated
 from elasticml.algorithms.batch_gradient.line_search import (
+    PROBED,
     PROBES_MAX,
     Accepted,
     choose,
-    first_length,
+    choose_flat,
     lengths,
-    shortened,
 )
-from elasticml.algorithms.batch_gradient.messages import probe_exchange
+from elasticml.algorithms.batch_gradient.messages import probe_exchange, product_exchange
+from elasticml.algorithms.batch_gradient.optimizer import Again
 from elasticml.objectives.penalties import L2
 
 F64 = NDArray[np.float64]
@@ -31,7 +32,7 @@ class Ray:
     origin: Evaluated
     #: The number under which solvers cache the direction's margins.
     serial: int
-    #: Shape (n_model,); the negative gradient.
+    #: Shape (n_model,).
     direction: F64
     #: Estimated objective at the origin, and its derivative along the direction.
     value: float
@@ -40,9 +41,18 @@ class Ray:
     probes: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """The estimated objective and its slope along a ray, at some lengths; all shape (J,)."""
+
+    steps: F64
+    values: F64
+    slopes: F64
+
+
 def search(
-    elastic: Elastic, penalty: L2, ray: Ray, longest: float | None, *, is_new: bool
-) -> Generator[Exchange, Outcome, Accepted | str | None]:
+    elastic: Elastic, penalty: L2, ray: Ray, longest: float
+) -> Generator[Exchange, Outcome, Accepted | Again | None]:
     """Find the step by Armijo's rule on loss of the present, stand-ins and penalty together.
 
     Searching the loss of the present alone would refuse nearly every step near the optimum: the
@@ -50,11 +60,8 @@ def search(
 
     Parameters
     ----------
-    longest : float, optional
-        Longest length to try: twice the last step. None where there was no step yet.
-    is_new : bool
-        The function searched is another than the last time: ``line_search.first_length`` bounds
-        the lengths.
+    longest : float
+        Longest length to try.
 
     Returns
     -------
@@ -62,25 +69,61 @@ def search(
         "again": the set of examples in the sums has changed in a way that asks for a new gradient
         at the same point.
     """
-    if is_new:
-        outcome = yield from _probe(elastic, ray, np.empty(0))
-        if outcome is None:
-            return "again"
-        curvature = float(outcome.arrays["curvature"]) / elastic.divisor(ray.origin.sums)
-        curvature += penalty.curvature_along(ray.direction)
-        first = first_length(ray.value, ray.slope, curvature)
-        longest = first if longest is None else shortened(longest, first)
-    assert longest is not None
     for probe in range(PROBES_MAX):
-        steps = lengths(longest, probe)
-        outcome = yield from _probe(elastic, ray, steps)
-        if outcome is None:
+        there = yield from probed(elastic, penalty, ray, lengths(longest, probe))
+        if there is None:
             return "again"
-        values, slopes = _objective_along(elastic, penalty, ray, steps, outcome.arrays)
-        accepted = choose(steps, values, slopes, ray.value, ray.slope)
+        accepted = choose(there.steps, there.values, there.slopes, ray.value, ray.slope)
         if accepted is not None:
             return accepted
     return None
+
+
+def search_wolfe(
+    elastic: Elastic, penalty: L2, ray: Ray, longest: float
+) -> Generator[Exchange, Outcome, Accepted | Again | None]:
+    """Find a step that lowers the objective enough and leaves little of its slope.
+
+    Longer lengths than ``longest`` are tried, too, while the objective still falls nearly as
+    steeply there. Returns as :func:`search`; what is accepted without the second condition, in the
+    end, lies on a convex function all the same: the slope has not fallen.
+    """
+    best: Accepted | None = None
+    for _ in range(PROBES_MAX):
+        there = yield from probed(elastic, penalty, ray, lengths(longest, 0))
+        if there is None:
+            return "again"
+        found = choose_flat(there.steps, there.values, there.slopes, ray.value, ray.slope)
+        if found.accepted is None and best is not None:
+            return best
+        best = found.accepted
+        if best is not None and not found.is_steep:
+            return best
+        longest = longest * 0.5**PROBED if best is None else longest / 0.5**PROBED
+    return best
+
+
+def probed(
+    elastic: Elastic, penalty: L2, ray: Ray, steps: F64
+) -> Generator[Exchange, Outcome, Probed | None]:
+    """Ask for the estimated objective at several lengths; None stands for "again"."""
+    outcome = yield from _probe(elastic, ray, steps)
+    if outcome is None:
+        return None
+    values, slopes = _objective_along(elastic, penalty, ray, steps, outcome.arrays)
+    return Probed(steps=steps, values=values, slopes=slopes)
+
+
+def curvature_along(
+    elastic: Elastic, penalty: L2, ray: Ray
+) -> Generator[Exchange, Outcome, float | None]:
+    """Ask for the estimated objective's second derivative along a ray; None: "again"."""
+    outcome = yield from _probe(elastic, ray, np.empty(0))
+    if outcome is None:
+        return None
+    curvature = elastic.stand_ins.curvature_along(float(outcome.arrays["curvature"]), ray.direction)
+    curvature = curvature / elastic.divisor(ray.origin.sums)
+    return curvature + penalty.curvature_along(ray.direction)
 
 
 def _objective_along(
@@ -88,12 +131,7 @@ def _objective_along(
 ) -> tuple[F64, F64]:
     """Return the estimated objective and its slope at every length; both new, shape (J,)."""
     w, p = ray.origin.point.w, ray.direction
-    stand_ins = elastic.stand_ins
-    values, slopes = np.array(arrays["values"]), np.array(arrays["slopes"])
-    if stand_ins.entries:
-        slope = float(stand_ins.gradient @ p)
-        values += stand_ins.value(w) + steps * slope
-        slopes += slope
+    values, slopes = elastic.stand_ins.along(w, p, steps, arrays["values"], arrays["slopes"])
     divisor = elastic.divisor(ray.origin.sums)
     values = values / divisor + penalty.value_along(w, p, steps)
     return values, slopes / divisor + penalty.slope_along(w, p, steps)
@@ -128,3 +166,29 @@ def _probe(elastic: Elastic, ray: Ray, steps: F64) -> Generator[Exchange, Outcom
             return None
         assert elastic.known is not None
         ray.origin = elastic.known
+
+
+def hessian_times(
+    elastic: Elastic, penalty: L2, origin: Evaluated, v: F64
+) -> Generator[Exchange, Outcome, F64 | None]:
+    """Ask for the estimated objective's Hessian at a point times ``v`` (n_model,); None: "again".
+
+    Examples that vanish meanwhile get their stand-in anchored at the point, as in a probe; but the
+    Hessian is then another one, and whoever has asked for products with the old one starts again.
+    """
+    outcome = yield product_exchange(
+        elastic.columns.down(v),
+        {"point": origin.point.serial},
+        require=elastic.rules.require,
+        seal=elastic.take_seal(),
+    )
+    if outcome.opened is not None:
+        yield from elastic.stand_in(outcome)
+        return None
+    before = elastic.changes
+    elastic.settle(outcome.absent)
+    if elastic.changes != before or float(outcome.arrays["uncached"]) != 0.0:
+        return None
+    hv = elastic.columns.up(np.asarray(outcome.arrays["hv"]))
+    hv = elastic.stand_ins.curvature(hv, v) / elastic.divisor(origin.sums)
+    return hv + penalty.gradient(v)

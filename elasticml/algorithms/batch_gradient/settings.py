@@ -10,12 +10,12 @@ from typing import Any, Final, Literal
 from elasticml.algorithms.checks import check_keys, number, read_class_weight, wrong
 from elasticml.objectives.losses import Loss, loss_named
 
-#: Absence rules; "auto" is "taylor" for now.
+#: Absence rules; "auto" gives stand-ins curvature, and is "taylor" where rounds are rolled back.
 ABSENT: Final = ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload")
 #: Rounds of progress that a loss costs, by ``mode``: see ``Settings.roll_back``.
 _ROLL_BACK: Final = {"default": 0, "paper": 1}
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
-    "optimizer": ("gd",),
+    "optimizer": (None, "gd", "lbfgs", "tron"),
     "step": ("line_search", "constant", "decay"),
     "anchor": ("cached", "correction"),
     "scale": ("none", "maxabs", "standard"),
@@ -31,7 +31,7 @@ class Settings:
 
     loss: Loss
     l2: float = 1e-4
-    optimizer: str = "gd"
+    optimizer: Literal["gd", "lbfgs", "tron"] = "lbfgs"
     step: Literal["line_search", "constant", "decay"] = "line_search"
     #: First step length of ``constant`` and ``decay``; None is 1/L, see ``steps.safe_step``.
     step_size: float | None = None
@@ -57,6 +57,15 @@ class Settings:
         return self.loss.is_classification
 
 
+def chosen_optimizer(
+    optimizer: Literal["gd", "lbfgs", "tron"] | None, mode: str
+) -> Literal["gd", "lbfgs", "tron"]:
+    """Return the optimizer that a job means: the paper's is gradient descent."""
+    if optimizer is not None:
+        return optimizer
+    return "gd" if mode == "paper" else "lbfgs"
+
+
 def read_settings(raw: Mapping[str, Any]) -> Settings:
     """Check the ``algorithm`` section of a job.
 
@@ -73,6 +82,10 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
     known = {field.name for field in fields(Settings)} | {"mode", "name"}
     check_keys("batch_gradient", raw, known, _CHOICES)
     values = {key: raw[key] for key in raw if key not in ("name", "mode", "loss", "class_weight")}
+    values["optimizer"] = chosen_optimizer(raw.get("optimizer"), raw.get("mode", "default"))
+    if values["optimizer"] != "gd" and raw.get("step", "line_search") != "line_search":
+        remedy = f"line_search with optimizer: {values['optimizer']}; or add optimizer: gd"
+        raise wrong("step", raw["step"], remedy)
     for key in ("l2", "tolerance"):
         if key in raw:
             values[key] = number(key, raw[key])

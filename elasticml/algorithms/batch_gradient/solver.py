@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import Arrays, Parallel, Work
-from elasticml.algorithms.batch_gradient import messages
+from elasticml.algorithms.batch_gradient import messages, surveys
 from elasticml.algorithms.batch_gradient.settings import read_settings
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
@@ -40,6 +40,9 @@ class _Cache:
     directions: F64
     point: int = _NONE
     direction: int = _NONE
+    #: ``s_i loss''(z_i, y_i)`` at the point with serial ``curved``; empty before the first.
+    curvatures: F64 = field(default_factory=lambda: np.empty(0))
+    curved: int = _NONE
     #: Slopes, and margins of a ``scratch`` exchange: nothing is read from them later.
     slopes: F64 = field(default_factory=lambda: np.empty(0))
 
@@ -55,6 +58,7 @@ class BatchGradientSolver:
         self._facts = facts
         self._targets: Targets = targets_for(self._settings, facts)
         self._caches: dict[ChunkId, _Cache] = {}
+        self._own = surveys.OwnGradient()
         #: Rows multiplied by a model or a direction so far: what caches are there to spare.
         self.multiplied_rows = 0
 
@@ -79,6 +83,8 @@ class BatchGradientSolver:
             messages.GRADIENT: self._gradient,
             messages.PROBE: self._probe,
             messages.CURVATURE: self._probe,
+            messages.PRODUCT: self._product,
+            surveys.SURVEY: self._survey,
             column_statistics.COLUMN_MAXABS: self._maxabs,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
@@ -132,8 +138,37 @@ class BatchGradientSolver:
             adjoint.result(gradient[:d])
             if sent.size > d:
                 gradient[d] += slope_sum
-        weight = sum(self._caches[chunk.id].weight for chunk in chunks)
-        return {"loss": np.array(loss), "gradient": gradient, "weight": np.array(float(weight))}
+        weight = float(sum(self._caches[chunk.id].weight for chunk in chunks))
+        out = {"loss": np.array(loss), "gradient": gradient, "weight": np.array(weight)}
+        if not work.parameters.get("scratch", False):
+            ids = tuple(chunk.id for chunk in chunks)
+            if "scatter" in work.returns:
+                earlier = int(work.parameters["earlier"])
+                out["scatter"] = self._own.compared(earlier, ids, gradient, weight)
+            self._own.keep(int(work.parameters["point"]), ids, gradient)
+        return out
+
+    def _survey(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Answer what is asked for the sake of absent examples."""
+
+        def weights_of(chunk: Chunk) -> F64:
+            weights = self._caches[chunk.id].weights
+            return np.ones(chunk.n_rows) if weights is None else weights
+
+        def second_derivatives(chunk: Chunk, margins: F64) -> F64:
+            cache, out = self._caches[chunk.id], np.empty(chunk.n_rows)
+            self._settings.loss.curvature(margins, cache.targets, cache.weights, out)
+            return out
+
+        out: dict[str, F64] = {}
+        if "gradient" in work.returns:
+            out |= self._gradient(work, chunks, parallel)
+        if "majorant" in work.returns:
+            (n_sent,) = work.returns["majorant"]
+            out["majorant"] = surveys.majorant_of(chunks, weights_of, n_sent, self._facts, parallel)
+        if "products" in work.returns:
+            out |= surveys.sketch_of(work, chunks, second_derivatives, self._facts, parallel)
+        return out
 
     def _is_current(self, chunk: Chunk, parameters: Mapping[str, Any]) -> bool:
         """Whether the chunk's margins at the point are cached, or one step from it."""
@@ -203,6 +238,47 @@ class BatchGradientSolver:
         if steps is None:
             return {"curvature": total[0].reshape(()), "uncached": np.array(float(uncached))}
         return {"values": total[0], "slopes": total[1], "uncached": np.array(float(uncached))}
+
+    # --- products with the Hessian ------------------------------------------------------------
+
+    def _product(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Sum ``X' D (X v)``: one pass over the rows, for margins and D are cached."""
+        d = self._facts.n_columns
+        sent = np.ascontiguousarray(work.model["v"], np.float64)
+        offset = float(sent[d]) if sent.size > d else 0.0
+        point = work.parameters["point"]
+        here = [chunk for chunk in chunks if self._caches[chunk.id].point == point]
+        forward = make_forward(self._facts.layout, sent[:d])
+        self.multiplied_rows += sum(chunk.n_rows for chunk in here)
+
+        def run(part: Sequence[Chunk]) -> tuple[float, Adjoint]:
+            adjoint = make_adjoint(self._facts.layout, d)
+            last = 0.0
+            for chunk in part:
+                cache = self._caches[chunk.id]
+                curvatures = self._curvatures(cache)
+                adjoint.add_product(chunk, forward, offset, curvatures, cache.slopes)
+                if sent.size > d:
+                    last += float(cache.slopes.sum())
+            return last, adjoint
+
+        hv = np.zeros(sent.size)
+        for last, adjoint in parallel.map(run, runs(here, parallel.n_threads)):
+            adjoint.result(hv[:d])
+            if sent.size > d:
+                hv[d] += last
+        uncached = sum(chunk.n_rows for chunk in chunks) - sum(chunk.n_rows for chunk in here)
+        return {"hv": hv, "uncached": np.array(float(uncached))}
+
+    def _curvatures(self, cache: _Cache) -> F64:
+        if cache.curved != cache.point:
+            if cache.curvatures.size != cache.margins.size:
+                cache.curvatures = np.empty_like(cache.margins)
+            self._settings.loss.curvature(
+                cache.margins, cache.targets, cache.weights, cache.curvatures
+            )
+            cache.curved = cache.point
+        return cache.curvatures
 
     # --- columns ----------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The driver's half: Distr-BGD and Elastic Distr-BGD, Algorithms 1 and 2.
 
-A round is one ``gradient`` exchange and, with the line search, a ``probe`` or more. Losses and
+A round is one ``gradient`` exchange and those of the optimizer that chooses the step: a ``probe``
+or more, and for TRON a ``product`` for each direction of its conjugate gradients. Losses and
 returns cost exchanges of their own; where nobody comes or goes there are none, and Algorithm 2 is
 Algorithm 1.
 
@@ -27,14 +28,18 @@ from elasticml.algorithms.base import (
     Scalar,
     Trainer,
 )
-from elasticml.algorithms.batch_gradient import preparation
+from elasticml.algorithms.batch_gradient import absence, preparation
+from elasticml.algorithms.batch_gradient.curvatures import curvatures_for
 from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated, Point, Rules
-from elasticml.algorithms.batch_gradient.line_search import Accepted
+from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent
+from elasticml.algorithms.batch_gradient.guard import Guard
+from elasticml.algorithms.batch_gradient.lbfgs import LBFGS
 from elasticml.algorithms.batch_gradient.messages import gradient_exchange
-from elasticml.algorithms.batch_gradient.search import Ray, search
+from elasticml.algorithms.batch_gradient.optimizer import Here, Optimizer, Step
 from elasticml.algorithms.batch_gradient.settings import ABSENT, Settings, read_settings
-from elasticml.algorithms.batch_gradient.steps import StepRule
+from elasticml.algorithms.batch_gradient.tron import Tron
 from elasticml.algorithms.column_statistics import fix_columns
+from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
 from elasticml.data.source import DataFacts
 from elasticml.errors import ConfigError, JobFailedError
@@ -74,24 +79,28 @@ def make_trainer(
     if absent not in ABSENT:
         raise ConfigError(f"absent is {absent!r}, wanted one of {', '.join(ABSENT)}", key="absent")
     targets = targets_for(checked, facts)
-    return _train(checked, facts, targets, Rules.of(absent), resume)
+    rules = Rules.of(absent, rolls_back=checked.roll_back > 0)
+    return _train(checked, facts, targets, rules, resume)
 
 
 def _train(
     settings: Settings, facts: DataFacts, targets: Targets, rules: Rules, resume: Resume | None
 ) -> Trainer:
     columns = yield from fix_columns(settings.scale, settings.intercept, facts, resume=resume)
-    rule = yield from preparation.fix_step(settings, columns, resume)
+    optimizer = yield from _make_optimizer(settings, columns, resume)
     elastic = Elastic(
         columns=columns,
         rules=rules,
         cached_anchors=settings.anchor == "cached",
         total_weight=weight_of_all(facts, targets),
+        curvatures=curvatures_for(settings, columns) if rules.bends else None,
     )
     # Line 4: choose w^0.
     start = Point(serial=0, w=np.zeros(columns.n_model))
     penalty = L2(strength=settings.l2, n_penalised=columns.n_columns)
-    descent = _Descent(settings=settings, elastic=elastic, penalty=penalty, rule=rule, point=start)
+    descent = _Descent(
+        settings=settings, elastic=elastic, penalty=penalty, optimizer=optimizer, point=start
+    )
     if resume is not None:
         descent.go_on(resume)
     while True:
@@ -102,6 +111,16 @@ def _train(
             return (yield from descent.finish())
 
 
+def _make_optimizer(
+    settings: Settings, columns: Columns, resume: Resume | None
+) -> Generator[Exchange, Outcome, Optimizer]:
+    if settings.optimizer == "lbfgs":
+        return LBFGS()
+    if settings.optimizer == "tron":
+        return Tron()
+    return GradientDescent((yield from preparation.fix_step(settings, columns, resume)))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Descent:
     """The model between rounds, and what the next round may build on."""
@@ -109,25 +128,20 @@ class _Descent:
     settings: Settings
     elastic: Elastic
     penalty: L2
-    #: None is the line search.
-    rule: StepRule | None
+    optimizer: Optimizer
     #: w^r.
     point: Point
     #: How solvers may get the margins at ``point`` without multiplying.
     advance: Mapping[str, Scalar] = field(default_factory=dict)
     rounds: int = 0
-    #: Last serial given to a point, and to a direction.
+    #: Last serial given to a point.
     points: int = 0
-    directions: int = 0
-    #: Longest step that the next search tries; None before the first step.
-    longest: float | None = None
-    #: The function that the next search meets is not the last one's.
-    is_new: bool = True
     #: Norm of the first gradient.
     first_norm: float | None = None
     failed_searches: int = 0
     #: The objective at ``point`` where it is known already, over all examples.
     value: float | None = None
+    guard: Guard = field(default_factory=Guard)
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd | Model]:
         """Lines 5 to 17: evaluate w^r, make up for who vanished, and step."""
@@ -140,30 +154,29 @@ class _Descent:
             )
             if evaluated is None:
                 return self._roll_back()
-            value, gradient, norm = self._objective(evaluated)
-            finished = self._check(value, norm)
+            here = self._here(evaluated)
+            finished = self._check(here)
             if finished is not None:
                 return finished
-            ray = self._ray(evaluated, value, gradient)
-            if self.rule is not None:
-                accepted: Accepted | str | None = Accepted(
-                    step=self.rule.length(self.rounds), value=math.nan
-                )
-            else:
-                accepted = yield from self._watched(
-                    search(elastic, self.penalty, ray, self.longest, is_new=self.is_new)
-                )
-            if not isinstance(accepted, str):
+            retreat = self.guard.judge(elastic, evaluated, here.value)
+            if retreat is not None:
+                self.point, self.advance = retreat, {}
+                continue
+            known = absence.columns(elastic, evaluated, self.penalty)
+            step = None
+            if not self.guard.holds:
+                step = yield from self._watched(self.optimizer.step(here))
+            if not isinstance(step, str):
                 break
         model = elastic.columns.arrays(self.point.w)
-        self._move(ray, accepted, value)
+        self._move(step, here.value)
         self.rounds += 1
         return RoundEnd(
-            objective=value,
+            objective=here.value,
             objective_kind="exact" if elastic.is_whole else "estimated",
-            step=0.0 if accepted is None else accepted.step,
+            step=0.0 if step is None else step.length,
             stand_ins=elastic.stand_ins.count,
-            extra=self._extra(norm, ray.probes, elastic.corrections - before),
+            extra=self._extra(here.norm, elastic.corrections - before) | known,
             model=model,
             next_model=elastic.columns.arrays(self.point.w),
             next_objective=self.value,
@@ -173,42 +186,38 @@ class _Descent:
     def _watched(
         self, part: Generator[Exchange, Outcome, Any]
     ) -> Generator[Exchange, Outcome, Any]:
-        """Note when the set of examples changes: the step length fitted another function."""
+        """Note when the set of examples changes: searches failed on another function."""
         before = self.elastic.changes
         result = yield from part
         if self.elastic.changes != before:
-            self.is_new = True
             self.failed_searches = 0
         return result
 
-    def _objective(self, evaluated: Evaluated) -> tuple[float, F64, float]:
-        """Estimated objective, its gradient, and that one's norm.
-
-        Stand-ins have their share in it; the penalty is added here, once.
-        """
-        elastic, w, sums = self.elastic, evaluated.point.w, evaluated.sums
-        loss, gradient = sums.loss, sums.gradient
-        if elastic.stand_ins.entries:
-            loss = loss + elastic.stand_ins.value(w)
-            gradient = gradient + elastic.stand_ins.gradient
-        divisor = elastic.divisor(sums)
+    def _here(self, evaluated: Evaluated) -> Here:
+        """Estimated objective and its gradient: stand-ins' shares are in it, and the penalty's."""
+        elastic, w = self.elastic, evaluated.point.w
+        divisor = elastic.divisor(evaluated.sums)
         with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is an error
-            value = loss / divisor + self.penalty.value(w)
-            gradient = gradient / divisor + self.penalty.gradient(w)
-            return value, gradient, float(np.linalg.norm(gradient))
-
-    def _ray(self, evaluated: Evaluated, value: float, gradient: F64) -> Ray:
-        self.directions += 1
-        return Ray(
-            origin=evaluated,
-            serial=self.directions,
-            direction=-gradient,
+            sums = elastic.stand_ins.total(evaluated.sums, w)
+            value = sums.loss / divisor + self.penalty.value(w)
+            gradient = sums.gradient / divisor + self.penalty.gradient(w)
+            norm = float(np.linalg.norm(gradient))
+        if self.first_norm is None:
+            self.first_norm = norm
+        return Here(
+            elastic=elastic,
+            penalty=self.penalty,
+            evaluated=evaluated,
             value=value,
-            slope=-float(gradient @ gradient),
+            gradient=gradient,
+            norm=norm,
+            first_norm=self.first_norm,
+            round=self.rounds,
         )
 
-    def _check(self, value: float, norm: float) -> Model | None:
+    def _check(self, here: Here) -> Model | None:
         """Stop where the gradient is small enough, or nothing can be gained; only when whole."""
+        value = here.value
         if not math.isfinite(value):
             raise JobFailedError(
                 f"the objective is {value} in round {self.rounds}, wanted a finite one: the "
@@ -216,11 +225,9 @@ class _Descent:
                 "algorithm.scale",
                 reason="diverged",
             )
-        if self.first_norm is None:
-            self.first_norm = norm
         if not self.elastic.is_whole:
             return None
-        if norm <= self.settings.tolerance * self.first_norm:
+        if here.norm <= self.settings.tolerance * here.first_norm:
             reason = f"gradient norm <= {self.settings.tolerance:g} of the first"
             return self._model(value, converged=True, reason=reason)
         if self.failed_searches >= FAILED_SEARCHES_MAX:
@@ -228,28 +235,22 @@ class _Descent:
             return self._model(value, converged=False, reason=reason)
         return None
 
-    def _move(self, ray: Ray, accepted: Accepted | None, value: float) -> None:
-        """Line 17: w^{r+1} = w^r - step * (gradient of the estimated objective)."""
-        self.is_new = False
-        if accepted is None:
+    def _move(self, step: Step | None, value: float) -> None:
+        """Line 17: w^{r+1} = w^r - step * (gradient of the estimated objective), or better."""
+        if step is None:
             self.failed_searches += 1
-            self.longest, self.is_new = None, True
             self.advance = {}
             self.value = value if self.elastic.is_whole else None
             return
         self.failed_searches = 0
-        self.longest = 2.0 * accepted.step
         self.points += 1
         came_from = self.point.serial
-        self.point = Point(serial=self.points, w=self.point.w + accepted.step * ray.direction)
-        searched = self.rule is None
-        refresh = (self.rounds + 1) % REFRESH_ROUNDS == 0
-        self.advance = (
-            {"base": came_from, "direction": ray.serial, "step": accepted.step}
-            if searched and not refresh
-            else {}
-        )
-        self.value = accepted.value if searched and self.elastic.is_whole else None
+        self.point = Point(serial=self.points, w=self.point.w + step.length * step.direction)
+        self.advance = {}
+        if step.serial is not None and (self.rounds + 1) % REFRESH_ROUNDS != 0:
+            self.advance = {"base": came_from, "direction": step.serial, "step": step.length}
+        is_known = self.elastic.is_whole and not math.isnan(step.value)
+        self.value = step.value if is_known else None
 
     def _roll_back(self) -> RoundEnd:
         """Line 16: w^{r+1} <- w^r, w^r <- w^{r-1}; the stored gradient is the survivors' already.
@@ -267,18 +268,16 @@ class _Descent:
             objective=None,
             objective_kind="estimated",
             stand_ins=self.elastic.stand_ins.count,
-            extra=self._extra(None, 0, 1),
+            extra=self._extra(None, 1),
             model=model,
             next_model=self.elastic.columns.arrays(self.point.w),
             resume=self._resume(),
         )
 
-    def _extra(
-        self, norm: float | None, probes: int, corrections: int
-    ) -> Mapping[str, float | int | str | None]:
+    def _extra(self, norm: float | None, corrections: int) -> dict[str, float | int | str | None]:
         return {
             "gradient_norm": norm,
-            "probes": probes,
+            **self.optimizer.columns(),
             "corrections": corrections,
             "note": self.elastic.note,
         }
@@ -290,33 +289,31 @@ class _Descent:
 
         Caches of solvers and stand-ins are not in it: margins are multiplied anew there.
         """
+        is_whole = self.elastic.is_whole
+        optimizer = self.optimizer.resume(is_whole=is_whole)
         return Resume(
-            arrays={"w": self.point.w, **self.elastic.columns.state()},
+            arrays={"w": self.point.w, **self.elastic.columns.state(), **optimizer.arrays},
             values={
                 "points": self.points,
-                "directions": self.directions,
                 "rounds": self.rounds,
-                "longest": self.longest,
-                # With those who were absent the function searched is another one.
-                "is_new": self.is_new or not self.elastic.is_whole,
                 "first_norm": self.first_norm,
-                "failed_searches": self.failed_searches if self.elastic.is_whole else 0,
-                "value": self.value if self.elastic.is_whole else None,
+                "failed_searches": self.failed_searches if is_whole else 0,
+                "value": self.value if is_whole else None,
                 "total_weight": self.elastic.total_weight,
-                "first_step": None if self.rule is None else self.rule.first,
+                **optimizer.values,
             },
         )
 
     def go_on(self, resume: Resume) -> None:
         """Stand where another process stood at the end of a round."""
         values = resume.values
-        self.points, self.directions = int(values["points"]), int(values["directions"])
+        self.points = int(values["points"])
         self.point = Point(serial=self.points, w=np.array(resume.arrays["w"]))
         self.rounds = int(values["rounds"])
-        self.longest, self.is_new = values["longest"], bool(values["is_new"])
         self.first_norm, self.value = values["first_norm"], values["value"]
         self.failed_searches = int(values["failed_searches"])
         self.elastic.total_weight = float(values["total_weight"])
+        self.optimizer.go_on(resume, self.elastic.changes)
 
     def finish(self) -> Generator[Exchange, Outcome, Model]:
         """Make the model when the job stops; one more exchange where its objective is not known."""

@@ -25,7 +25,7 @@ L2 = 0.02
 def train(y: np.ndarray = Y, rounds: int = 3000, weights: Any = None, **settings: Any) -> Run:
     schedule = settings.pop("schedule", ())
     world = World(
-        settings={"l2": L2, "tolerance": 1e-9, **settings},
+        settings={"l2": L2, "tolerance": 1e-9, "optimizer": "gd", **settings},
         parts=deal(X, y, 4, weights=weights, chunk_rows=10),
         schedule=schedule,
     )

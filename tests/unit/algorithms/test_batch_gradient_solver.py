@@ -148,6 +148,52 @@ def test_curvature_is_the_second_difference_of_the_loss() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "smoothed_hinge"])
+def test_a_product_with_the_hessian_is_the_gradients_difference(kind: str, loss: str) -> None:
+    solver, chunks = make(KINDS[kind], loss=loss)
+    ask(solver, chunks, "gradient", {"w": W}, point=0)
+    before = solver.multiplied_rows
+    came = ask(solver, chunks, "product", {"v": P}, point=0)
+    assert (came["uncached"], solver.multiplied_rows - before) == (0.0, 60)
+    h = 1e-6
+    ends = [
+        ask(make(KINDS[kind], loss=loss)[0], chunks, "gradient", {"w": W + t * P}, point=0)
+        for t in (-h, h)
+    ]
+    wanted = (ends[1]["gradient"] - ends[0]["gradient"]) / (2 * h)
+    np.testing.assert_allclose(came["hv"], wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+    # A step later, the second derivatives are those at the new point.
+    ask(solver, chunks, "gradient", {"w": W + P}, point=1)
+    moved = ask(solver, chunks, "product", {"v": P}, point=1)
+    fresh = make(KINDS[kind], loss=loss)[0]
+    ask(fresh, chunks, "gradient", {"w": W + P}, point=1)
+    np.testing.assert_array_equal(
+        moved["hv"], ask(fresh, chunks, "product", {"v": P}, point=1)["hv"]
+    )
+
+
+def test_a_product_counts_chunks_without_the_points_margins_as_uncached() -> None:
+    solver, chunks = make(X)
+    ask(solver, chunks[1:], "gradient", {"w": W}, point=0)
+    assert ask(solver, chunks, "product", {"v": P}, point=0)["uncached"] == 7.0
+
+
+def test_threads_share_a_product_with_the_hessian() -> None:
+    solver, chunks = make(X)
+    ask(solver, chunks, "gradient", {"w": W}, point=0)
+    alone = ask(solver, chunks, "product", {"v": P}, point=0)["hv"]
+    work = Work(
+        exchange=ExchangeId(2),
+        operation="product",
+        model={"v": P},
+        parameters={"point": 0},
+        returns={"hv": (7,), "uncached": ()},
+    )
+    shared = solver.compute(work, chunks, Threads())["hv"]
+    np.testing.assert_allclose(shared, alone, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_column_statistics_match_numpy(kind: str) -> None:
     solver, chunks = make(KINDS[kind])
     dense = KINDS[kind].toarray() if sp.issparse(KINDS[kind]) else KINDS[kind]

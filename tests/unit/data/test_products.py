@@ -102,6 +102,29 @@ def test_products_agree_with_scipy_and_with_each_other(kind, n, d, seed, dtype):
     np.testing.assert_allclose(margins @ c, gradient @ w, rtol=1e-10, atol=1e-10)
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    kind=st.sampled_from(KINDS),
+    n=st.integers(0, 40),
+    d=st.integers(1, 21),
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from(["float64", "float32"]),
+    offset=st.sampled_from([0.0, -1.5]),
+)
+def test_one_pass_multiplies_by_the_rows_and_their_transpose(kind, n, d, seed, dtype, offset):
+    rng = np.random.default_rng(seed)
+    chunk, matrix = make_chunk(kind, rng, n, d, dtype=dtype)
+    v = rng.standard_normal(matrix.shape[1])
+    curvatures = rng.uniform(0.0, 2.0, n) * (rng.random(n) < 0.8)
+    products, hv = np.full(n, np.nan), np.ones(v.size)
+    adjoint = make_adjoint(chunk.layout, v.size)
+    adjoint.add_product(chunk, make_forward(chunk.layout, v), offset, curvatures, products)
+    adjoint.result(hv)
+    wanted = curvatures * (matrix @ v + offset)
+    np.testing.assert_allclose(products, wanted, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(hv, 1.0 + matrix.T @ wanted, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize(
     ("alphabet", "lo", "hi", "length"),
     [

@@ -16,7 +16,7 @@ WHOLE = """
 name: whole
 data: {format: svmlight, path: train.svm, zero_based: false, test: test.svm, chunk_size: 200 KiB,
   cache: blocks}
-algorithm: {name: batch_gradient, loss: squared_hinge, l2: 1e-3, step: constant, step_size: 0.5}
+algorithm: {name: batch_gradient, loss: squared_hinge, l2: 1e-3, optimizer: gd, step: constant}
 cluster: {kind: local, workers: 14, threads: 1, memory: 1 GiB}
 absent: ignore
 policies: []
@@ -71,7 +71,7 @@ def test_every_section_is_read(tmp_path):
     assert file.test.spec()["path"] == str(tmp_path / "test.svm")
     assert file.test.spec()["zero_based"] is False
     assert file.algorithm == BatchGradient(
-        loss="squared_hinge", l2=1e-3, step="constant", step_size=0.5
+        loss="squared_hinge", l2=1e-3, optimizer="gd", step="constant"
     )
     assert file.cluster == LocalWorkers(workers=14, threads=1, memory="1 GiB")
     assert (file.absent, file.seed, file.threads, file.chunk_size) == ("ignore", 7, 1, "200 KiB")

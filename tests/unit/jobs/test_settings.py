@@ -15,9 +15,12 @@ from elasticml.jobs.settings import Fault, Members
     "algorithm",
     [
         BatchGradient(),
-        BatchGradient(loss="squared", step="constant", step_size=0.5, intercept=True),
+        BatchGradient(
+            loss="squared", optimizer="gd", step="constant", step_size=0.5, intercept=True
+        ),
         BatchGradient(class_weight="balanced", mode="paper", scale="maxabs", roll_back=2),
         BatchGradient(class_weight={-1: 1, 1: 20.5}),
+        BatchGradient(optimizer="tron"),
     ],
 )
 def test_the_algorithm_accepts_what_the_job_writes(algorithm):
@@ -63,11 +66,22 @@ def test_a_rule_that_cocoa_does_not_have_is_refused_on_both_sides(absent):
     [
         ({"class_weight": {1: 0}}, "class_weight: every weight must be more than 0"),
         ({"class_weight": "balanced", "loss": "squared"}, "class_weight: loss: squared has no"),
+        ({"step": "decay"}, "step: decay goes with optimizer: gd, not lbfgs"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(values, text):
     with pytest.raises(ConfigError, match=text):
         BatchGradient(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "optimizer"),
+    [({}, "lbfgs"), ({"mode": "paper"}, "gd"), ({"mode": "paper", "optimizer": "tron"}, "tron")],
+)
+def test_the_optimizer_is_lbfgs_and_the_papers_is_gradient_descent(values, optimizer):
+    section = BatchGradient(**values).section()
+    assert section["optimizer"] == optimizer
+    assert read_by_the_algorithm(values).optimizer == optimizer
 
 
 def test_an_imported_algorithm_keeps_whatever_it_is_given():

@@ -1,0 +1,220 @@
+"""What ``absent: auto`` knows of the examples' curvature, and which stand-in follows from it.
+
+While everybody is there it costs one pass before the first step, for the majorant, and a number in
+every gradient exchange, which says how much members differ. Where they differ, their Hessians'
+products with a few directions are taken now and then: once examples are gone it is too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Arrays, Exchange
+from elasticml.algorithms.batch_gradient import nystrom, surveys
+from elasticml.algorithms.batch_gradient.bounds import Proof, difference
+from elasticml.algorithms.batch_gradient.likeness import ALIKE_MAX, likeness, scatter
+from elasticml.algorithms.batch_gradient.settings import Settings
+from elasticml.algorithms.batch_gradient.stand_ins import StandIn, Sums
+from elasticml.algorithms.batch_gradient.surveys import Probes, Sketch
+from elasticml.algorithms.scaling import Columns
+
+F64 = NDArray[np.float64]
+#: Directions in which unlike Hessians are sketched.
+RANK: Final = 32
+#: Share of the model by which it must have moved before its Hessians are sketched anew.
+MOVED: Final = 0.1
+
+
+#: Rounds between two sketches at least, by optimizer: a round of TRON is worth many of descent.
+SKETCH_ROUNDS: Final[Mapping[str, int]] = {"gd": 20, "lbfgs": 5, "tron": 1}
+
+
+def curvatures_for(settings: Settings, columns: Columns) -> Curvatures:
+    """Return a job's statistics before anything is known."""
+    return Curvatures(
+        columns=columns,
+        smoothness=settings.loss.smoothness,
+        sketch_rounds=SKETCH_ROUNDS[settings.optimizer],
+        rank=RANK,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Curvatures:
+    """Statistics over exactly the present examples, and what was learnt from former losses."""
+
+    columns: Columns
+    #: Upper bound of the loss's second derivative.
+    smoothness: float
+    #: Rounds between two sketches, at least.
+    sketch_rounds: int
+    rank: int
+    #: ``D >= X' S X`` of the present, (n_sent,); None where it is not known.
+    majorant: F64 | None = None
+    #: Where the present's Hessian was sketched last, and its sketch.
+    probes: Probes | None = None
+    sketch: Sketch | None = None
+    #: The members' own rho, as gradient exchanges tell it.
+    differ: float | None = None
+    #: rho of the last loss.
+    likeness: float | None = None
+    #: Serial of the last gradient's point and what came up, where the present are still the same.
+    _last: tuple[int, Arrays] | None = None
+    #: Gradients at new points since the last sketch.
+    _since: int = 0
+    _serial: int = 0
+    #: Probes of the survey under way.
+    _asked: Probes | None = None
+    _basis: F64 = field(default_factory=lambda: np.empty((0, 0)))
+
+    # --- while examples come and go -----------------------------------------------------------
+
+    def comparing(self, exchange: Exchange) -> Exchange:
+        """Return a gradient exchange in which members compare with theirs at the last point."""
+        if self._last is None:
+            return exchange
+        return replace(
+            exchange,
+            returns={**exchange.returns, "scatter": (2,)},
+            parameters={**exchange.parameters, "earlier": self._last[0]},
+        )
+
+    def evaluated(self, serial: int, arrays: Arrays) -> None:
+        """Take what came up of a gradient over the present examples."""
+        if self._last is not None and self._last[0] != serial:
+            self._since += 1
+            if "scatter" in arrays:
+                members, weight = np.asarray(arrays["scatter"]).tolist()
+                change = np.asarray(arrays["gradient"]) - self._last[1]["gradient"]
+                differ = scatter(change, float(arrays["weight"]), members, weight)
+                self.differ = self.differ if differ is None else differ
+        self._last = (serial, arrays)
+
+    def returned(self, entry: StandIn | None) -> None:
+        """Count a group among the present again."""
+        self._last = self.sketch = None
+        proof = None if entry is None else entry.proof
+        if proof is None or self.majorant is None:
+            self.majorant = None
+        else:
+            self.majorant = self.majorant + proof.diagonal / self.smoothness
+
+    def lost_unseen(self) -> None:
+        """Forget what refers to examples that vanished before their share was known."""
+        self._last = self.sketch = self.majorant = None
+
+    # --- before examples vanish ---------------------------------------------------------------
+
+    def due(self, w: F64, *, is_whole: bool) -> Exchange | None:
+        """Return the survey that is due at ``w``; None: there is none.
+
+        Members that are unlike are sketched again where enough rounds have passed and the model
+        has moved, and at once where examples have returned. Each sketch's products span the next
+        one's basis.
+        """
+        wants_majorant = self.majorant is None and is_whole
+        probes = self._next_probes(w)
+        if probes is None and not wants_majorant:
+            return None
+        self._asked = probes
+        return surveys.survey_exchange(self.columns, probes=probes, majorant=wants_majorant)
+
+    def _next_probes(self, w: F64) -> Probes | None:
+        if self.differ is None or self.differ < ALIKE_MAX:
+            return None
+        if self.probes is not None and self.sketch is not None:
+            moved = float(np.linalg.norm(w - self.probes.w))
+            refines = self._serial == 1
+            is_old = self._since >= self.sketch_rounds and moved > MOVED * np.linalg.norm(w)
+            if not (refines or is_old):
+                return None
+        if self._basis.size == 0:
+            self._basis = nystrom.first_basis(w.size, self.rank)
+        return Probes(serial=self._serial + 1, w=w, basis=self._basis)
+
+    def surveyed(self, arrays: Arrays) -> None:
+        """Take what came up of a survey over exactly the present examples."""
+        if "majorant" in arrays:
+            self.majorant = np.asarray(arrays["majorant"])
+        if "products" in arrays:
+            assert self._asked is not None
+            self.probes = self._asked
+            self.sketch = surveys.read_sketch(self.columns, arrays)
+            self._serial, self._since = self.probes.serial, 0
+            self._basis = nystrom.orthonormal(self.sketch.products)
+
+    # --- once examples have vanished ------------------------------------------------------------
+
+    def questions(self, before: F64 | None, serial: int) -> Exchange | None:
+        """Return what the survivors are asked, to know the vanished; None: nothing would help."""
+        probes = None if self.sketch is None else self.probes
+        if before is None and probes is None and self.majorant is None:
+            return None
+        return surveys.survey_exchange(
+            self.columns,
+            w=before,
+            point=serial,
+            probes=probes,
+            majorant=self.majorant is not None,
+            correct=True,
+        )
+
+    def choose(
+        self,
+        w: F64,
+        lost: Sums,
+        present: Sums,
+        changes: tuple[F64, F64] | None,
+        arrays: Arrays,
+        *,
+        is_exact: bool,
+    ) -> StandIn:
+        """Make the stand-in of a group, and refer to the survivors from now on.
+
+        Parameters
+        ----------
+        w : ndarray (n_model,)
+            Where ``lost`` and ``present`` are known.
+        lost, present : Sums
+            Of the vanished and of the survivors.
+        changes : pair of ndarray (n_model,), optional
+            Change of both gradients over the last step, the vanished's first.
+        arrays : mapping
+            The survivors' answer to :meth:`questions`.
+        is_exact : bool
+            ``lost`` is no estimate.
+        """
+        ratio = lost.weight / present.weight if present.weight > 0.0 else 0.0
+        rho = None if changes is None else likeness(*changes, ratio)
+        curvature = None
+        if "products" in arrays and self.sketch is not None and self.probes is not None:
+            left = surveys.read_sketch(self.columns, arrays)
+            gone = self.sketch.minus(left)
+            if rho is None:
+                rho = likeness(gone.products, left.products, ratio)
+            curvature = gone.curvature(self.probes.basis)
+            self.sketch = left
+        else:
+            self.sketch = None
+        self.likeness = self.likeness if rho is None else rho
+        proof = None
+        if "majorant" in arrays and self.majorant is not None:
+            left_majorant = np.asarray(arrays["majorant"])
+            if is_exact:
+                diagonal = self.smoothness * difference(self.majorant, left_majorant)
+                proof = Proof(w=w, loss=lost.loss, gradient=lost.gradient, diagonal=diagonal)
+            self.majorant = left_majorant
+        self._last = None
+        taylor = StandIn(w=w, sums=lost, proof=proof)
+        is_alike = self.likeness is None or self.likeness < ALIKE_MAX
+        if curvature is not None and not is_alike:
+            return StandIn(w=w, sums=lost, mode="nystrom", curvature=curvature, proof=proof)
+        # A flat stand-in is for those alone that the guard can judge.
+        if is_alike or proof is None:
+            return taylor.borrowing(w, lost, present)
+        return taylor

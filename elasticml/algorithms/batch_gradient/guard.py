@@ -1,0 +1,73 @@
+"""The watch over stand-ins without curvature that nothing better could be made of.
+
+A flat stand-in lets the model run away in the directions that only the absent examples hold. What
+is certain of their loss says when it does: the upper end of its interval no longer falls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from elasticml.algorithms.batch_gradient.absence import interval
+from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated, Point
+
+#: Rounds without a better certified value after which the model goes back to the best one.
+PATIENCE: Final = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Guard:
+    """Judges every point while there are flat stand-ins: then they borrow, then nothing moves.
+
+    A change of the set of examples begins anew.
+    """
+
+    best: Point | None = None
+    best_value: float = 0.0
+    #: Points since the best one.
+    stale: int = 0
+    #: Curvature is to be borrowed at the best point, once the sums there are known again.
+    switches: bool = False
+    #: No step is taken until examples vanish or return.
+    holds: bool = False
+    _changes: int = -1
+    _watches: bool = False
+
+    def judge(self, elastic: Elastic, evaluated: Evaluated, estimated: float) -> Point | None:
+        """Return the point to go back to; None: go on from the one evaluated.
+
+        Parameters
+        ----------
+        estimated : float
+            The estimated objective at the point.
+        """
+        if elastic.changes != self._changes:
+            flat = elastic.rules.bends and elastic.stand_ins.modes()["taylor"] > 0
+            self._begin(elastic.changes, watches=flat)
+        if not self._watches:
+            return None
+        if self.switches:
+            elastic.borrow(evaluated)
+            self.switches, self._changes = False, elastic.changes
+        error = interval(elastic, evaluated)
+        certain = estimated + error.high if error is not None else float("inf")
+        if self.best is None or certain < self.best_value:
+            self.best, self.best_value, self.stale = evaluated.point, certain, 0
+            return None
+        self.stale += 1
+        if self.stale < PATIENCE or self.holds:
+            return None
+        self.stale = 0
+        self.switches = elastic.stand_ins.modes()["taylor"] > 0
+        self.holds = not self.switches
+        elastic.note = (
+            "stand-ins without curvature helped no more: they borrow it from here on"
+            if self.switches
+            else "no step is certain to help: the model stays until examples return"
+        )
+        return self.best
+
+    def _begin(self, changes: int, *, watches: bool) -> None:
+        self._changes, self._watches = changes, watches
+        self.best, self.stale, self.switches, self.holds = None, 0, False, False

@@ -1,0 +1,133 @@
+"""L-BFGS steps: quasi-Newton directions from pairs that belong to one estimated function each.
+
+Where the set of examples changes between two gradients, the change of the gradient is not that of
+one function: this one pair is skipped. Older pairs stay: those of the same losses are as good as
+before, and starting again without any costs more than what they are wrong by.
+
+Source: Nocedal (1980), Liu and Nocedal (1989); for the skipped pair see docs/papers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Exchange, Outcome, Resume
+from elasticml.algorithms.batch_gradient.line_search import first_length
+from elasticml.algorithms.batch_gradient.optimizer import Again, Here, Step
+from elasticml.algorithms.batch_gradient.pairs import Pair, Pairs
+from elasticml.algorithms.batch_gradient.search import Ray, curvature_along, search_wolfe
+
+F64 = NDArray[np.float64]
+#: Twice the length of a quasi-Newton step: lengths are halved from here, and one of them is 1.
+LONGEST: Final = 2.0
+#: A pair's arrays, as checkpoints name them.
+_PARTS: Final = ("step", "change")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """Where the last step began, and of which set of examples."""
+
+    #: Both shape (n_model,).
+    w: F64
+    gradient: F64
+    changes: int
+
+
+class LBFGS:
+    """A quasi-Newton direction and a search by Wolfe's conditions."""
+
+    def __init__(self) -> None:
+        self.pairs = Pairs()
+        self.left: _Left | None = None
+        self.skipped = 0
+        self.directions = 0
+        self.probes = 0
+
+    def step(self, here: Here) -> Generator[Exchange, Outcome, Step | Again | None]:
+        """See :class:`optimizer.Optimizer`."""
+        self._learn(here)
+        changes = here.elastic.changes
+        self.directions += 1
+        direction = -self.pairs.times(here.gradient)
+        ray = Ray(
+            origin=here.evaluated,
+            serial=self.directions,
+            direction=direction,
+            value=here.value,
+            slope=float(here.gradient @ direction),
+        )
+        step = yield from self._search(here, ray)
+        self.probes = ray.probes
+        if isinstance(step, Step):
+            # Where examples vanished in the search the next gradient is of another function.
+            self.left = _Left(w=here.evaluated.point.w, gradient=here.gradient, changes=changes)
+        elif step is None:
+            # Perhaps it was the direction: the next one is the gradient's.
+            self.pairs, self.left = Pairs(), None
+        return step
+
+    def _learn(self, here: Here) -> None:
+        """Make a pair of the last step, if its two gradients are of the same function."""
+        left, self.left = self.left, None
+        if left is None:
+            return
+        if left.changes != here.elastic.changes:
+            self.skipped += 1
+            return
+        step = here.evaluated.point.w - left.w
+        self.pairs = self.pairs.with_step(step, here.gradient - left.gradient)
+
+    def _search(self, here: Here, ray: Ray) -> Generator[Exchange, Outcome, Step | Again | None]:
+        longest = LONGEST
+        if not self.pairs.kept:
+            curvature = yield from curvature_along(here.elastic, here.penalty, ray)
+            if curvature is None:
+                return "again"
+            longest = first_length(ray.value, ray.slope, curvature)
+        accepted = yield from search_wolfe(here.elastic, here.penalty, ray, longest)
+        if accepted is None or accepted == "again":
+            return accepted
+        return Step(
+            direction=ray.direction, length=accepted.step, value=accepted.value, serial=ray.serial
+        )
+
+    def columns(self) -> Mapping[str, float | int | None]:
+        """See :class:`optimizer.Optimizer`."""
+        told = {"probes": self.probes, "pairs": len(self.pairs.kept), "skipped_pairs": self.skipped}
+        self.probes, self.skipped = 0, 0
+        return told
+
+    def resume(self, *, is_whole: bool) -> Resume:
+        """See :class:`optimizer.Optimizer`."""
+        arrays: dict[str, F64] = {}
+        for k, pair in enumerate(self.pairs.kept):
+            arrays |= {f"pair{k}_{part}": getattr(pair, part) for part in _PARTS}
+        left = self.left if is_whole else None
+        if left is not None:
+            arrays |= {"left_w": left.w, "left_gradient": left.gradient}
+        values = {
+            "directions": self.directions,
+            "products": [pair.product for pair in self.pairs.kept],
+        }
+        return Resume(arrays=arrays, values=values)
+
+    def go_on(self, resume: Resume, changes: int) -> None:
+        """See :class:`optimizer.Optimizer`."""
+        self.directions = int(resume.values["directions"])
+        kept = []
+        for k, product in enumerate(resume.values["products"]):
+            step, change = (np.array(resume.arrays[f"pair{k}_{part}"]) for part in _PARTS)
+            kept.append(Pair(step=step, change=change, product=float(product)))
+        self.pairs = Pairs(kept=tuple(kept))
+        if "left_w" in resume.arrays:
+            self.left = _Left(
+                w=np.array(resume.arrays["left_w"]),
+                gradient=np.array(resume.arrays["left_gradient"]),
+                changes=changes,
+            )

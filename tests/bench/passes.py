@@ -1,0 +1,179 @@
+"""How fast gradients and Hessian products go over data larger than the caches.
+
+    python tests/bench/passes.py [--mib 256] [--threads 1 2] [--kinds csr dense64 dense32 sequence]
+
+Through the solver, as members compute: ``new`` is a gradient at a model whose margins are not
+cached (both products), ``step`` one a step along a direction (the transpose alone), ``probe`` the
+margins of a direction and a few lengths, ``hessian`` a product with the Hessian. Gigabytes of the
+chunks' bytes a second, the share of a plain read of the same bytes by as many threads, and examples
+a second. Reads and passes are timed in turn; the best of each counts. On a machine that others use
+``--cpu`` counts processor seconds instead, which says what one thread could do if it were alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from elasticml.algorithms.base import Work
+from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
+from elasticml.algorithms.parallel import runs
+from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk, sequence_chunk
+from elasticml.data.ngrams import codes_of_letters, sequence_layout
+from elasticml.runtime.execution import parallel as pool_of
+from elasticml.terms import ChunkId, ExchangeId
+from tests.serial_world import facts_of
+
+MIB = 2**20
+REPEATS = 9
+WANTED = 0.6
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc"})
+def read(words: np.ndarray) -> int:
+    """Add all words up: what a pass costs that does nothing but read."""
+    total = np.uint64(0)
+    for i in range(words.size):
+        total += words[i]
+    return total
+
+
+def chunks_of(kind: str, size: int, rng: np.random.Generator) -> list[Chunk]:
+    """Chunks of 1 MiB with random contents, ``size`` bytes in all."""
+    k = -(-size // MIB)
+    ids = [ChunkId("0" * 16, 0, i) for i in range(k)]
+    if kind == "sequence":
+        layout, rows = sequence_layout("ACGT", 141, (1, 4)), MIB // 149
+        letters = rng.choice(4, p=[0.32, 0.18, 0.18, 0.32], size=(rows, 141)).astype(np.uint8)
+        codes = codes_of_letters(letters, 4, 4)
+        return [
+            sequence_chunk(id, signs(rows, rng), codes[rng.permutation(rows)], layout) for id in ids
+        ]
+    if kind.startswith("dense"):
+        dtype = "float" + kind.removeprefix("dense")
+        rows = MIB // (128 * np.dtype(dtype).itemsize)
+        values = rng.standard_normal((rows, 128))
+        return [
+            dense_chunk(id, signs(rows, rng), values[rng.permutation(rows)], dtype=dtype)
+            for id in ids
+        ]
+    # Words of texts: 75 of 47,236, some far more frequent than others.
+    rows, d = MIB // (12 * 75 + 12), 47_236
+    made = []
+    for id in ids:
+        words = np.minimum(d * rng.random((rows, 90)) ** 3, d - 1).astype(np.int64)
+        parts = [np.unique(row)[:75] for row in words]
+        indptr = np.concatenate([[0], np.cumsum([part.size for part in parts])])
+        values = rng.standard_normal(int(indptr[-1]))
+        made.append(csr_chunk(id, signs(rows, rng), indptr, np.concatenate(parts), values, d))
+    return made
+
+
+def signs(n: int, rng: np.random.Generator) -> np.ndarray:
+    return np.where(rng.random(n) < 0.5, 1.0, -1.0)
+
+
+def passes(chunks: list[Chunk], parallel: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the solver's passes by name, in an order in which each finds what it needs."""
+    facts = facts_of(chunks)
+    solver = BatchGradientSolver({"loss": "logistic"}, facts)
+    d = facts.n_columns
+    rng = np.random.default_rng(1)
+    w, p = 0.01 * rng.standard_normal(d), 0.01 * rng.standard_normal(d)
+    serial = iter(range(1, 10**9))
+    now = {"point": 0, "direction": 0}
+
+    def ask(operation: str, model: dict[str, np.ndarray], **parameters: Any) -> None:
+        work = Work(
+            exchange=ExchangeId(1),
+            operation=operation,
+            model=model,
+            parameters=parameters,
+            returns={},
+        )
+        solver.compute(work, chunks, parallel)
+
+    def new() -> None:
+        now["point"] = next(serial)
+        ask("gradient", {"w": w}, point=now["point"])
+
+    def probe() -> None:
+        now["direction"] = next(serial)
+        model = {"direction": p, "steps": np.array([1.0, 0.5, 0.25, 0.125])}
+        ask("probe", model, point=now["point"], direction=now["direction"])
+
+    def step() -> None:
+        base, now["point"] = now["point"], next(serial)
+        parameters = {"base": base, "direction": now["direction"], "step": 1e-9}
+        ask("gradient", {"w": w}, point=now["point"], **parameters)
+
+    def hessian() -> None:
+        ask("product", {"v": p}, point=now["point"])
+
+    yield from (("new", new), ("probe", probe), ("step", step), ("hessian", hessian))
+
+
+def seconds_of(function: Callable[[], Any], clock: Callable[[], float]) -> float:
+    started = clock()
+    function()
+    return clock() - started
+
+
+def main() -> int:
+    """Print the table; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mib", type=int, default=256, help="of each kind; more than the caches")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    kinds = ["csr", "dense64", "dense32", "sequence"]
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
+    parser.add_argument("--cpu", action="store_true", help="processor seconds; --threads 1 only")
+    given = parser.parse_args()
+    if given.cpu and given.threads != [1]:
+        parser.error("--cpu adds the threads' seconds up: give --threads 1 with it")
+    clock = time.process_time if given.cpu else time.perf_counter
+    print(f"{'':12}{'threads':>8}{'read GB/s':>11}{'pass':>9}{'GB/s':>8}{'share':>8}{'rows/s':>14}")
+    least = 1.0
+    for kind in given.kinds:
+        chunks = chunks_of(kind, given.mib * MIB, np.random.default_rng(0))
+        n_bytes, rows = sum(len(c.body) for c in chunks), sum(c.n_rows for c in chunks)
+        words = {c.id: np.frombuffer(c.body[: len(c.body) // 8 * 8], np.uint64) for c in chunks}
+        for threads in given.threads:
+            pool = pool_of(threads)
+
+            def plain(pool=pool, chunks=chunks, words=words, threads=threads):
+                pool.map(lambda part: [read(words[c.id]) for c in part], runs(chunks, threads))
+
+            asked = [("read", plain), *passes(chunks, pool)]
+            times: dict[str, list[float]] = {name: [] for name, _ in asked}
+            for repeat in range(1 + REPEATS):
+                for name, function in asked:
+                    took_s = seconds_of(function, clock)
+                    if repeat:
+                        times[name].append(took_s)
+            read_s = min(times.pop("read"))
+            for name, took in times.items():
+                share = read_s / min(took)
+                if kind != "sequence":
+                    least = min(least, share)
+                print(
+                    f"{kind:12}{threads:8}{n_bytes / read_s / 1e9:11.1f}{name:>9}"
+                    f"{n_bytes / min(took) / 1e9:8.1f}{share:8.0%}{rows / min(took):14,.0f}",
+                    flush=True,
+                )
+    print(f"least share of a plain read: {least:.0%}, wanted {WANTED:.0%}")
+    return 0 if least >= WANTED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

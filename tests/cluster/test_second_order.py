@@ -1,0 +1,63 @@
+"""L-BFGS and TRON on real processes: workers are killed in their exchanges, the optimum stays."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+from sklearn.linear_model import LogisticRegression
+
+import elasticml as em
+
+pytestmark = pytest.mark.cluster
+
+MEMBERS, ROWS, L2 = 5, 2000, 1e-4
+_rng = np.random.default_rng(9)
+X = _rng.normal(size=(ROWS, 15)) * np.geomspace(1.0, 20.0, 15)
+Y = np.where(
+    X @ (_rng.normal(size=15) / np.geomspace(1.0, 20.0, 15)) > _rng.normal(size=ROWS), 1, 0
+)
+
+
+@pytest.fixture(scope="module")
+def client() -> Generator[Client]:
+    with em.LocalCluster(MEMBERS) as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+def least() -> float:
+    """The least objective, by scikit-learn."""
+    model = LogisticRegression(C=1 / (L2 * ROWS), fit_intercept=False, tol=1e-12)
+    w = model.set_params(solver="newton-cholesky").fit(X, Y).coef_[0]
+    return float(np.logaddexp(0.0, -(2 * Y - 1) * (X @ w)).mean() + L2 / 2 * w @ w)
+
+
+@pytest.mark.parametrize("absent", ["auto", "taylor"])
+@pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
+def test_workers_that_are_killed_leave_the_optimum_where_it_was(
+    client: Client, optimizer: str, absent: Any
+) -> None:
+    faults = [
+        {"round": 1, "lose": 1, "how": "kill", "phase": "compute"},
+        {"round": 3, "lose": 1, "how": "kill", "phase": "reduce"},
+        {"round": 12, "return": 2},
+    ]
+    job = em.Job(
+        em.BatchGradient(l2=L2, optimizer=optimizer, tolerance=1e-8),
+        em.from_arrays(X, Y),
+        name=f"{optimizer}-{absent}",
+        absent=absent,
+        stop=em.Stop(rounds=300),
+        faults=faults,
+        chunk_size="16 KiB",
+    )
+    handle = job.start(client)
+    lost = [record for record in handle if record["event"] == "MemberLost"]
+    summary = handle.result().summary
+    assert len(lost) == 2
+    assert summary["converged"], summary
+    assert summary["rounds"] > 12, "convergence is declared when everybody is back"
+    assert abs(summary["objective"] / least() - 1.0) < 1e-8

@@ -1,0 +1,66 @@
+"""The inverse Hessian of L-BFGS against the BFGS formula written out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from elasticml.algorithms.batch_gradient.pairs import PAIRS_MAX, Pairs
+
+RNG = np.random.default_rng(4)
+D = 6
+ROOT = RNG.normal(size=(D, D))
+HESSIAN = ROOT @ ROOT.T + 0.1 * np.eye(D)
+
+
+def of_steps(steps: np.ndarray) -> Pairs:
+    pairs = Pairs()
+    for step in steps:
+        pairs = pairs.with_step(step, HESSIAN @ step)
+    return pairs
+
+
+def written_out(steps: np.ndarray) -> np.ndarray:
+    """``H+ = (I - s y'/sy) H (I - y s'/sy) + s s'/sy``, from the last pair's scaled identity."""
+    last = HESSIAN @ steps[-1]
+    inverse = np.eye(D) * (steps[-1] @ last) / (last @ last)
+    for s in steps:
+        y = HESSIAN @ s
+        left = np.eye(D) - np.outer(s, y) / (s @ y)
+        inverse = left @ inverse @ left.T + np.outer(s, s) / (s @ y)
+    return inverse
+
+
+def test_two_loops_are_the_bfgs_formula() -> None:
+    steps = RNG.normal(size=(4, D))
+    vector = RNG.normal(size=D)
+    got = of_steps(steps).times(vector)
+    np.testing.assert_allclose(got, written_out(steps) @ vector, rtol=1e-10)
+
+
+def test_conjugate_steps_that_span_the_space_give_the_inverse() -> None:
+    # Along the Hessian's own axes, updates do not disturb one another.
+    axes = np.linalg.eigh(HESSIAN)[1].T
+    got = np.stack([of_steps(axes).times(unit) for unit in np.eye(D)])
+    np.testing.assert_allclose(got, np.linalg.inv(HESSIAN), rtol=1e-9, atol=1e-12)
+
+
+def test_only_the_last_pairs_are_kept() -> None:
+    steps = RNG.normal(size=(PAIRS_MAX + 3, D))
+    kept = of_steps(steps).kept
+    assert len(kept) == PAIRS_MAX
+    np.testing.assert_array_equal(kept[0].step, steps[3])
+
+
+def test_a_step_along_which_the_gradient_does_not_rise_makes_no_pair() -> None:
+    step = RNG.normal(size=D)
+    pairs = of_steps(RNG.normal(size=(2, D)))
+    assert pairs.with_step(step, -step) is pairs
+    assert pairs.with_step(step, np.zeros(D)) is pairs
+    assert pairs.with_step(np.zeros(D), np.zeros(D)) is pairs
+
+
+def test_without_pairs_the_direction_is_the_gradients() -> None:
+    vector = RNG.normal(size=D)
+    got = Pairs().times(vector)
+    np.testing.assert_array_equal(got, vector)
+    assert got is not vector

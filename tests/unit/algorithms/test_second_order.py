@@ -1,0 +1,183 @@
+"""L-BFGS and TRON: scikit-learn's optimum, and what they do where the set of examples changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from tests.serial_world import Asked, Return, Run, Vanish, World, deal
+
+RNG = np.random.default_rng(8)
+N, D, L2 = 240, 6, 0.003
+X = RNG.normal(size=(N, D)) * [1.0, 3.0, 0.2, 1.0, 1.0, 6.0]
+SIGNAL = X @ [0.5, -0.4, 2.0, 0.0, 1.0, 0.1] + RNG.normal(size=N)
+Y = np.where(SIGNAL > 0.5, 1.0, -1.0)
+BOTH = pytest.mark.parametrize("optimizer", ["lbfgs", "tron"])
+
+
+def train(*schedule: Vanish | Return, rounds: int = 80, **given: Any) -> Run:
+    kept = {key: given.pop(key) for key in ("absent", "watch") if key in given}
+    world = World(
+        settings={"l2": L2, "tolerance": 1e-9, "intercept": True, **given},
+        parts=deal(X, given.pop("y", Y), 6, chunk_rows=10),
+        schedule=schedule,
+        **kept,
+    )
+    return world.run(rounds)
+
+
+def solution(run: Run) -> np.ndarray:
+    assert run.model.converged, run.model.reason
+    return np.append(run.model.arrays["coef"][0], run.model.arrays["intercept"])
+
+
+@BOTH
+@pytest.mark.parametrize("scale", ["none", "standard"])
+def test_logistic_regression_ends_at_scikit_learns_optimum(optimizer: str, scale: str) -> None:
+    run = train(optimizer=optimizer, scale=scale)
+    z = X @ solution(run)[:D] + solution(run)[D]
+    scaled = X if scale == "none" else (X - X.mean(axis=0)) / X.std(axis=0)
+    model = LogisticRegression(C=1 / (L2 * N), solver="newton-cholesky", tol=1e-12).fit(scaled, Y)
+    np.testing.assert_allclose(z, model.decision_function(scaled), atol=1e-6)
+    assert len(run.rows) < {"lbfgs": 50, "tron": 15}[optimizer]
+
+
+@BOTH
+def test_the_other_losses_end_where_the_gradient_vanishes(optimizer: str) -> None:
+    squared = World(
+        settings={"l2": L2, "loss": "squared", "optimizer": optimizer, "tolerance": 1e-10},
+        parts=deal(X, SIGNAL, 3),
+    ).run(100)
+    ridge = Ridge(alpha=L2 * N, fit_intercept=False, tol=1e-14).fit(X, SIGNAL)
+    np.testing.assert_allclose(solution(squared)[:D], ridge.coef_, atol=1e-7)
+    for loss in ("squared_hinge", "smoothed_hinge"):
+        w = solution(train(optimizer=optimizer, loss=loss, l2=0.1, rounds=300))
+        room = np.maximum(1.0 - Y * (X @ w[:D] + w[D]), 0.0)
+        slope = -Y * (np.minimum(room, 1.0) if loss == "smoothed_hinge" else 2 * room)
+        np.testing.assert_allclose(X.T @ slope / N + 0.1 * w[:D], 0.0, atol=1e-6)
+
+
+@BOTH
+@pytest.mark.parametrize("absent", ["auto", "taylor", "ignore", "stall", "reload"])
+def test_elasticity_costs_nothing_while_nobody_leaves(optimizer: str, absent: str) -> None:
+    """Not a bit of any model depends on the rule for absent examples, nor what is asked."""
+    runs = [train(optimizer=optimizer, absent=rule) for rule in ("ignore_rescaled", absent)]
+    models = [[row.model["coef"].tobytes() for row in run.rows] for run in runs]
+    assert models[0] == models[1]
+    # Sketches, which are made ahead of losses, are the one thing that some rules ask for besides.
+    asked = [[a.exchange.operation for a in run.asked] for run in runs]
+    assert asked[0] == [operation for operation in asked[1] if operation != "survey"]
+
+
+@BOTH
+@pytest.mark.parametrize("absent", ["auto", "taylor", "ignore", "stall"])
+@pytest.mark.parametrize("during", ["gradient", "probe", "product"])
+def test_losses_and_returns_leave_the_optimum_where_it_was(
+    optimizer: str, absent: str, during: str
+) -> None:
+    schedule = (
+        Vanish(round=2, members=(1, 2), during=during),
+        Vanish(round=3, members=(0,), during=during, counted=True),
+        Return(round=9, oldest=True),
+        Return(round=12),
+        Return(round=13),
+    )
+    run = train(*schedule, optimizer=optimizer, absent=absent)
+    np.testing.assert_allclose(solution(run), solution(train(optimizer=optimizer)), atol=1e-6)
+
+
+def test_the_pair_that_straddles_a_change_is_skipped_and_older_ones_stay() -> None:
+    run = train(Vanish(round=5, members=(2,)), Return(round=9), optimizer="lbfgs", absent="taylor")
+    extra = [row.extra for row in run.rows]
+    assert [row["skipped_pairs"] for row in extra[:12]] == [0] * 5 + [1] + [0] * 3 + [1] + [0] * 2
+    assert [row["pairs"] for row in extra[:12]] == [0, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9]
+
+
+def test_every_pair_is_of_one_function() -> None:
+    """On a quadratic, whose Hessian is known, no pair mixes two sets of examples."""
+    from elasticml.algorithms.batch_gradient import lbfgs
+
+    made: list[Any] = []
+    original = lbfgs.Pairs.with_step
+
+    class Watched(lbfgs.Pairs):
+        def with_step(self, step: np.ndarray, change: np.ndarray) -> Any:
+            made.append((step, change))
+            return Watched(kept=original(self, step, change).kept)
+
+    plain, lbfgs.Pairs = lbfgs.Pairs, Watched  # type: ignore[misc]
+    try:
+        World(
+            settings={"l2": L2, "loss": "squared", "optimizer": "lbfgs"},
+            parts=deal(X, SIGNAL, 6),
+            schedule=[Vanish(round=3, members=(1, 4), during="probe"), Return(round=6)],
+        ).run(9)
+    finally:
+        lbfgs.Pairs = plain  # type: ignore[misc]
+    whole = X.T @ X / N + L2 * np.eye(D)
+    rows = np.concatenate([np.arange(N)[40 * m : 40 * m + 40] for m in (0, 2, 3, 5)])
+    partly = X[rows].T @ X[rows] / N + L2 * np.eye(D)
+    errors = [
+        min(np.abs(change[:D] - h @ step[:D]).max() for h in (whole, partly)) / np.abs(change).max()
+        for step, change in made
+    ]
+    assert len(made) >= 5
+    assert max(errors) < 1e-8
+
+
+@pytest.mark.parametrize("during", ["product", "probe"])
+def test_conjugate_gradients_that_meet_a_loss_are_given_up(during: str) -> None:
+    schedule = (Vanish(round=2, members=(3,), during=during, nth=0 if during == "probe" else 1),)
+    run = train(*schedule, optimizer="tron", absent="taylor", rounds=4)
+    phases = [p for p in run.phases(2) if p != "correct"]
+    # The gradient at the same point again, for the stand-in's function, and all products anew.
+    # A probe is repeated over the survivors first; it belongs to the former products.
+    at = phases.index("probe") + 1 if during == "probe" else phases.index("product") + 1
+    assert phases[at + 1 : at + 3] == ["gradient", "product"]
+    again = [a for a in run.asked if a.round == 2 and a.phase == "gradient"]
+    np.testing.assert_array_equal(again[0].exchange.model["w"], again[1].exchange.model["w"])
+
+
+def test_the_radius_after_a_change_is_the_last_steps_length() -> None:
+    radii: list[float] = []
+
+    def run(*schedule: Vanish | Return) -> Run:
+        return train(*schedule, optimizer="tron", absent="taylor", rounds=6, l2=1e-5)
+
+    lost = run(Vanish(round=4, members=(0, 1)))
+    steps = [np.linalg.norm(lost.w(r + 1) - lost.w(r)) for r in range(5)]
+    radii = [float(row.extra["radius"] or 0.0) for row in lost.rows]
+    # It may shrink by the round's own ratio, or grow four times, but from there.
+    assert radii[4] <= 4.0 * steps[3] * (1 + 1e-12)
+    assert run().rows[4].extra["radius"] != radii[4]
+
+
+def test_a_change_at_an_estimated_optimum_costs_no_rounds_in_a_tiny_ball() -> None:
+    schedule = (Vanish(round=2, members=(1, 2)), Return(round=12))
+    run = train(*schedule, optimizer="tron", absent="taylor")
+    assert run.rows[11].extra["gradient_norm"] < 1e-8
+    assert len(run.rows) - 12 <= len(train(optimizer="tron").rows) + 2
+
+
+@BOTH
+def test_all_that_makes_one_step_is_over_one_set_of_examples(optimizer: str) -> None:
+    """Sums of a round after its last gradient contain exactly that gradient's examples."""
+    asked: list[tuple[int, str, int]] = []
+
+    def watch(world: World, one: Asked) -> None:
+        asked.append((one.round, one.phase, one.outcome.examples))
+
+    schedule = (
+        Vanish(round=2, members=(1,), during="probe"),
+        Vanish(round=3, members=(2,), during="product" if optimizer == "tron" else "probe"),
+        Return(round=6),
+        Return(round=7),
+    )
+    train(*schedule, optimizer=optimizer, absent="ignore", watch=watch)
+    for round in {r for r, _, _ in asked}:
+        of_round = [(phase, n) for r, phase, n in asked if r == round]
+        last = max(k for k, (phase, _) in enumerate(of_round) if phase == "gradient")
+        assert len({n for _, n in of_round[last:]}) == 1

@@ -1,0 +1,213 @@
+"""Stand-ins with curvature: one function, its derivatives, carrying, choosing, and the guard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.batch_gradient.bounds import Proof, gap_bound
+from elasticml.algorithms.batch_gradient.likeness import likeness, scatter
+from elasticml.algorithms.batch_gradient.nystrom import first_basis, nystrom, orthonormal
+from elasticml.algorithms.batch_gradient.stand_ins import StandIn, StandIns, Sums
+from elasticml.terms import GroupId
+from tests.serial_world import Return, Run, Vanish, World, deal
+
+RNG = np.random.default_rng(1)
+N = 6
+
+
+def sums(weight: float = 1.0) -> Sums:
+    return Sums(loss=float(RNG.normal()), gradient=RNG.normal(size=N), weight=weight)
+
+
+def spd(rank: int = N) -> np.ndarray:
+    root = RNG.normal(size=(N, rank))
+    return root @ root.T
+
+
+#: The present's summed loss: a quadratic.
+H, G = spd(), RNG.normal(size=N)
+
+
+def present(w: np.ndarray) -> Sums:
+    return Sums(loss=float(0.5 * w @ H @ w + G @ w), gradient=H @ w + G, weight=5.0)
+
+
+def queue() -> StandIns:
+    stand_ins = StandIns(N)
+    w = RNG.normal(size=N)
+    bent = nystrom(first_basis(N, 3), first_basis(N, 3) @ spd(), np.ones(N))
+    flat = StandIn(w=w, sums=sums(2.0))
+    stand_ins.push(GroupId(1), flat)
+    stand_ins.push(GroupId(2), flat.borrowing(w, sums(3.0), present(w)))
+    own = StandIn(w=RNG.normal(size=N), sums=sums(1.0), mode="nystrom", curvature=bent)
+    stand_ins.push(GroupId(3), own)
+    return stand_ins
+
+
+def test_value_gradient_search_and_curvature_are_of_one_function() -> None:
+    stand_ins = queue()
+    w, p = RNG.normal(size=N), RNG.normal(size=N)
+
+    def total(v: np.ndarray) -> Sums:
+        return stand_ins.total(present(v), v)
+
+    steps = np.array([0.7, 0.1, 0.0])
+    values = np.array([present(w + t * p).loss for t in steps])
+    slopes = np.array([present(w + t * p).gradient @ p for t in steps])
+    got_values, got_slopes = stand_ins.along(w, p, steps, values, slopes)
+    np.testing.assert_allclose(got_values, [total(w + t * p).loss for t in steps])
+    np.testing.assert_allclose(got_slopes, [total(w + t * p).gradient @ p for t in steps])
+    # Everything is quadratic here, so that differences are exact.
+    np.testing.assert_allclose(
+        stand_ins.curvature(H @ p, p), total(w + p).gradient - total(w).gradient
+    )
+    bend = stand_ins.curvature_along(float(p @ H @ p), p)
+    np.testing.assert_allclose(bend, p @ stand_ins.curvature(H @ p, p))
+    by_slope = (total(w + p).loss - total(w - p).loss) / 2
+    np.testing.assert_allclose(total(w).gradient @ p, by_slope)
+    assert total(w).weight == 5.0 + 6.0
+
+
+def test_a_second_loss_does_not_corrupt_the_first_ones_anchor() -> None:
+    stand_ins = queue()
+    w = RNG.normal(size=N)
+    old, new = present(w), sums(2.0)
+    before = {g: e.at(w, old) for g, e in stand_ins.entries.items() if e is not None}
+    stand_ins.carry(w, old, new)
+    for group, entry in stand_ins.entries.items():
+        assert entry is not None
+        after = entry.at(w, new if entry.theta else old)
+        np.testing.assert_allclose(after.gradient, before[group].gradient)
+        assert after.loss == pytest.approx(before[group].loss)
+        assert after.weight == before[group].weight
+    assert stand_ins.theta == pytest.approx(3.0 / 2.0)
+
+
+def test_where_nobody_is_left_there_is_no_curvature_to_borrow() -> None:
+    entry = StandIn(w=np.zeros(N), sums=sums())
+    nobody = Sums(loss=0.0, gradient=np.zeros(N), weight=0.0)
+    assert entry.borrowing(np.ones(N), sums(3.0), nobody).theta == 0.0
+
+
+def test_nystrom_is_exact_where_its_basis_spans_the_range() -> None:
+    hessian = spd(rank=3)
+    basis = orthonormal(first_basis(N, 3) @ hessian)
+    made = nystrom(basis, basis @ hessian, np.diag(hessian))
+    v = RNG.normal(size=N)
+    np.testing.assert_allclose(made.times(v), hessian @ v, atol=1e-9)
+
+
+def test_nystrom_keeps_the_diagonal_and_is_nowhere_negative() -> None:
+    hessian = spd()
+    basis = first_basis(N, 2)
+    made = nystrom(basis, basis @ hessian, np.diag(hessian))
+    full = np.array([made.times(e) for e in np.eye(N)])
+    np.testing.assert_allclose(np.diag(full), np.diag(hessian))
+    assert np.linalg.eigvalsh(full).min() > 0.0
+    nothing = nystrom(basis, 0.0 * basis, np.zeros(N))
+    np.testing.assert_array_equal(nothing.times(np.ones(N)), 0.0)
+
+
+def test_likeness_is_zero_for_copies_and_unknown_without_a_change() -> None:
+    y = RNG.normal(size=N)
+    assert likeness(2.0 * y, y, 2.0) == 0.0
+    assert likeness(y, -y, 1.0) == pytest.approx(2.0)
+    assert likeness(0.0 * y, y, 1.0) is None
+
+
+def test_scatter_is_the_members_root_mean_square_likeness() -> None:
+    weights, changes = np.array([1.0, 2.0, 3.0]), RNG.normal(size=(3, N))
+    whole = changes.sum(axis=0)
+    own = [w * np.sum((y / w - whole / 6.0) ** 2) for w, y in zip(weights, changes, strict=True)]
+    size = sum(y @ y / w for w, y in zip(weights, changes, strict=True))
+    assert scatter(whole, 6.0, size, 6.0) == pytest.approx(np.sqrt(sum(own) / size))
+    assert scatter(whole, 6.0, size, 5.0) is None
+
+
+def test_a_gap_is_bounded_only_where_everything_is_penalised() -> None:
+    g = np.array([3.0, 4.0])
+    assert gap_bound(1.0, g, 0.5, 2) == pytest.approx(26.0)
+    assert gap_bound(1.0, g, 0.5, 1) is None
+    assert gap_bound(1.0, g, 0.0, 2) is None
+
+
+def test_a_proof_encloses_a_quadratic_with_its_curvature() -> None:
+    w, v = RNG.normal(size=(2, N))
+    proof = Proof(w=w, loss=present(w).loss, gradient=present(w).gradient, diagonal=np.zeros(N))
+    rows = np.abs(H).sum(axis=0)  # H <= diag(rows), by Gershgorin
+    enclosed = Proof(w=w, loss=proof.loss, gradient=proof.gradient, diagonal=rows)
+    interval = enclosed.interval(v, v - w)
+    assert interval.low <= present(v).loss <= interval.high
+    assert proof.interval(v, v - w).size < interval.size + abs(interval.low)
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+ROWS = RNG.normal(size=(2400, 5)) * [1.0, 2.0, 0.5, 1.0, 1.0]
+LABELS = np.where(ROWS @ [1.0, -1.0, 2.0, 0.0, 0.5] + RNG.normal(size=2400) > 0, 1.0, -1.0)
+ORDER = np.argsort(np.abs(ROWS[:, 1]))
+
+
+def train(*schedule: Vanish | Return, is_sorted: bool = False, **settings: Any) -> Run:
+    rows, labels = (ROWS[ORDER], LABELS[ORDER]) if is_sorted else (ROWS, LABELS)
+    settings = {"optimizer": "gd", "l2": 0.01, **settings}
+    absent = settings.pop("absent", "auto")
+    world = World(settings=settings, parts=deal(rows, labels, 4), absent=absent, schedule=schedule)
+    return world.run(40)
+
+
+def test_alike_members_borrow_and_unlike_ones_have_their_own() -> None:
+    lose = (Vanish(round=8, members=(0, 1)), Return(round=20))
+    alike, unlike = train(*lose), train(*lose, is_sorted=True)
+    assert alike.rows[10].extra["curvature_from"] == "borrowed 1"
+    assert alike.rows[10].extra["likeness"] < 0.3
+    assert unlike.rows[10].extra["curvature_from"] == "nystrom 1"
+    assert unlike.rows[10].extra["likeness"] > 0.3
+    assert unlike.rows[25].extra["curvature_from"] is None
+
+
+@pytest.mark.parametrize("during", [None, "probe", "gradient"])
+def test_a_stand_in_goes_with_the_first_gradient_that_has_its_examples(during: str | None) -> None:
+    lose, back = Vanish(round=5, members=(0,)), Return(round=9, during=during)
+    run = train(lose, back, is_sorted=True)
+    gradients = [a for a in run.asked if a.phase == "gradient"]
+    whole = [a for a in gradients if a.outcome.absent_examples == 0 and a.round >= 5]
+    kinds = {row.objective_kind for row in run.rows[whole[0].round + 1 :]}
+    assert kinds == {"exact"}
+    assert all(row.stand_ins == 1 for row in run.rows[5 : whole[0].round])
+    assert all(row.stand_ins == 0 for row in run.rows[whole[0].round + 1 :])
+
+
+def test_a_flat_stand_in_is_guarded_then_borrows_then_the_model_stays() -> None:
+    """The sketch of unlike members is lost with those who vanish while it is made."""
+    first = (Vanish(round=8, members=(0,)), Return(round=10))
+    second = Vanish(round=10, members=(0, 1), during="survey")
+    run = train(*first, second, Return(round=38), is_sorted=True)
+    told = [row.extra["curvature_from"] for row in run.rows[11:38]]
+    assert told[0] == "taylor 1"
+    assert told[-1] == "borrowed 1"
+    steps = [row.step for row in run.rows[11:38]]
+    assert steps[-1] == 0.0
+    notes = [row.extra["note"] for row in run.rows if row.extra["note"]]
+    assert [note.split(":")[0] for note in notes] == [
+        "stand-ins without curvature helped no more",
+        "no step is certain to help",
+    ]
+    assert run.rows[39].objective_kind == "exact"
+
+
+def test_a_job_that_rolls_back_means_the_papers_stand_ins() -> None:
+    lose = (Vanish(round=8, members=(0, 1)), Return(round=20))
+    paper, auto = (train(*lose, absent=a, mode="paper") for a in ("taylor", "auto"))
+    for r in range(41):
+        np.testing.assert_array_equal(paper.w(r), auto.w(r))
+    assert "curvature_from" not in auto.rows[10].extra
+
+
+def test_taylor_asks_for_nothing_new() -> None:
+    lose = (Vanish(round=8, members=(0, 1)), Return(round=20))
+    run = train(*lose, absent="taylor", is_sorted=True)
+    assert {a.exchange.operation for a in run.asked} == {"gradient", "probe", "curvature"}

@@ -1,0 +1,129 @@
+"""Conjugate gradients in a ball and its radius, against linear algebra and the rules themselves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.batch_gradient.trust_region import (
+    NewtonStep,
+    conjugate_gradients,
+    next_radius,
+    residual_for,
+)
+
+RNG = np.random.default_rng(6)
+D = 8
+ROOT = RNG.normal(size=(D, D))
+HESSIAN = ROOT @ ROOT.T + 0.5 * np.eye(D)
+GRADIENT = RNG.normal(size=D)
+NEWTON = -np.linalg.solve(HESSIAN, GRADIENT)
+
+
+def stepped(on_boundary: bool, radius: float) -> NewtonStep:
+    return NewtonStep(
+        step=np.zeros(1), promised=1.0, is_on_boundary=on_boundary, products=1, radius=radius
+    )
+
+
+def solve(
+    hessian: np.ndarray, radius: float, residual: float = 1e-12, *, widens: bool = False
+) -> NewtonStep:
+    solving = conjugate_gradients(GRADIENT, radius, residual, widens=widens)
+    direction = next(solving)
+    while True:
+        try:
+            direction = solving.send(hessian @ direction)
+        except StopIteration as end:
+            return end.value
+
+
+def fall(hessian: np.ndarray, step: np.ndarray) -> float:
+    return float(-GRADIENT @ step - 0.5 * step @ hessian @ step)
+
+
+def test_an_unbounded_step_is_newtons() -> None:
+    found = solve(HESSIAN, math.inf)
+    np.testing.assert_allclose(found.step, NEWTON, rtol=1e-8)
+    assert not found.is_on_boundary
+    assert found.products <= D + 2
+    assert found.promised == pytest.approx(fall(HESSIAN, NEWTON), rel=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.9])
+def test_a_step_that_would_leave_the_ball_ends_on_it(share: float) -> None:
+    radius = share * float(np.linalg.norm(NEWTON))
+    found = solve(HESSIAN, radius)
+    assert found.is_on_boundary
+    assert np.linalg.norm(found.step) == pytest.approx(radius, rel=1e-12)
+    assert found.promised == pytest.approx(fall(HESSIAN, found.step), rel=1e-9)
+    # At least what the gradient alone would reach within the ball.
+    along = -GRADIENT / np.linalg.norm(GRADIENT)
+    best = min(radius, np.linalg.norm(GRADIENT) / (along @ HESSIAN @ along))
+    assert found.promised >= fall(HESSIAN, best * along) * (1 - 1e-12)
+
+
+def test_a_coarse_residual_needs_fewer_products() -> None:
+    coarse = solve(HESSIAN, math.inf, residual=0.5)
+    rest = GRADIENT + HESSIAN @ coarse.step
+    assert coarse.products < solve(HESSIAN, math.inf).products
+    assert np.linalg.norm(rest) <= 0.5 * np.linalg.norm(GRADIENT)
+
+
+@pytest.mark.parametrize("hessian", [-HESSIAN, np.zeros((D, D))])
+def test_without_curvature_the_step_goes_to_the_boundary_or_is_the_gradients(
+    hessian: np.ndarray,
+) -> None:
+    bounded = solve(hessian, 3.0)
+    assert np.linalg.norm(bounded.step) == pytest.approx(3.0, rel=1e-12)
+    np.testing.assert_array_equal(solve(hessian, math.inf).step, -GRADIENT)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "on_boundary", "radius"),
+    [
+        (1.0, True, 8.0),  # as promised, and the ball was in the way: four times as long
+        (1.0, False, 2.0),  # the ball was not in the way
+        (0.5, True, 2.0),
+        (0.1, True, 1.0),  # half of it at most, but never below a quarter
+        (-1.0, True, 0.5),
+    ],
+)
+def test_the_radius_follows_how_much_of_the_promise_was_kept(
+    ratio: float, on_boundary: bool, radius: float
+) -> None:
+    # A step of length 2 in a ball of 2 whose quadratic model is exact but for the ratio.
+    newton = stepped(on_boundary, radius=2.0)
+    slope = -2.0
+    got = next_radius(2.0, slope, -ratio, newton)
+    excess = -ratio - slope
+    best = max(0.25, 1.0 / excess)
+    wanted = {1.0: radius, 0.5: min(max(0.5, best * 2.0), 8.0), 0.1: 1.0, -1.0: best * 2.0}
+    assert got == pytest.approx(wanted[ratio])
+    assert 0.5 <= got <= 8.0
+
+
+@pytest.mark.parametrize("change", [math.nan, math.inf])
+def test_a_step_that_overflows_shrinks_the_ball(change: float) -> None:
+    assert next_radius(4.0, -2.0, change, stepped(True, radius=8.0)) == 1.0
+
+
+def test_an_infinite_radius_becomes_the_steps_length() -> None:
+    assert next_radius(3.0, -2.0, -1.0, stepped(False, radius=math.inf)) == 3.0
+
+
+def test_a_ball_that_is_too_small_for_the_gradient_is_widened_on_demand() -> None:
+    tiny = solve(HESSIAN, 1e-9)
+    wide = solve(HESSIAN, 1e-9, widens=True)
+    along = GRADIENT @ GRADIENT / (GRADIENT @ HESSIAN @ GRADIENT) * np.linalg.norm(GRADIENT)
+    assert (tiny.radius, wide.radius) == (1e-9, pytest.approx(along, rel=1e-12))
+    assert wide.is_on_boundary
+    assert np.linalg.norm(wide.step) == pytest.approx(along, rel=1e-12)
+    assert solve(HESSIAN, 100.0, widens=True).radius == 100.0
+
+
+def test_residuals_become_smaller_with_the_gradient() -> None:
+    assert residual_for(1.0, 1.0) == 0.1
+    assert residual_for(1e-6, 1.0) == pytest.approx(1e-3)
