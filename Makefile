@@ -50,6 +50,7 @@ $(STAMP): pyproject.toml
 			exit 1; \
 		}; \
 	fi
+	@echo "make: installing elasticml and what it needs into $(VENV): a minute or a few, only once"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $(STAMP)
 

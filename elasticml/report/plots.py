@@ -195,16 +195,19 @@ def shade(ax: Axes, run: RunData, times: Clock | None) -> None:
 def mark_members(ax: Axes, marks: Sequence[Mark], place: Callable[[Mark], float]) -> None:
     """Mark losses and returns along the top edge; labels that would collide are left out."""
     low, high = ax.get_xlim()
-    taken = -math.inf
+    # What a letter takes of the axis, whatever part of the figure's width that has.
+    letter = 0.0072 / ax.get_position().width * (high - low)
+    free_from = -math.inf
     for mark in sorted(marks, key=place):
         x = place(mark)
         colour, sign, word = _MARKS[mark.kind]
         ax.axvline(x, color=colour, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-        if high > low and (x - taken) / (high - low) < 0.075:
+        if x < free_from:
             continue
-        taken = x
+        label = f"{sign} {mark.count} {word}"
+        free_from = x + letter * len(label)
         ax.annotate(
-            f"{sign} {mark.count} {word}", (x, 1.0),
+            label, (x, 1.0),
             xycoords=("data", "axes fraction"), xytext=(2, -1), textcoords="offset points",
             color=colour, fontsize=8, va="top", ha="left", zorder=5,
         )  # fmt: skip
