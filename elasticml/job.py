@@ -61,9 +61,8 @@ class Job:
     name : str
         For people; it begins the name of the run's directory.
     absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
-        What stands in for the examples of members that are gone; "auto" is "taylor" with
-        curvature for batch gradient descent, "reload" for CoCoA, which knows "freeze" and "stall"
-        besides.
+        What stands in for the examples of members that are gone. "auto": "taylor" with curvature
+        (batch gradient descent), "reload" (CoCoA, which knows "freeze" and "stall", too).
     policies : sequence of policies, names or mappings
         What is decided between rounds besides the members' coming and going, such as
         ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
