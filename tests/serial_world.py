@@ -284,11 +284,19 @@ class World:
             self._pending.remove(entry)
         return due
 
+    def _is_awaited(self, phase: str) -> bool:
+        """Whether somebody comes in an exchange of this round that is asked again."""
+        return any(
+            isinstance(entry, Return)
+            and (entry.round, entry.during) == (self.round, phase)
+            and entry.nth >= self._counts[phase]
+            for entry in self._pending
+        )
+
     def _once(self, exchange: Exchange) -> Outcome:
         phase = "correct" if exchange.phase == "correct" else exchange.operation
         due = self._due(phase)
-        awaited = any(isinstance(e, Return) and e.during is not None for e in self._pending)
-        if not self.present() and not awaited:
+        if not self.present() and not self._is_awaited(phase):
             self._revive()
         self._exchange += 1
         id = ExchangeId(self._exchange)

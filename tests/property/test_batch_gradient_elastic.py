@@ -63,6 +63,16 @@ def objective(w: np.ndarray) -> float:
 
 @settings(max_examples=150, deadline=None)
 @given(schedules, absences, optimizers, st.booleans(), modes)
+@example(  # nobody is left in the first round, and who comes back comes in a phase that is not met
+    [
+        Vanish(round=0, members=(0, 1, 2, 3, 4), during="gradient", nth=0),
+        Return(round=0, during="probe"),
+    ],
+    "taylor",
+    "constant",
+    False,
+    0,
+)
 def test_what_is_called_exact_is_the_objective_over_every_example_once(
     schedule: list[Vanish | Return], absent: str, optimizer: str, anchors: bool, roll_back: int
 ) -> None:
