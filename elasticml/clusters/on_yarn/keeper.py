@@ -127,6 +127,7 @@ class YarnKeeper(SchedulerPlugin):
         self._allotment.registered(str(state.name))
         if container in self._marks:
             strict, until_s = self._marks.pop(container)
+            self._allotment.marked(str(state.name))
             self._post_mark(worker, max(0.0, until_s - time.monotonic()), strict)
 
     # --- what jobs ask -------------------------------------------------------------------
@@ -250,8 +251,7 @@ class YarnKeeper(SchedulerPlugin):
         if container in self._over:
             return
         name, address = self._where.name(container), self._where.address(container)
-        if name is None:
-            # The scheduler's or the application master's own: no job can live without it.
+        if name is None and self._where.is_essential(container):
             word = Reclaim(
                 address=self._where.on_board(container),
                 grace_s=notice.deadline_s,
@@ -261,7 +261,8 @@ class YarnKeeper(SchedulerPlugin):
             self._allotment.marked(container)
             self._board.post(word)
             return
-        self._allotment.marked(name)
+        if name is not None:
+            self._allotment.marked(name)
         if address is not None:
             self._post_mark(address, notice.deadline_s, notice.strict)
         else:
@@ -292,6 +293,9 @@ class YarnKeeper(SchedulerPlugin):
             )
         if name is None:
             self._allotment.lapsed(container)
+            if self._where.is_essential(container):
+                # No mark outlives its container: nothing more is to be given for it.
+                self._board.post(Restored(address=self._where.on_board(container)))
         else:
             if address is None and reason in plan.OWN_FAULTS:
                 word = await asyncio.to_thread(self._app.kv.pop, WORD_KEY.format(name), None)
@@ -322,7 +326,11 @@ class YarnKeeper(SchedulerPlugin):
 
     async def _look(self) -> list[plan.ContainerSeen]:
         """List the worker containers, those that are over, too."""
-        found = await asyncio.to_thread(self._app.get_containers, [WORKER_SERVICE], _STATES)
+        every = await asyncio.to_thread(self._app.get_containers, None, _STATES)
+        found = [one for one in every if one.service_name == WORKER_SERVICE]
+        for one in every:
+            if one.service_name != WORKER_SERVICE and one.yarn_container_id:
+                self._where.serves(one.yarn_container_id)
         seen = [
             plan.ContainerSeen(
                 name=one.id,
