@@ -238,7 +238,8 @@ class YarnKeeper(SchedulerPlugin):
                 self._mark(notice)
             case told.MarkLapsed(container=container):
                 self._marks.pop(container, None)
-                self._allotment.lapsed(self._where.name(container) or container)
+                name = self._where.name(container) or container
+                self._allotment.lapsed(name, time.monotonic())
                 self._board.post(Restored(address=self._where.on_board(container)))
             case told.ContainerExited(container=container):
                 await self._know(container)
@@ -292,7 +293,7 @@ class YarnKeeper(SchedulerPlugin):
                 )
             )
         if name is None:
-            self._allotment.lapsed(container)
+            self._allotment.lapsed(container, time.monotonic())
             if self._where.is_essential(container):
                 # No mark outlives its container: nothing more is to be given for it.
                 self._board.post(Restored(address=self._where.on_board(container)))
