@@ -87,6 +87,8 @@ class YarnKeeper(SchedulerPlugin):
         #: One decision and what follows from it at a time.
         self._turn = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
+        #: Workers being left whose containers are given back.
+        self._leaving: set[asyncio.Task[None]] = set()
 
     # --- begin and end -------------------------------------------------------------------
 
@@ -156,8 +158,11 @@ class YarnKeeper(SchedulerPlugin):
         given = {action.name for action in actions if isinstance(action, plan.Kill)}
         left = [address for address, name in names.items() if name in given]
         grace_s = HURRIED_S_MAX if is_hurried else UNHURRIED_S_MAX
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._leave(left, grace_s), grace_s)
+        # It is not broken off: Dask would call that an error, with its stack.
+        leaving = asyncio.ensure_future(self._leave(left, grace_s))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._has_left)
+        await asyncio.wait({leaving}, timeout=grace_s)
         async with self._turn:
             await self._perform(actions)
 
@@ -188,6 +193,11 @@ class YarnKeeper(SchedulerPlugin):
         await self._scheduler.retire_workers(
             workers=addresses, close_workers=False, remove=False, stimulus_id="elasticml-release"
         )
+
+    def _has_left(self, leaving: asyncio.Task[None]) -> None:
+        self._leaving.discard(leaving)
+        if not leaving.cancelled() and leaving.exception() is not None:
+            logger.info("workers that are given back were not left: %s", leaving.exception())
 
     async def _notify(self, addresses: list[str], grace_s: float) -> None:
         """Tell the jobs that workers are given back; return when they have left them."""

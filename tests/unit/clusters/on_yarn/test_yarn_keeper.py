@@ -16,6 +16,7 @@ from elasticml.clusters.notices import (
     NodeChanged,
     Notice,
 )
+from elasticml.clusters.on_yarn import keeper as keeper_module
 from elasticml.clusters.on_yarn.allotment import Allotment
 from elasticml.clusters.on_yarn.keeper import YarnKeeper
 from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY
@@ -211,6 +212,30 @@ def test_a_mark_that_came_before_skein_had_the_container_is_its_workers():
     asyncio.run(world.keeper.release([address(0)]))
     assert world.app.killed == ["dask.worker_0"]
     assert world.keeper._allotment.count == 1  # it is asked for anew
+
+
+def test_a_container_is_given_back_in_time_and_its_retirement_not_broken_off(monkeypatch):
+    # Plain tasks that run on; Dask logs a retirement that is cancelled as an error.
+    monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.01)
+    world = World(2)
+
+    async def release() -> None:
+        is_over = asyncio.Event()
+
+        async def retire_workers(workers: list[str], **options: Any) -> None:
+            await is_over.wait()
+            world.scheduler.retired += workers
+
+        world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
+        await world.keeper.release([address(1)])
+        assert world.app.killed == ["dask.worker_1"]
+        (leaving,) = world.keeper._leaving
+        is_over.set()
+        await leaving
+
+    asyncio.run(release())
+    assert world.scheduler.retired == [address(1)]
+    assert world.keeper._leaving == set()
 
 
 def test_a_mark_is_kept_for_a_worker_that_registers_later():
