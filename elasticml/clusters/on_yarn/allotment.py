@@ -34,6 +34,10 @@ BACKOFF_S_MAX = 60.0
 #: hand that one to whom it wanted it for.
 REPLACE_S = 1.0
 
+#: Seconds after a mark's end in which a container that is given may have been meant for it: the job
+#: had chosen it by then, and its word waits while others are acted on.
+LATE_S = 5.0
+
 #: A request that a younger one has overtaken is lost after so long.
 LOST_S = 3.0
 
@@ -130,6 +134,8 @@ class Allotment:
     _held: list[tuple[float, int]] = field(default_factory=list, init=False)
     #: Containers that YARN wants back and for which none has been given.
     _marked: list[str] = field(default_factory=list, init=False)
+    #: When marks ended for which none had been given, the first first.
+    _late: list[float] = field(default_factory=list, init=False)
     _failures: _Failures = field(default_factory=_Failures, init=False)
     #: Containers that were granted and that skein had no request for.
     _unplaced: int = field(default=0, init=False)
@@ -180,10 +186,11 @@ class Allotment:
         if name not in self._marked:
             self._marked.append(name)
 
-    def lapsed(self, name: str) -> None:
-        """Take note that YARN no longer wants a container back."""
+    def lapsed(self, name: str, now_s: float) -> None:
+        """Take note that YARN no longer wants a container back, or has taken it."""
         if name in self._marked:
             self._marked.remove(name)
+            self._late.append(now_s)
 
     def ended(
         self, name: str, reason: str, status: int | None, message: str, now_s: float
@@ -200,7 +207,7 @@ class Allotment:
             What YARN says of it, for the application's last line.
         """
         record = self._records.get(name)
-        self.lapsed(name)
+        self.lapsed(name, now_s)
         if record is None:
             return []
         was_killed = record.state == "killed"
@@ -222,13 +229,16 @@ class Allotment:
     def release(self, names: Sequence[str], now_s: float) -> list[Action]:
         """Give containers back; one that is given for a marked one is asked for anew later."""
         actions: list[Action] = []
+        self._late = [at_s for at_s in self._late if now_s - at_s < LATE_S]
         for name in names:
             record = self._records.get(name)
             if record is None or record.state not in ACTIVE:
                 continue
-            answered = name if name in self._marked else next(iter(self._marked), None)
-            if answered is not None:
-                self._marked.remove(answered)
+            if self._marked:
+                self._marked.remove(name if name in self._marked else self._marked[0])
+                self._held.append((now_s + REPLACE_S, 0))
+            elif self._late:
+                del self._late[0]
                 self._held.append((now_s + REPLACE_S, 0))
             elif self.count <= self.minimum:
                 continue

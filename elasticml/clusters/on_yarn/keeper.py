@@ -88,6 +88,8 @@ class YarnKeeper(SchedulerPlugin):
         #: One decision and what follows from it at a time.
         self._turn = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
+        #: Workers being left whose containers are given back.
+        self._leaving: set[asyncio.Task[None]] = set()
 
     # --- begin and end -------------------------------------------------------------------
 
@@ -128,6 +130,7 @@ class YarnKeeper(SchedulerPlugin):
         self._allotment.registered(str(state.name))
         if container in self._marks:
             strict, until_s = self._marks.pop(container)
+            self._allotment.marked(str(state.name))
             self._post_mark(worker, max(0.0, until_s - time.monotonic()), strict)
 
     # --- what jobs ask -------------------------------------------------------------------
@@ -156,8 +159,11 @@ class YarnKeeper(SchedulerPlugin):
         given = {action.name for action in actions if isinstance(action, plan.Kill)}
         left = [address for address, name in names.items() if name in given]
         grace_s = HURRIED_S_MAX if is_hurried else UNHURRIED_S_MAX
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._leave(left, grace_s), grace_s)
+        # It is not broken off: Dask would call that an error, with its stack.
+        leaving = asyncio.ensure_future(self._leave(left, grace_s))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._has_left)
+        await asyncio.wait({leaving}, timeout=grace_s)
         async with self._turn:
             await self._perform(actions)
 
@@ -188,6 +194,11 @@ class YarnKeeper(SchedulerPlugin):
         await self._scheduler.retire_workers(
             workers=addresses, close_workers=False, remove=False, stimulus_id="elasticml-release"
         )
+
+    def _has_left(self, leaving: asyncio.Task[None]) -> None:
+        self._leaving.discard(leaving)
+        if not leaving.cancelled() and leaving.exception() is not None:
+            logger.info("workers that are given back were not left: %s", leaving.exception())
 
     async def _notify(self, addresses: list[str], grace_s: float) -> None:
         """Tell the jobs that workers are given back; return when they have left them."""
@@ -238,7 +249,8 @@ class YarnKeeper(SchedulerPlugin):
                 self._mark(notice)
             case told.MarkLapsed(container=container):
                 self._marks.pop(container, None)
-                self._allotment.lapsed(self._where.name(container) or container)
+                name = self._where.name(container) or container
+                self._allotment.lapsed(name, time.monotonic())
                 self._board.post(Restored(address=self._where.on_board(container)))
             case told.ContainerExited(container=container):
                 await self._know(container)
@@ -251,8 +263,7 @@ class YarnKeeper(SchedulerPlugin):
         if container in self._over:
             return
         name, address = self._where.name(container), self._where.address(container)
-        if name is None:
-            # The scheduler's or the application master's own: no job can live without it.
+        if name is None and self._where.is_essential(container):
             word = Reclaim(
                 address=self._where.on_board(container),
                 grace_s=notice.deadline_s,
@@ -262,7 +273,8 @@ class YarnKeeper(SchedulerPlugin):
             self._allotment.marked(container)
             self._board.post(word)
             return
-        self._allotment.marked(name)
+        if name is not None:
+            self._allotment.marked(name)
         if address is not None:
             self._post_mark(address, notice.deadline_s, notice.strict)
         else:
@@ -292,7 +304,10 @@ class YarnKeeper(SchedulerPlugin):
                 )
             )
         if name is None:
-            self._allotment.lapsed(container)
+            self._allotment.lapsed(container, time.monotonic())
+            if self._where.is_essential(container):
+                # No mark outlives its container: nothing more is to be given for it.
+                self._board.post(Restored(address=self._where.on_board(container)))
         else:
             if address is None and reason in plan.OWN_FAULTS:
                 word = await asyncio.to_thread(self._app.kv.pop, WORD_KEY.format(name), None)
@@ -323,7 +338,11 @@ class YarnKeeper(SchedulerPlugin):
 
     async def _look(self) -> list[plan.ContainerSeen]:
         """List the worker containers, those that are over, too."""
-        found = await asyncio.to_thread(self._app.get_containers, [WORKER_SERVICE], _STATES)
+        every = await asyncio.to_thread(self._app.get_containers, None, _STATES)
+        found = [one for one in every if one.service_name == WORKER_SERVICE]
+        for one in every:
+            if one.service_name != WORKER_SERVICE and one.yarn_container_id:
+                self._where.serves(one.yarn_container_id)
         seen = [
             plan.ContainerSeen(
                 name=one.id,

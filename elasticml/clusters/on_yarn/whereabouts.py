@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
+#: The first container of each attempt is its application master's.
+_MASTERS = "_000001"
+
 
 @dataclass(slots=True, kw_only=True)
 class Whereabouts:
@@ -21,6 +24,8 @@ class Whereabouts:
     own_container: str = ""
     own_address: str = ""
     _names: dict[str, str] = field(default_factory=dict, init=False)
+    #: Containers of services other than the workers'.
+    _others: set[str] = field(default_factory=set, init=False)
     _addresses: dict[str, str] = field(default_factory=dict, init=False)
     _nodes: dict[str, str] = field(default_factory=dict, init=False)
 
@@ -34,9 +39,22 @@ class Whereabouts:
         self._addresses[container] = address
         self._nodes[container] = node
 
+    def serves(self, container: str) -> None:
+        """Note a container of a service other than the workers'."""
+        self._others.add(container)
+
+    def is_essential(self, container: str) -> bool:
+        """Tell whether no job can live without a container: the master's, and those of services.
+
+        One that is in nobody's list is none of these: YARN may take back what it has just granted,
+        before skein has a worker for it. Nothing is worth giving for that.
+        """
+        is_masters = container.endswith(_MASTERS)
+        return is_masters or container == self.own_container or container in self._others
+
     def is_known(self, container: str) -> bool:
-        """Tell whether it is the scheduler's container or a worker's."""
-        return container == self.own_container or container in self._names
+        """Tell whether it is a worker's container, or one that no job can live without."""
+        return self.is_essential(container) or container in self._names
 
     def name(self, container: str) -> str | None:
         """Return skein's name of a worker's container."""

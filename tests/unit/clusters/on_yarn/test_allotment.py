@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.clusters.on_yarn.allotment import (
+    LATE_S,
     YOUNG_S,
     Add,
     Allotment,
@@ -152,12 +153,26 @@ def test_a_mark_is_answered_once():
     assert allotment.see([], now_s=9.0) == [Add()]
 
 
-def test_a_mark_that_lapsed_is_not_answered():
+def test_a_mark_that_lapsed_long_ago_is_not_answered():
     allotment = running(2)
     allotment.marked("w0")
-    allotment.lapsed("w0")
-    assert allotment.release(["w1"], now_s=5.0) == [Kill(name="w1")]
-    assert allotment.see([], now_s=9.0) == []
+    allotment.lapsed("w0", 4.0)
+    assert allotment.release(["w1"], now_s=4.0 + LATE_S) == [Kill(name="w1")]
+    assert allotment.see([], now_s=20.0) == []
+
+
+def test_a_container_given_for_a_mark_that_has_just_ended_is_asked_for_anew():
+    # The job gave it for the mark; meanwhile YARN took the marked one, or wanted it no more.
+    allotment = running(4)
+    allotment.marked("w0")
+    allotment.marked("w1")
+    allotment.lapsed("w1", 4.5)
+    preempt(allotment, 0, now_s=5.0)
+    allotment.release(["w2", "w3"], now_s=5.1)
+    assert allotment.count == 4
+    assert allotment.see([], now_s=9.0) == [Add(), Add()]
+    assert allotment.release(["w4"], now_s=5.2) == [Kill(name="w4")]
+    assert allotment.count == 1, "each is answered once"
 
 
 def test_a_released_container_is_not_taken_for_a_preempted_one():

@@ -16,6 +16,7 @@ from elasticml.clusters.notices import (
     NodeChanged,
     Notice,
 )
+from elasticml.clusters.on_yarn import keeper as keeper_module
 from elasticml.clusters.on_yarn.allotment import Allotment
 from elasticml.clusters.on_yarn.keeper import YarnKeeper
 from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY
@@ -38,6 +39,7 @@ class Application:
     def _container(self, instance: int, state: str) -> Any:
         return SimpleNamespace(
             id=f"dask.worker_{instance}",
+            service_name="dask.worker",
             instance=instance,
             state=state,
             yarn_container_id=f"container_{instance + 2}" if state == "RUNNING" else "",
@@ -161,6 +163,79 @@ def test_a_mark_on_the_schedulers_own_container_is_essential():
     assert world.words == [
         Reclaim(address=world.scheduler.address, grace_s=5.0, negotiable=True, essential=True)
     ]
+
+
+def test_a_mark_on_an_essential_container_ends_with_it():
+    master = "container_1795287234947_0002_01_000001"
+    world = World(1)
+    world.tell(marked(master), exited(master, "preempted", -102))
+    assert world.words == [
+        Reclaim(address=master, grace_s=5.0, negotiable=True, essential=True),
+        Restored(address=master),
+    ]
+
+
+def test_a_mark_on_a_container_of_another_service_is_essential():
+    world = World(1)
+    world.app.containers.append(
+        SimpleNamespace(
+            id="helper_0",
+            service_name="helper",
+            instance=0,
+            state="RUNNING",
+            yarn_container_id="container_9",
+            exit_message="",
+        )
+    )
+    world.tell(marked("container_9"))
+    assert [word.essential for word in world.words if isinstance(word, Reclaim)] == [True]
+
+
+def test_nothing_is_given_for_a_container_that_is_nobodys():
+    # YARN takes back what it has granted before skein has heard of it; so it is with requests that
+    # were withdrawn too late. A member given for it would be gone for good.
+    world = World(2)
+    world.tell(marked("container_99"), exited("container_99", "preempted", -102))
+    assert world.words == []
+    assert reclaims_of(world.scheduler.extensions).live() == []
+
+
+def test_a_mark_that_came_before_skein_had_the_container_is_its_workers():
+    world = World(1, registered=0)
+    (container,) = world.app.containers
+    world.app.containers.clear()
+    world.tell(marked("container_2"))
+    world.app.containers.append(container)
+    world.look()
+    world.register(0)
+    assert [type(word) for word in world.words] == [Reclaim]
+    asyncio.run(world.keeper.release([address(0)]))
+    assert world.app.killed == ["dask.worker_0"]
+    assert world.keeper._allotment.count == 1  # it is asked for anew
+
+
+def test_a_container_is_given_back_in_time_and_its_retirement_not_broken_off(monkeypatch):
+    # Plain tasks that run on; Dask logs a retirement that is cancelled as an error.
+    monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.01)
+    world = World(2)
+
+    async def release() -> None:
+        is_over = asyncio.Event()
+
+        async def retire_workers(workers: list[str], **options: Any) -> None:
+            await is_over.wait()
+            world.scheduler.retired += workers
+
+        world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
+        await world.keeper.release([address(1)])
+        assert world.app.killed == ["dask.worker_1"]
+        (leaving,) = world.keeper._leaving
+        is_over.set()
+        await leaving
+
+    asyncio.run(release())
+    assert world.scheduler.retired == [address(1)]
+    assert world.keeper._leaving == set()
 
 
 def test_a_mark_is_kept_for_a_worker_that_registers_later():
