@@ -68,6 +68,8 @@ class World:
         Starts workers that policies ask for.
     limit_bytes : int, optional
         Memory of each worker for chunk bodies.
+    shared : bool
+        Models and partials stay in shared memory.
     """
 
     def __init__(
@@ -78,8 +80,9 @@ class World:
         runner: Callable[[str], Runner] = lambda address: InlineRunner(),
         scaler: Scaler | None = None,
         limit_bytes: int | None = None,
+        shared: bool = False,
     ) -> None:
-        self.network = FaultyNetwork(seed)
+        self.network = FaultyNetwork(seed, shared=shared)
         self.now = 0.0
         self._runner = runner
         self._limit_bytes = limit_bytes

@@ -78,7 +78,7 @@ class Place:
         self._fail = fail
         self._parent: Peer | None = None
         self._children: dict[MemberId, Peer] = {}
-        self._buffers = Buffers()
+        self._buffers = Buffers(environment.transport.lendable)
         self._shares: dict[ExchangeId, Share] = {}
         #: Compute seconds of this subtree's members, by exchange: told again with a repeated sum.
         self._compute_s: dict[ExchangeId, dict[str, float]] = {}
@@ -106,7 +106,9 @@ class Place:
 
     def allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         """Give out a buffer for a payload of numbers."""
-        return self._buffers.take(header.payload_bytes).data.cast("B")
+        is_relayed = header.kind == Kind.MODEL and self._children
+        take = self._buffers.take_to_send if is_relayed else self._buffers.take
+        return take(header.payload_bytes).data.cast("B")
 
     # --- the collective ------------------------------------------------------------------
 
@@ -273,7 +275,7 @@ class Place:
             returns={name: tuple(shape) for name, shape in prefix["returns"].items()},
             members=prefix["members"],
         )
-        total = self._buffers.take(8 * n_values(prefix["returns"]))
+        total = self._buffers.take_to_send(8 * n_values(prefix["returns"]))
         try:
             seconds = await self._env.compute.run(self._solve, work, total)
         except Exception as error:

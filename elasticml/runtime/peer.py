@@ -51,6 +51,8 @@ class Peer:
                 frame = await self.link.receive(self._allocate)
                 if not self._closed:
                     self._on_frame(self, frame)
+                # Memory that was lent goes back when nobody holds it, not with the next frame.
+                del frame
         except LinkClosedError:
             pass
         except ProtocolError as error:

@@ -53,8 +53,10 @@ class Steps:
         if refused is not None:
             self._feed(refused)
             return
-        assert self._desk.training is not None
-        self._spawn(self._step(self._desk.training.start))
+        training = self._desk.training
+        assert training is not None
+        training.new_buffer = self._buffers.take_to_send
+        self._spawn(self._step(training.start))
 
     def proceed(self, command: cmd.Continue) -> None:
         """Answer the end of a round."""

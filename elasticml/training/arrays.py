@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,12 +55,52 @@ def merge(target: Vector, other: Vector, reduce: str) -> None:
     (np.maximum if reduce == "max" else np.add)(target, other, out=target)
 
 
+#: Values of one input that are added at a time, so that the sum stays in the processor's cache.
+BLOCK_VALUES = 16 * 1024
+
+
+def merge_all(inputs: Sequence[Vector], reduce: str, out: Vector) -> Vector:
+    """Merge inputs where they lie, in their order, into ``out``; zeros where there are none.
+
+    ``((inputs[0] + inputs[1]) + inputs[2]) + …`` for every value, as ``merge`` of one after the
+    other gives, bit for bit; but memory is read once and written once.
+    """
+    if not inputs:
+        out[:] = 0.0
+        return out
+    operation = np.maximum if reduce == "max" else np.add
+    for start in range(0, out.size, BLOCK_VALUES):
+        block = slice(start, start + BLOCK_VALUES)
+        target = out[block]
+        if len(inputs) == 1:
+            target[:] = inputs[0][block]
+            continue
+        operation(inputs[0][block], inputs[1][block], out=target)
+        for other in inputs[2:]:
+            operation(target, other[block], out=target)
+    return out
+
+
+def own_memory(nbytes: int) -> Vector | None:
+    """Have no memory that others could read."""
+    return None
+
+
 class Buffers:
-    """Arrays under handles, and a free list: nothing is allocated in a steady round."""
+    """Arrays under handles, and a free list: nothing is allocated in a steady round.
+
+    Parameters
+    ----------
+    lendable : callable (int)
+        Makes an array of so many bytes that is to be sent, where others can read it; None where
+        there is no such memory. Such an array, and one that was lent to us, is not kept for reuse:
+        it goes back to its owner when nobody has a view of it.
+    """
 
     FREE_MAX = 64
 
-    def __init__(self) -> None:
+    def __init__(self, lendable: Callable[[int], Vector | None] = own_memory) -> None:
+        self._lendable = lendable
         self._arrays: dict[int, Vector] = {}
         self._free: dict[int, list[Vector]] = {}
         self._next = 1
@@ -70,8 +110,15 @@ class Buffers:
         free = self._free.get(nbytes)
         return free.pop() if free else np.empty(nbytes // 8, np.float64)
 
+    def take_to_send(self, nbytes: int) -> Vector:
+        """Return an array as ``take`` does, where peers can read it if there is such memory."""
+        shared = self._lendable(nbytes)
+        return self.take(nbytes) if shared is None else shared
+
     def give(self, array: Vector) -> None:
         """Put an array without handle back on the free list."""
+        if not array.flags.owndata:
+            return
         free = self._free.setdefault(array.nbytes, [])
         if len(free) < self.FREE_MAX:
             free.append(array)

@@ -6,7 +6,7 @@ the simulator makes them in line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from elasticml.algorithms.base import (
 from elasticml.control import events as ev
 from elasticml.control.commands import Deliver
 from elasticml.errors import ElasticmlError
-from elasticml.training.arrays import Vector, merge, n_values, pack, unpack
+from elasticml.training.arrays import Vector, merge_all, n_values, pack, unpack
 
 
 class Training:
@@ -41,6 +41,8 @@ class Training:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
+        #: Makes the array that a model of so many bytes is packed into.
+        self.new_buffer: Callable[[int], Vector] = _new_buffer
         #: The exchange that the trainer asked for last, and its model in one buffer.
         self.exchange: Exchange | None = None
         self.packed: Vector = np.empty(0)
@@ -67,11 +69,7 @@ class Training:
         """Add the inputs in their order, and give the trainer the outcome."""
         exchange = self.exchange
         assert exchange is not None
-        total = np.zeros(n_values(exchange.returns))
-        if inputs:
-            np.copyto(total, inputs[0])
-        for partial in inputs[1:]:
-            merge(total, partial, exchange.reduce)
+        total = merge_all(inputs, exchange.reduce, np.empty(n_values(exchange.returns)))
         outcome = Outcome(
             exchange=command.exchange,
             arrays=unpack(total, exchange.returns),
@@ -124,7 +122,7 @@ class Training:
             return ev.RoundFinished(cause="trainer", row=_row(request))
         self.exchange = request
         shapes = {name: array.shape for name, array in request.model.items()}
-        self.packed = pack(request.model, shapes, np.empty(n_values(shapes)))
+        self.packed = pack(request.model, shapes, self.new_buffer(8 * n_values(shapes)))
         return ev.ExchangeRequested(
             cause="trainer",
             operation=request.operation,
@@ -155,6 +153,10 @@ class Training:
     def round_arrays(self) -> Arrays:
         """Return the model at which the last round began."""
         return {} if self.round_end is None else self.round_end.model
+
+
+def _new_buffer(nbytes: int) -> Vector:
+    return np.empty(nbytes // 8)
 
 
 def _row(end: RoundEnd) -> dict[str, Any]:

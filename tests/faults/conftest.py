@@ -7,13 +7,13 @@ import pytest_asyncio
 from tests.faults.stops import Jobs
 
 
-@pytest_asyncio.fixture
-async def jobs():
-    """Makes jobs by their topology, and ends them."""
+@pytest_asyncio.fixture(params=["stream", "shm"])
+async def jobs(request):
+    """Makes jobs by their topology, over each transport, and ends them."""
     made: list[Jobs] = []
 
     def make(topology: str, **changes) -> Jobs:
-        made.append(Jobs(topology, **changes))
+        made.append(Jobs(topology, shared=request.param == "shm", **changes))
         return made[-1]
 
     yield make

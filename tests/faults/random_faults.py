@@ -99,7 +99,7 @@ async def random_run(seed: int) -> RandomRun:
     )
     anchor = rng.choice(["cached", "correction"])
     record["algorithm"] = {**record["algorithm"], "anchor": anchor, "rounds": ROUNDS}
-    world = World(record, seed, source=toy_source(N_ROWS))
+    world = World(record, seed, source=toy_source(N_ROWS), shared=seed // len(ABSENT) % 2 == 1)
     for _ in range(n_members):
         await world.add()
     faults = Faults(world, rng, n_members, early=rng.random() < 0.25)

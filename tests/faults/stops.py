@@ -72,7 +72,7 @@ class Stop:
 class Jobs:
     """Toy jobs that are stopped in a phase; closes all of them."""
 
-    def __init__(self, topology: str, **changes: Any) -> None:
+    def __init__(self, topology: str, *, shared: bool = False, **changes: Any) -> None:
         record = toy_record(
             members={"start": N_MEMBERS},
             collective={"topology": topology, "fan_out": 2},
@@ -81,10 +81,13 @@ class Jobs:
         )
         record["algorithm"] = {**record["algorithm"], "rounds": ROUNDS, "anchor": "cached"}
         self.record = record
+        self.shared = shared
 
     async def start(self) -> World:
         self.runners = GatedRunners()
-        self.world = World(self.record, source=toy_source(N_ROWS), runner=self.runners)
+        self.world = World(
+            self.record, source=toy_source(N_ROWS), runner=self.runners, shared=self.shared
+        )
         for _ in range(N_MEMBERS):
             await self.world.add()
         return self.world

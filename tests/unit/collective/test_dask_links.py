@@ -16,6 +16,7 @@ from elasticml.collective import dask_links
 from elasticml.collective.comm_link import CommLink
 from elasticml.collective.dask_links import DaskTransport, has_stream, transport_of
 from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.shared_link import SharedLink
 from elasticml.collective.socket_link import SocketLink
 from elasticml.collective.stream_link import StreamLink
 from elasticml.collective.transport import LinkClosedError
@@ -25,8 +26,10 @@ pytestmark = pytest.mark.asyncio
 
 #: How a link is opened, and what it must be: the scheme, the choice, the kind.
 WAYS = [
-    pytest.param("tcp", "auto", SocketLink, id="tcp-socket"),
-    pytest.param("tls", "auto", StreamLink, id="tls-stream"),
+    pytest.param("tcp", "stream", SocketLink, id="tcp-socket"),
+    pytest.param("tcp", "auto", SharedLink, id="tcp-shm"),
+    pytest.param("tls", "shm", SharedLink, id="tls-shm"),
+    pytest.param("tls", "stream", StreamLink, id="tls-stream"),
     pytest.param("tcp", "comm", CommLink, id="tcp-comm"),
     pytest.param("tls", "comm", CommLink, id="tls-comm"),
     pytest.param("inproc", "auto", CommLink, id="inproc-comm"),
@@ -62,7 +65,7 @@ async def servers(scheme: str = "tcp"):
             yield Servers(scheduler, workers)
 
 
-async def pair(there: Servers, choice: str = "auto"):
+async def pair(there: Servers, choice: str = "stream"):
     """Open a link from the first worker to the scheduler; both ends."""
     accepted: asyncio.Future = asyncio.get_running_loop().create_future()
 
@@ -277,7 +280,7 @@ async def test_foreign_bytes_are_a_protocol_error_and_close_the_link():
 
 async def test_foreign_message_is_a_protocol_error_and_closes_the_link():
     async with servers("inproc") as there:
-        near, far = await pair(there)
+        near, far = await pair(there, "auto")
         await near._comm.write({"op": "identity"})
 
         with pytest.raises(RemoteProtocolError, match="wanted a frame"):

@@ -1,0 +1,243 @@
+"""A link between processes of one host: frames through another link, vectors left where they lie.
+
+The sender writes a vector into a slot once (``shared_slots.py``) and sends where it is, to as many
+peers as it likes; the receiver looks at it in place. A frame that says so is sent after the vector
+is whole, over an ordered link: a process killed while it writes has announced nothing. Life,
+exchange, sequence and length are compared all the same, so that a slot which holds anything else is
+an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import struct
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.shared_slots import (
+    DESCRIPTOR_BYTES,
+    HEAD_BYTES,
+    Descriptor,
+    Lease,
+    NoSharedMemoryError,
+    SlotPool,
+    fault_of,
+    map_slot,
+    unpack_descriptor,
+)
+from elasticml.collective.transport import Allocate, Link, LinkClosedError
+from elasticml.errors import RemoteProtocolError
+
+logger = logging.getLogger(__name__)
+
+#: Vectors lent over one link at a time; what is sent beyond that travels through the link.
+LOANS_MAX: Final = 16
+#: Slots of the peer that stay mapped.
+MAPS_MAX: Final = 32
+#: In a loan's number when it is given back: a reader further on went without a word.
+SPOILT_BIT: Final = 1 << 63
+_NUMBER: Final = struct.Struct("<Q")
+
+
+@dataclass(slots=True, eq=False)
+class Loan:
+    """The lease of an array that lies in a slot of another process."""
+
+    descriptor: Descriptor
+    number: int
+    returned: deque[int]
+    is_spoilt: bool = False
+
+    def describe(self, exchange: int) -> Descriptor | None:
+        """See ``Lease``: the next reader opens the owner's slot."""
+        return self.descriptor if exchange == self.descriptor.exchange else None
+
+    def spoil(self) -> None:
+        """See ``Lease``."""
+        self.is_spoilt = True
+
+    def dropped(self) -> None:
+        """See ``Lease``: the loan is given back with the next frame."""
+        self.returned.append(self.number | SPOILT_BIT if self.is_spoilt else self.number)
+
+
+class SharedLink:
+    """Frames over another link, payloads in shared memory where they lie in slots.
+
+    See ``transport.Link``. A payload that ``receive`` returns may be read-only and lie in another
+    process's memory instead of the buffer that ``allocate`` would have given; it is given back when
+    its last view is dropped.
+
+    Parameters
+    ----------
+    inner : Link
+        An ordered link to a process whose slots can be opened here, and the other way round.
+    pool : SlotPool
+        The slots of this process.
+    """
+
+    def __init__(self, inner: Link, pool: SlotPool) -> None:
+        self.hello = inner.hello
+        self.peer = inner.peer
+        #: Bytes that were lent, and those that were borrowed.
+        self.lent_bytes = 0
+        self.borrowed_bytes = 0
+        self._inner: Any = inner
+        self._pool = pool
+        self._n_lent = 0
+        #: What the peer has of us, by number: an array that is held here is not written to again.
+        self._lent: dict[int, tuple[object, Lease]] = {}
+        #: Numbers of loans whose last view here is gone; filled from any thread.
+        self._returned: deque[int] = deque()
+        self._maps: dict[tuple[bytes, int], mmap.mmap] = {}
+        self._allocate: Allocate | None = None
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of the frames sent, those of vectors in shared memory included."""
+        return int(self._inner.sent_bytes) + self.lent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of the frames received, those of vectors in shared memory included."""
+        return int(self._inner.received_bytes) + self.borrowed_bytes
+
+    @property
+    def closed(self) -> asyncio.Event:
+        """Set when the link is closed, from whichever end."""
+        event: asyncio.Event = self._inner.closed
+        return event
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame; a payload in a slot is lent, and must not be written to any more.
+
+        Raises
+        ------
+        LinkClosedError
+            When the peer is gone or the link is closed.
+        """
+        lease = self._pool.lease_of(frame.payload)
+        place = None
+        if lease is not None and len(self._lent) < LOANS_MAX:
+            place = lease.describe(frame.exchange)
+        back = self._numbers_to_return()
+        try:
+            if place is None or lease is None or frame.payload is None:
+                if back:
+                    note = Frame(kind=Kind.RETURN, prefix={}, payload=memoryview(back), shared=True)
+                    await self._inner.send(note)
+                await self._inner.send(frame)
+                return
+            self._n_lent += 1
+            self._lent[self._n_lent] = (frame.payload.obj, lease)
+            raw = place.pack() + _NUMBER.pack(self._n_lent) + back
+            self.lent_bytes += place.nbytes
+            await self._inner.send(replace(frame, payload=memoryview(raw), shared=True))
+        except LinkClosedError:
+            self.close()
+            raise
+
+    def _numbers_to_return(self) -> bytes:
+        numbers = [self._returned.popleft() for _ in range(len(self._returned))]
+        return struct.pack(f"<{len(numbers)}Q", *numbers) if numbers else b""
+
+    async def receive(self, allocate: Allocate) -> Frame:
+        """Wait for the next frame; its payload lies in a buffer from ``allocate``, or in a slot.
+
+        Raises
+        ------
+        LinkClosedError
+            When the peer is gone, its memory with it, or the link is closed.
+        RemoteProtocolError
+            When what arrives is no frame of ours, or the slot holds something else.
+        """
+        self._allocate = allocate
+        try:
+            while True:
+                frame: Frame = await self._inner.receive(self._buffer)
+                if not frame.shared:
+                    return frame
+                lent = self._open(frame)
+                if lent is not None:
+                    return lent
+        except (LinkClosedError, RemoteProtocolError):
+            self.close()
+            raise
+
+    def _buffer(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        assert self._allocate is not None
+        if header.shared:
+            return memoryview(bytearray(header.payload_bytes))
+        return self._allocate(header, prefix)
+
+    def _open(self, frame: Frame) -> Frame | None:
+        """Take back what is given back; look at what is lent. None where nothing is."""
+        raw = frame.payload
+        n_place = 0 if frame.kind is Kind.RETURN else DESCRIPTOR_BYTES + _NUMBER.size
+        if raw is None or raw.nbytes < n_place or (raw.nbytes - n_place) % _NUMBER.size:
+            raise RemoteProtocolError(
+                f"{self.peer} lends with {0 if raw is None else raw.nbytes} bytes, "
+                f"wanted {n_place} and any number of {_NUMBER.size}"
+            )
+        for (number,) in _NUMBER.iter_unpack(raw[n_place:]):
+            self._take_back(number)
+        if n_place == 0:
+            return None
+        place = unpack_descriptor(raw)
+        if place.exchange != frame.exchange or place.nbytes % 8:
+            raise RemoteProtocolError(
+                f"{self.peer} lends {place} in a frame of exchange {frame.exchange}"
+            )
+        array = self._look(place)
+        (number,) = _NUMBER.unpack_from(raw, DESCRIPTOR_BYTES)
+        self._pool.enter(array, Loan(place, number, self._returned))
+        self.borrowed_bytes += place.nbytes
+        return replace(frame, payload=array.data.cast("B"), shared=False)
+
+    def _take_back(self, number: int) -> None:
+        array_and_lease = self._lent.pop(number & ~SPOILT_BIT, None)
+        if array_and_lease is None:
+            raise RemoteProtocolError(
+                f"{self.peer} gives back loan {number & ~SPOILT_BIT}, and has {sorted(self._lent)}"
+            )
+        if number & SPOILT_BIT:
+            array_and_lease[1].spoil()
+
+    def _look(self, place: Descriptor) -> NDArray[np.float64]:
+        key = (place.life, place.slot)
+        memory = self._maps.get(key)
+        if memory is None:
+            try:
+                memory = map_slot(place.pid, place.fd)
+            except NoSharedMemoryError as fault:
+                raise self._unreadable(fault) from None
+            while len(self._maps) >= MAPS_MAX:
+                del self._maps[next(iter(self._maps))]
+            self._maps[key] = memory
+        fault_found = fault_of(memory, place)
+        if fault_found is not None:
+            raise RemoteProtocolError(f"{self.peer} announced a vector, and there is {fault_found}")
+        return np.frombuffer(memory, np.float64, place.nbytes // 8, HEAD_BYTES)
+
+    def _unreadable(self, fault: NoSharedMemoryError) -> LinkClosedError:
+        """Say that the link ends; where the owner is still there, links to come are plain ones."""
+        if not fault.is_gone:
+            logger.warning("a vector of %s cannot be read; sharing ends: %s", self.peer, fault)
+            self._pool.stop(str(fault))
+        return LinkClosedError(f"the link to {self.peer} is closed: {fault}")
+
+    def close(self) -> None:
+        """Close at once; what the peer has of us is never written to again."""
+        self._inner.close()
+        for _, lease in self._lent.values():
+            lease.spoil()
+        self._lent.clear()
+        self._maps.clear()
