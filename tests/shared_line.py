@@ -28,6 +28,9 @@ class Line:
 
 async def line(seed: int = 0) -> Line:
     there = Line(FaultyNetwork(seed, shared=True))
+    for name in "abc":
+        # Each has a further link, so that its slots outlive those that a test closes.
+        there.pool(name).link_opened()
     for near, far in ("ab", "bc"):
         opened = asyncio.get_running_loop().create_future()
 

@@ -140,8 +140,7 @@ class DaskTransport:
 
     def lendable(self, nbytes: int) -> NDArray[np.float64] | None:
         """Return an array in shared memory, where any peer can read it; see ``Transport``."""
-        is_of_use = any(isinstance(link, SharedLink) for link in tuple(self._links))
-        return self._pool.take(nbytes) if is_of_use else None
+        return self._pool.take(nbytes)
 
     def close(self) -> None:
         """Stop listening and close all links; a closing Worker calls this too."""

@@ -99,6 +99,8 @@ class SharedLink:
         self._returned: deque[int] = deque()
         self._maps: dict[tuple[bytes, int], mmap.mmap] = {}
         self._allocate: Allocate | None = None
+        self._is_open = True
+        pool.link_opened()
 
     @property
     def sent_bytes(self) -> int:
@@ -241,3 +243,6 @@ class SharedLink:
             lease.spoil()
         self._lent.clear()
         self._maps.clear()
+        if self._is_open:
+            self._is_open = False
+            self._pool.link_closed()

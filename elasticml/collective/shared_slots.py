@@ -155,6 +155,8 @@ class OwnLease:
     def dropped(self) -> None:
         """See ``Lease``."""
         self.pool.idle.append(self.slot)
+        if self.pool.n_links == 0:
+            self.pool.discard_idle()
 
 
 @dataclass(slots=True)
@@ -171,6 +173,8 @@ class SlotPool:
     life: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     #: Why nothing is shared (any more); empty while it is.
     closed_because: str = ""
+    #: Open links over which vectors are lent; without any, no slot is kept.
+    n_links: int = 0
     #: Slots that nobody holds; those of dropped arrays come here by themselves.
     idle: deque[Slot] = field(default_factory=deque)
     _slots: dict[int, Slot] = field(default_factory=dict)
@@ -182,10 +186,10 @@ class SlotPool:
     def take(self, nbytes: int) -> Vector | None:
         """Return a vector of ``nbytes`` in shared memory, its values undefined.
 
-        None where it would be too short, too much, or the system has no memory left for it: the
-        caller makes an array of its own, which travels through the links.
+        None where no peer could read it, where it would be too short or too much, or the system
+        has no memory left: the caller makes an array of its own, which travels through the links.
         """
-        if self.closed_because or nbytes < self.bytes_min or nbytes % 8:
+        if self.n_links == 0 or self.closed_because or nbytes < self.bytes_min or nbytes % 8:
             return None
         with self._lock:
             slot = self._idle_slot(nbytes)
@@ -243,6 +247,22 @@ class SlotPool:
                     self.closed_because = f"this system gives out no shared memory: {fault}"
                     raise NoSharedMemoryError(self.closed_because) from None
         return {"pid": os.getpid(), "fd": self._probe.fd, "life": self.life.hex()}
+
+    def link_opened(self) -> None:
+        """Count a link over which vectors can be lent."""
+        self.n_links += 1
+
+    def link_closed(self) -> None:
+        """Give idle memory back to the system with the last link."""
+        self.n_links -= 1
+        if self.n_links == 0:
+            self.discard_idle()
+
+    def discard_idle(self) -> None:
+        """Give the memory of all slots that nobody holds back to the system; from any thread."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._discard(self.idle.pop())
 
     def stop(self, reason: str) -> None:
         """Share nothing new from now on; what is lent can still be opened."""

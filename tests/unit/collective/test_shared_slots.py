@@ -23,7 +23,7 @@ NBYTES = 8 * N
 
 
 def make_pool(**changes) -> SlotPool:
-    return SlotPool(**{"bytes_min": 8, **changes})
+    return SlotPool(**{"bytes_min": 8, "n_links": 1, **changes})
 
 
 def address(array: np.ndarray) -> int:
@@ -141,6 +141,22 @@ def test_idle_slots_of_another_size_make_room():
     assert [array.nbytes for array in held] == [10 * NBYTES] * 2
 
 
+def test_memory_goes_back_with_the_last_link():
+    pool = make_pool()
+    pool.link_opened()
+    held, dropped = pool.take(NBYTES), pool.take(NBYTES)
+    place, idle = announced(pool, held), announced(pool, dropped)
+    del dropped
+    pool.link_closed()
+    assert os.path.exists(f"/proc/self/fd/{idle.fd}")
+    pool.link_closed()
+    assert not os.path.exists(f"/proc/self/fd/{idle.fd}")
+    assert os.path.exists(f"/proc/self/fd/{place.fd}")
+    assert pool.take(NBYTES) is None
+    del held
+    assert not os.path.exists(f"/proc/self/fd/{place.fd}")
+
+
 def test_short_vectors_and_closed_pools_have_no_slots():
     assert make_pool(bytes_min=NBYTES + 1).take(NBYTES) is None
     pool = make_pool()
@@ -185,7 +201,7 @@ def test_memory_that_the_system_does_not_give_is_done_without():
     script = (
         "import resource\n"
         "from elasticml.collective.shared_slots import SlotPool\n"
-        "pool = SlotPool()\n"
+        "pool = SlotPool(n_links=1)\n"
         "assert pool.take(1 << 20) is not None\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
         "assert pool.take(1 << 22) is None\n"

@@ -1,0 +1,89 @@
+"""Many runs of real processes that share memory, under random SIGKILLs: is anything stale summed?
+
+    python tests/bench/shared_kills.py --runs 100 [--members 5] [--rounds 80]
+
+Models and partials are 480 kB and lie in slots. Each value of each sum is compared with what the
+examples in it make it, each value of each model with what was sent (``tests/wide_toy.py``); a wrong
+one fails its run. Afterwards nothing may be left: no name in /dev/shm, no process with a slot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from distributed import Client
+
+import elasticml as em
+from elasticml.data.synthetic import synthetic_splice
+from elasticml.errors import ElasticmlError
+from tests.real_kills import disturbed
+
+SLOT = "/memfd:elasticml"
+
+
+def slot_holders() -> set[int]:
+    """Find the processes of this machine that have a slot open."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(entry).startswith(SLOT):
+                found.add(int(entry.parts[2]))
+    return found
+
+
+def main() -> int:
+    """Run the study; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--members", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=80)
+    options = parser.parse_args()
+    data = synthetic_splice(rows=600, length=30, seed=5)
+    totals: collections.Counter[str] = collections.Counter()
+    names, holders = set(os.listdir("/dev/shm")), slot_holders()
+    began_s = time.monotonic()
+    with em.LocalCluster(options.members) as cluster, Client(cluster) as client:
+        for seed in range(options.runs):
+            topology = ("tree", "star")[seed % 2]
+            job = em.Job(
+                em.ImportedAlgorithm(name="tests.wide_toy:ALGORITHM", rounds=options.rounds),
+                data,
+                name=f"shared-{seed}",
+                absent="ignore",
+                stop=em.Stop(rounds=options.rounds),
+                collective=em.Collective(
+                    topology=topology, transport="shm", fan_out=2, deadline=3.0
+                ),
+                chunk_size=1024,
+            )
+            try:
+                outcome = disturbed(cluster, client, job, seed=seed, members=options.members)
+            except ElasticmlError as error:
+                totals["failed"] += 1
+                print(f"seed {seed}: {error.message}", flush=True)
+                continue
+            rows = outcome.result.history
+            totals["runs"] += 1
+            totals["kills"] += outcome.kills
+            totals["lost"] += outcome.result.summary["lost"]
+            totals["sums checked"] += max(row.get("checked") or 0 for row in rows)
+            print(f"seed {seed}: {topology}, {outcome.kills} killed", flush=True)
+        used = slot_holders() - holders
+    left = set(os.listdir("/dev/shm")) - names
+    still = slot_holders() & used
+    took_s = time.monotonic() - began_s
+    print(", ".join(f"{name} {count}" for name, count in totals.items()), f"{took_s:.0f} s")
+    print(
+        f"new names in /dev/shm: {sorted(left)}; processes that still have slots: {sorted(still)}"
+    )
+    return 1 if totals["failed"] or still else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
