@@ -31,13 +31,20 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
-#: A slot begins with eight words: what it is, whose, what lies in it, and whether that is whole.
+#: A slot begins with eight words: a magic one, then, as in a descriptor behind its first word,
+#: whose it is, which one, and what lies in it. The sequence is 0 until that is whole.
 HEAD_BYTES: Final = 64
-MAGIC: Final = int.from_bytes(b"emlslot1", "little")
-_MAGIC, _LIFE, _SLOT, _EXCHANGE, _NBYTES, _COMMIT = 0, 1, 3, 4, 5, 6
+MAGIC: Final = b"emlslot1"
+_LIFE, _SLOT, _SEQUENCE, _EXCHANGE, _NBYTES = 1, 3, 4, 5, 6
 #: pid, descriptor, life, slot, sequence, exchange, bytes.
 _DESCRIPTOR: Final = struct.Struct("<II16sQQQQ")
 DESCRIPTOR_BYTES: Final = _DESCRIPTOR.size
+assert DESCRIPTOR_BYTES == 8 * (_NBYTES + 1)
+#: In a descriptor: which slot of whom, and what must lie there.
+WHOSE: Final = slice(8 * _LIFE, 8 * _SEQUENCE)
+WHAT: Final = slice(8 * _LIFE, DESCRIPTOR_BYTES)
+#: Exchange and bytes, at the end of a descriptor.
+_CONTENT: Final = struct.Struct("<QQ")
 #: A shorter payload goes through the link itself: that is as fast, and holds no slot.
 SHARED_BYTES_MIN: Final = 64 * 1024
 #: What one process may have in slots, and how many. What goes beyond travels through the links.
@@ -84,16 +91,22 @@ class Descriptor:
         )
 
 
-def unpack_descriptor(raw: bytes | memoryview) -> Descriptor:
+def unpack_descriptor(raw: bytes) -> Descriptor:
     """Read a descriptor back from the beginning of ``raw``."""
     return Descriptor(*_DESCRIPTOR.unpack_from(raw))
+
+
+def content_of(raw: bytes) -> tuple[int, int]:
+    """Read exchange and bytes from a descriptor."""
+    exchange, nbytes = _CONTENT.unpack_from(raw, 8 * _EXCHANGE)
+    return exchange, nbytes
 
 
 class Lease(Protocol):
     """What makes an array lendable."""
 
-    def describe(self, exchange: int) -> Descriptor | None:
-        """Say where the array lies; None where it is, or was lent as, another exchange's."""
+    def describe(self, exchange: int) -> bytes | None:
+        """Say where the array lies, packed; None where it was lent as another exchange's."""
         ...
 
     def spoil(self) -> None:
@@ -133,20 +146,18 @@ class OwnLease:
     slot: Slot
     nbytes: int
     exchange: int | None = None
+    descriptor: bytes = b""
 
-    def describe(self, exchange: int) -> Descriptor | None:
+    def describe(self, exchange: int) -> bytes | None:
         """Commit the vector, at the first time, as this exchange's; see ``Lease``."""
-        slot = self.slot
         if self.exchange is None:
-            self.exchange = exchange
+            slot, self.exchange = self.slot, exchange
             slot.words[_EXCHANGE], slot.words[_NBYTES] = exchange, self.nbytes
-            slot.words[_COMMIT] = slot.sequence
-        if self.exchange != exchange:
-            return None
-        life = self.pool.life
-        return Descriptor(
-            os.getpid(), slot.fd, life, slot.number, slot.sequence, exchange, self.nbytes
-        )
+            slot.words[_SEQUENCE] = sequence = slot.sequence
+            self.descriptor = Descriptor(
+                os.getpid(), slot.fd, self.pool.life, slot.number, sequence, exchange, self.nbytes
+            ).pack()
+        return self.descriptor if self.exchange == exchange else None
 
     def spoil(self) -> None:
         """See ``Lease``."""
@@ -201,7 +212,7 @@ class SlotPool:
             if slot is None:
                 return None
             # Whoever should still look here finds nothing that is whole.
-            slot.words[_COMMIT] = 0
+            slot.words[_SEQUENCE] = 0
             slot.sequence += 1
         array: Vector = np.frombuffer(slot.memory, np.float64, nbytes // 8, HEAD_BYTES)
         self.enter(array, OwnLease(self, slot, nbytes))
@@ -324,7 +335,7 @@ def _make_slot(number: int, life: bytes, nbytes: int) -> Slot:
         os.close(fd)
         raise
     words = np.frombuffer(memory, np.uint64, HEAD_BYTES // 8)
-    words[_MAGIC], words[_SLOT] = MAGIC, number
+    words[0], words[_SLOT] = int.from_bytes(MAGIC, "little"), number
     words[_LIFE : _LIFE + 2] = np.frombuffer(life, np.uint64)
     return Slot(number, fd, memory, words)
 
@@ -358,24 +369,21 @@ def map_slot(pid: int, fd: int) -> mmap.mmap:
             raise NoSharedMemoryError(f"the memory of process {pid}: {fault}") from None
 
 
-def fault_of(memory: mmap.mmap, wanted: Descriptor) -> str | None:
-    """Say why what lies in a slot is not what was announced; None where it is."""
-    if len(memory) < HEAD_BYTES + wanted.nbytes:
-        return f"a slot of {len(memory)} bytes, wanted {HEAD_BYTES} + {wanted.nbytes}"
-    words = np.frombuffer(memory, np.uint64, HEAD_BYTES // 8)
-    found = words.tobytes()[8:56]
-    expected = wanted.life + struct.pack(
-        "<QQQQ", wanted.slot, wanted.exchange, wanted.nbytes, wanted.sequence
-    )
-    if int(words[_MAGIC]) == MAGIC and found == expected:
+def fault_of(memory: mmap.mmap, wanted: bytes) -> str | None:
+    """Say why what lies in a slot is not what a packed descriptor says; None where it is."""
+    _, nbytes = content_of(wanted)
+    if len(memory) < HEAD_BYTES + nbytes:
+        return f"a slot of {len(memory)} bytes, wanted {HEAD_BYTES} + {nbytes}"
+    # One comparison: the head is laid out as the descriptor is.
+    if memory[WHAT] == wanted[WHAT] and memory[:8] == MAGIC:
         return None
-    names = ("slot", "exchange", "bytes", "sequence")
-    got = dict(zip(names, struct.unpack("<QQQQ", found[16:]), strict=True))
-    owner = "its owner's" if found[:16] == wanted.life else "another life's"
-    return (
-        f"{owner} slot with {got}, wanted slot {wanted.slot}, exchange {wanted.exchange}, "
-        f"{wanted.nbytes} bytes, sequence {wanted.sequence}"
+    here, there = unpack_descriptor(memory[:HEAD_BYTES]), unpack_descriptor(wanted)
+    owner = "its owner's" if here.life == there.life else "another life's"
+    got, want = (
+        f"slot {d.slot}, sequence {d.sequence}, exchange {d.exchange}, {d.nbytes} bytes"
+        for d in (here, there)
     )
+    return f"{owner} {got}, wanted {want}"
 
 
 def check_offer(offer: Mapping[str, Any]) -> None:
@@ -388,6 +396,6 @@ def check_offer(offer: Mapping[str, Any]) -> None:
     """
     memory = map_slot(int(offer["pid"]), int(offer["fd"]))
     wanted = Descriptor(0, 0, bytes.fromhex(offer["life"]), 0, 0, 0, 0)
-    fault = fault_of(memory, wanted)
+    fault = fault_of(memory, wanted.pack())
     if fault is not None:
         raise NoSharedMemoryError(f"process {offer['pid']} here is not the peer: {fault}")

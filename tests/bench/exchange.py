@@ -176,7 +176,7 @@ def time_mpi(python: str, n_ranks: int, sizes: tuple[int, ...]) -> dict[int, lis
     """Time one block of MPI's allreduce."""
     command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(n_ranks)]
     command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    command += [python, str(Path(__file__).with_name("mpi_exchange.py"))]
+    command += [python, str(Path(__file__).parent / "mpi" / "allreduce.py")]
     command += [f"{size}:{REPEATS.get(size, 10)}" for size in sizes]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return {int(size): seconds for size, seconds in json.loads(done.stdout).items()}

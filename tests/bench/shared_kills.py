@@ -24,6 +24,7 @@ from elasticml.data.synthetic import synthetic_splice
 from elasticml.errors import ElasticmlError
 from tests.real_kills import disturbed
 
+WAIT_S = 120
 SLOT = "/memfd:elasticml"
 
 
@@ -62,6 +63,8 @@ def main() -> int:
                 ),
                 chunk_size=1024,
             )
+            # Those that the last run started may still be on their way.
+            client.wait_for_workers(options.members, timeout=WAIT_S)
             try:
                 outcome = disturbed(cluster, client, job, seed=seed, members=options.members)
             except ElasticmlError as error:

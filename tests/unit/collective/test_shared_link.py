@@ -120,10 +120,10 @@ async def test_more_loans_than_a_link_may_have_go_through_the_link():
     ("word", "value", "message"),
     [
         (1, 5, "another life's"),
-        (3, 77, "'slot': 77"),
-        (4, 2, "'exchange': 2"),
-        (5, 8, "'bytes': 8"),
-        (6, 0, "'sequence': 0"),
+        (3, 77, "slot 77, "),
+        (4, 0, "sequence 0, "),
+        (5, 2, "exchange 2, "),
+        (6, 8, " 8 bytes, wanted"),
     ],
 )
 async def test_slot_that_holds_anything_else_is_refused(word, value, message):

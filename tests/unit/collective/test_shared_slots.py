@@ -16,6 +16,7 @@ from elasticml.collective.shared_slots import (
     check_offer,
     fault_of,
     map_slot,
+    unpack_descriptor,
 )
 
 N = 1_000
@@ -33,7 +34,8 @@ def address(array: np.ndarray) -> int:
 def announced(pool: SlotPool, array: np.ndarray, exchange: int = 1):
     lease = pool.lease_of(memoryview(array))
     assert lease is not None
-    return lease.describe(exchange)
+    raw = lease.describe(exchange)
+    return None if raw is None else unpack_descriptor(raw)
 
 
 def test_dropped_vector_is_written_to_again_and_a_held_one_is_not():
@@ -54,7 +56,7 @@ def test_reader_sees_the_vector_where_it_lies():
     vector[:] = np.arange(N)
     place = announced(pool, vector)
     memory = map_slot(place.pid, place.fd)
-    assert fault_of(memory, place) is None
+    assert fault_of(memory, place.pack()) is None
     read = np.frombuffer(memory, np.float64, N, HEAD_BYTES)
     assert np.array_equal(read, vector)
     assert not read.flags.writeable
@@ -83,11 +85,11 @@ def test_slot_that_is_being_written_to_again_holds_nothing_that_was_announced():
     memory = map_slot(place.pid, place.fd)
     del vector
     again = pool.take(NBYTES)
-    assert "sequence" in fault_of(memory, place)
+    assert "sequence" in fault_of(memory, place.pack())
     newer = announced(pool, again)
     assert (newer.slot, newer.sequence) == (place.slot, place.sequence + 1)
-    assert "sequence 1" in fault_of(memory, place)
-    assert fault_of(memory, newer) is None
+    assert "sequence 1" in fault_of(memory, place.pack())
+    assert fault_of(memory, newer.pack()) is None
 
 
 def test_slot_of_another_process_with_the_same_number_is_told_apart():
@@ -95,7 +97,7 @@ def test_slot_of_another_process_with_the_same_number_is_told_apart():
     vector, foreign = mine.take(NBYTES), other.take(NBYTES)
     place, theirs = announced(mine, vector), announced(other, foreign)
     assert (place.slot, place.sequence) == (theirs.slot, theirs.sequence)
-    assert "another life's" in fault_of(map_slot(theirs.pid, theirs.fd), place)
+    assert "another life's" in fault_of(map_slot(theirs.pid, theirs.fd), place.pack())
 
 
 def test_longer_vector_than_the_slot_is_refused():
@@ -104,9 +106,11 @@ def test_longer_vector_than_the_slot_is_refused():
     vector = pool.take(8 * NBYTES)
     longer = announced(pool, vector)
     memory = map_slot(place.pid, longer.fd)
-    assert fault_of(memory, longer) is None
+    assert fault_of(memory, longer.pack()) is None
     short = pool.take(NBYTES)
-    assert "bytes, wanted" in fault_of(map_slot(place.pid, announced(pool, short).fd), longer)
+    assert "bytes, wanted" in fault_of(
+        map_slot(place.pid, announced(pool, short).fd), longer.pack()
+    )
 
 
 def test_vector_that_a_vanished_reader_had_is_never_written_to_again():
@@ -120,7 +124,7 @@ def test_vector_that_a_vanished_reader_had_is_never_written_to_again():
     others = [pool.take(NBYTES) for _ in range(3)]
     for other in others:
         other[:] = 2.0
-    assert fault_of(memory, place) is None
+    assert fault_of(memory, place.pack()) is None
     assert np.all(np.frombuffer(memory, np.float64, N, HEAD_BYTES) == 1.0)
 
 
