@@ -233,12 +233,11 @@ class SlotPool:
         """Find the lease of the array that a payload is; None where it is no shared one."""
         if payload is None or payload.nbytes < self.bytes_min:
             return None
-        known = self._leases.get(id(payload.obj))
-        if known is None:
+        ref, lease = self._leases.get(id(payload.obj), (None, None))
+        array: Any = None if ref is None else ref()
+        if array is None or array.nbytes != payload.nbytes or array is not payload.obj:
             return None
-        array = known[0]()
-        is_whole = array is payload.obj and array is not None and payload.nbytes == array.nbytes
-        return known[1] if is_whole else None
+        return lease
 
     def offer(self) -> dict[str, Any]:
         """Say how a peer may find out whether it reads the memory of this process.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Parallel
 
 Vector = NDArray[np.float64]
 
@@ -56,21 +60,41 @@ def merge(target: Vector, other: Vector, reduce: str) -> None:
 
 
 #: Values of one input that are added at a time, so that the sum stays in the processor's cache.
-BLOCK_VALUES = 16 * 1024
+BLOCK_VALUES = 64 * 1024
+#: Fewer values than these are not worth a thread.
+THREAD_VALUES = 256 * 1024
 
 
-def merge_all(inputs: Sequence[Vector], reduce: str, out: Vector) -> Vector:
+def merge_all(
+    inputs: Sequence[Vector], reduce: str, out: Vector, parallel: Parallel | None = None
+) -> Vector:
     """Merge inputs where they lie, in their order, into ``out``; zeros where there are none.
 
     ``((inputs[0] + inputs[1]) + inputs[2]) + …`` for every value, as ``merge`` of one after the
-    other gives, bit for bit; but memory is read once and written once.
+    other gives, bit for bit and with any number of threads; but memory is read once and written
+    once.
     """
     if not inputs:
         out[:] = 0.0
         return out
+    n_parts = 1 if parallel is None else max(1, min(parallel.n_threads, out.size // THREAD_VALUES))
+    bounds = [out.size * k // n_parts for k in range(n_parts + 1)]
+    ranges = list(itertools.pairwise(bounds))
+    if parallel is None or n_parts == 1:
+        _merge_range(inputs, reduce, out, ranges[0])
+    else:
+        parallel.map(functools.partial(_merge_range, inputs, reduce, out), ranges)
+    return out
+
+
+def _merge_range(
+    inputs: Sequence[Vector], reduce: str, out: Vector, values: tuple[int, int]
+) -> None:
+    """Merge the values from one index to before another."""
     operation = np.maximum if reduce == "max" else np.add
-    for start in range(0, out.size, BLOCK_VALUES):
-        block = slice(start, start + BLOCK_VALUES)
+    begin, end = values
+    for start in range(begin, end, BLOCK_VALUES):
+        block = slice(start, min(start + BLOCK_VALUES, end))
         target = out[block]
         if len(inputs) == 1:
             target[:] = inputs[0][block]
@@ -78,7 +102,6 @@ def merge_all(inputs: Sequence[Vector], reduce: str, out: Vector) -> Vector:
         operation(inputs[0][block], inputs[1][block], out=target)
         for other in inputs[2:]:
             operation(target, other[block], out=target)
-    return out
 
 
 def own_memory(nbytes: int) -> Vector | None:

@@ -18,6 +18,7 @@ from elasticml.algorithms.base import (
     Exchange,
     Model,
     Outcome,
+    Parallel,
     Proceed,
     Resume,
     RoundEnd,
@@ -43,6 +44,8 @@ class Training:
         self._trainer = trainer
         #: Makes the array that a model of so many bytes is packed into.
         self.new_buffer: Callable[[int], Vector] = _new_buffer
+        #: Adds long partials; in this thread alone where there is none.
+        self.parallel: Parallel | None = None
         #: The exchange that the trainer asked for last, and its model in one buffer.
         self.exchange: Exchange | None = None
         self.packed: Vector = np.empty(0)
@@ -69,7 +72,8 @@ class Training:
         """Add the inputs in their order, and give the trainer the outcome."""
         exchange = self.exchange
         assert exchange is not None
-        total = merge_all(inputs, exchange.reduce, np.empty(n_values(exchange.returns)))
+        total = np.empty(n_values(exchange.returns))
+        merge_all(inputs, exchange.reduce, total, self.parallel)
         outcome = Outcome(
             exchange=command.exchange,
             arrays=unpack(total, exchange.returns),

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.shared_slots import SHARED_BYTES_MIN
 from elasticml.collective.transport import Link, LinkClosedError
+from elasticml.runtime.execution import parallel
+from elasticml.runtime.steps import SUM_THREADS
 from elasticml.training.arrays import merge_all
 
 Vector = NDArray[np.float64]
@@ -40,6 +42,11 @@ def answer(model: Vector, part: Vector) -> Vector:
     """Make the partial depend on the model that arrived: its ends are the model's."""
     part[0], part[-1] = model[0], model[-1]
     return part
+
+
+#: Up to this length a vector is added as soon as it is its turn; longer ones all at once, as that
+#: reads memory but once.
+EAGER_BYTES_MAX = 2**20
 
 
 class Way(Protocol):
@@ -80,20 +87,21 @@ async def serve_link(link: Link, parts: Parts) -> None:
 
 async def serve_shared(link: Link, parts: Parts, lendable: Lendable) -> None:
     """Answer every model on a link with the partial, which lies ready in shared memory."""
-    ready: dict[int, Vector] = {}
+    filled: dict[int, Vector] = {}
+    ready = {size: lying_ready(part, filled, lendable) for size, part in parts.items()}
 
     while True:
         try:
             frame = await link.receive(small_one)
             assert frame.payload is not None
-            model = np.frombuffer(frame.payload)
-            part = answer(model, lying_ready(parts[model.size], ready, lendable))
-            del model
+            size = frame.payload.nbytes // 8
+            part = answer(np.frombuffer(frame.payload), ready.pop(size))
             payload = memoryview(part)
             await link.send(
                 Frame(kind=Kind.PARTIAL, exchange=frame.exchange, prefix={}, payload=payload)
             )
             del frame, part, payload
+            ready[size] = lying_ready(parts[size], filled, lendable)
         except LinkClosedError:
             return
 
@@ -128,9 +136,11 @@ class SharedLinks:
     def __init__(self, links: Sequence[Link], lendable: Lendable) -> None:
         self._links = links
         self._lendable = lendable
+        self._parallel = parallel(SUM_THREADS)
         self._ready: dict[int, Vector] = {}
         self._parts: list[Vector | None] = []
-        self._n_missing = 0
+        self._n_missing = self._n_added = 0
+        self._total = np.empty(0)
         self._exchange = 0
         self._complete = asyncio.get_running_loop().create_future()
         self._readers = [asyncio.create_task(self._read(k)) for k in range(len(links))]
@@ -141,14 +151,19 @@ class SharedLinks:
         begin = time.perf_counter()
         self._exchange += 1
         self._parts, self._n_missing = [None] * len(self._links), len(self._links)
+        self._n_added, self._total = 0, total
         self._complete = asyncio.get_running_loop().create_future()
         frame = Frame(kind=Kind.MODEL, exchange=self._exchange, prefix={}, payload=memoryview(slot))
         for link in self._links:
             await link.send(frame)
         await self._complete
-        merge_all([part for part in self._parts if part is not None], "sum", total)
-        self._parts = []
-        return time.perf_counter() - begin
+        if total.nbytes > EAGER_BYTES_MAX:
+            merge_all(
+                [part for part in self._parts if part is not None], "sum", total, self._parallel
+            )
+        seconds = time.perf_counter() - begin
+        self._parts, self._total = [], np.empty(0)
+        return seconds
 
     async def _read(self, k: int) -> None:
         while True:
@@ -160,8 +175,21 @@ class SharedLinks:
             self._parts[k] = np.frombuffer(frame.payload)
             del frame
             self._n_missing -= 1
+            if self._total.nbytes <= EAGER_BYTES_MAX:
+                self._add()
             if self._n_missing == 0:
                 self._complete.set_result(None)
+
+    def _add(self) -> None:
+        """Add what has arrived, in the order of the workers, while the others are on their way."""
+        n, parts, total = self._n_added, self._parts, self._total
+        while n < len(parts) and (part := parts[n]) is not None:
+            if n == 1:
+                np.add(parts[0], part, out=total)
+            elif n > 1 or len(parts) == 1:
+                merge_all([part] if n == 0 else [total, part], "sum", total)
+            n += 1
+        self._n_added = n
 
 
 class Links:
