@@ -222,7 +222,9 @@ async def cocoa_run(seed: int) -> CocoaRun:
         total = sum(len(b) for b in source.chunk_bodies(CHUNK_BYTES, n_members).bodies)
         limit_bytes = int(total * holders * rng.choice([0.5, 0.8, 1.2]))
     scaler = Elastic(n_members + 1)
-    world = World(record, seed, source=source, scaler=scaler, limit_bytes=limit_bytes)
+    world = World(
+        record, seed, source=source, scaler=scaler, limit_bytes=limit_bytes, shared=seed % 2 == 1
+    )
     scaler.world = world
     for _ in range(n_members):
         await world.add()
