@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from elasticml.collective.transport import LinkClosedError
 from tests.shared_line import Line, filled, is_lent, line, send
 
+WAYS = ["ab", "ba", "bc", "cb"]
 STEP = st.one_of(
-    st.tuples(st.just("send"), st.sampled_from(["ab", "ba", "bc", "cb"]), st.booleans()),
+    st.tuples(st.just("send"), st.sampled_from(WAYS), st.booleans()),
     st.tuples(st.just("relay"), st.sampled_from(["abc", "cba"]), st.booleans()),
+    st.tuples(st.just("through"), st.sampled_from(["abc", "cba"])),
     st.tuples(st.just("drop"), st.integers(0, 30)),
-    st.tuples(st.just("close"), st.sampled_from(["ab", "ba", "bc", "cb"])),
 )
+STEPS = st.lists(STEP, min_size=4, max_size=25)
 
 
 class Holders:
@@ -48,6 +50,11 @@ class Holders:
                     if name == path[1] and is_lent(array):
                         await self.send(path[1:], array, value, keeps)
                         break
+            case ("through", path):
+                await self.take(("send", path[:2], True))
+                if self.held and self.held[-1][0] == path[1]:
+                    _, array, value = self.held.pop()
+                    await self.send(path[1:], array, value, True)
             case ("drop", number):
                 if self.held:
                     del self.held[number % len(self.held)]
@@ -59,12 +66,12 @@ class Holders:
         return [(name, value) for name, array, value in self.held if not np.all(array == value)]
 
 
-@settings(deadline=None)
-@given(steps=st.lists(STEP, max_size=60), seed=st.integers(0, 5))
-def test_what_is_held_always_reads_as_it_was_sent(steps, seed):
+@settings(deadline=None, max_examples=150)
+@given(before=STEPS, closed=st.sampled_from(WAYS), after=STEPS, seed=st.integers(0, 5))
+def test_what_is_held_always_reads_as_it_was_sent(before, closed, after, seed):
     async def play() -> None:
         holders = Holders(await line(seed))
-        for step in steps:
+        for step in (*before, ("close", closed), *after):
             await holders.take(step)
             assert holders.wrong() == []
 
