@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
-from distributed.comm import connect
+from distributed.comm import connect, get_address_host
 from distributed.core import Status
 from numpy.typing import NDArray
 from tornado.iostream import IOStream, SSLIOStream
 
 from elasticml.collective.comm_link import CommLink
 from elasticml.collective.frames import VERSION, Frame, Header, Kind
+from elasticml.collective.pieces import PIECE_BYTES
 from elasticml.collective.shared_link import SharedLink
 from elasticml.collective.shared_slots import NoSharedMemoryError, SlotPool, check_offer
 from elasticml.collective.socket_link import SocketLink
@@ -276,11 +277,21 @@ def _apart(offer: Mapping[str, Any]) -> str:
 
 def _link_over(comm: Any, kind: str, hello: Mapping[str, Any]) -> PlainLink:
     """Make the link on which both sides have agreed."""
+    pieces = PIECE_BYTES if _is_far(comm) else None
     if kind != "stream":
-        return CommLink(comm, hello)
+        return CommLink(comm, hello, pieces)
     if isinstance(comm.stream, SSLIOStream) or sys.platform == "win32":
-        return StreamLink(comm, hello)
-    return SocketLink(comm, hello)
+        return StreamLink(comm, hello, pieces)
+    return SocketLink(comm, hello, pieces)
+
+
+def _is_far(comm: Any) -> bool:
+    """Whether a comm leads to another host, as its addresses tell."""
+    try:
+        here, there = (get_address_host(a) for a in (comm.local_address, comm.peer_address))
+    except (NotImplementedError, ValueError):  # no addresses of hosts: one process
+        return False
+    return bool(here != there)
 
 
 def _no_payload(header: Header, prefix: Mapping[str, Any]) -> memoryview:

@@ -131,6 +131,8 @@ class FaultyNetwork:
     shared : bool
         Vectors of any length stay in shared memory, as between processes of one host: the links are
         ``SharedLink``s, each endpoint has slots of its own.
+    piece_bytes : int, optional
+        Vectors of twice that length travel in such pieces, as between hosts.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class FaultyNetwork:
         call_later: CallLater | None = None,
         transit_s: Transit | None = None,
         shared: bool = False,
+        piece_bytes: int | None = None,
     ) -> None:
         #: Every frame that arrived, in order.
         self.deliveries: list[Delivery] = []
@@ -148,6 +151,7 @@ class FaultyNetwork:
         self._rng = np.random.default_rng(seed)
         self._call_later = call_later
         self._is_shared = shared
+        self._piece_bytes = piece_bytes
         self._transit_s: Transit = transit_s or (lambda source, target, nbytes: TRANSIT_S)
         self._endpoints: dict[str, MemoryTransport] = {}
         #: Both ends of each link, until both are closed.
@@ -339,8 +343,8 @@ class FaultyNetwork:
         self._openings.remove(opening)
         there = Channel(opening.source, opening.target)
         back = Channel(opening.target, opening.source)
-        near = MemoryLink(self, there, back, opening.hello)
-        far = MemoryLink(self, back, there, opening.hello)
+        near = MemoryLink(self, there, back, opening.hello, self._piece_bytes)
+        far = MemoryLink(self, back, there, opening.hello, self._piece_bytes)
         near.far, far.far = far, near
         self._ends += [near, far]
         here, beyond = (self._over(end, end.outward.source) for end in (near, far))

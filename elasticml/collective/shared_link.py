@@ -91,6 +91,8 @@ class SharedLink:
     def __init__(self, inner: Link, pool: SlotPool) -> None:
         self.hello = inner.hello
         self.peer = inner.peer
+        #: On one host nothing is cut.
+        self.piece_bytes: int | None = None
         #: Bytes that were lent, and those that were borrowed.
         self.lent_bytes = 0
         self.borrowed_bytes = 0

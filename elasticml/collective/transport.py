@@ -32,6 +32,8 @@ class Link(Protocol):
     hello: Mapping[str, Any]
     #: Address of the other end, for messages.
     peer: str
+    #: Long vectors are cut into pieces of so many bytes on this link; None: they go whole.
+    piece_bytes: int | None
 
     @property
     def sent_bytes(self) -> int:
