@@ -57,12 +57,17 @@ class Loan:
     descriptor: bytes
     exchange: int
     number: int
-    returned: deque[int]
+    #: The link over which it was lent.
+    link: SharedLink
     is_spoilt: bool = False
 
     def describe(self, exchange: int) -> bytes | None:
-        """See ``Lease``: the next reader opens the owner's slot."""
-        return self.descriptor if exchange == self.exchange else None
+        """See ``Lease``: the next reader opens the owner's slot.
+
+        The owner whose link is closed has shut it perhaps; then a copy travels.
+        """
+        can_be_opened = self.link.is_open and exchange == self.exchange
+        return self.descriptor if can_be_opened else None
 
     def spoil(self) -> None:
         """See ``Lease``."""
@@ -70,7 +75,7 @@ class Loan:
 
     def dropped(self) -> None:
         """See ``Lease``: the loan is given back with the next frame."""
-        self.returned.append(self.number | SPOILT_BIT if self.is_spoilt else self.number)
+        self.link.returned.append(self.number | SPOILT_BIT if self.is_spoilt else self.number)
 
 
 class SharedLink:
@@ -102,10 +107,11 @@ class SharedLink:
         #: What the peer has of us, by number: an array that is held here is not written to again.
         self._lent: dict[int, tuple[object, Lease]] = {}
         #: Numbers of loans whose last view here is gone; filled from any thread.
-        self._returned: deque[int] = deque()
+        self.returned: deque[int] = deque()
+        #: This end has not been closed.
+        self.is_open = True
         self._maps: dict[bytes, mmap.mmap] = {}
         self._allocate: Allocate | None = None
-        self._is_open = True
         pool.link_opened()
 
     @property
@@ -136,7 +142,7 @@ class SharedLink:
         place = None
         if lease is not None and len(self._lent) < LOANS_MAX:
             place = lease.describe(frame.exchange)
-        back = self._numbers_to_return() if self._returned else b""
+        back = self._numbers_to_return() if self.returned else b""
         try:
             if place is None or lease is None or frame.payload is None:
                 if back:
@@ -154,7 +160,7 @@ class SharedLink:
             raise
 
     def _numbers_to_return(self) -> bytes:
-        numbers = [self._returned.popleft() for _ in range(len(self._returned))]
+        numbers = [self.returned.popleft() for _ in range(len(self.returned))]
         return b"".join(map(_NUMBER.pack, numbers))
 
     async def receive(self, allocate: Allocate) -> Frame:
@@ -206,7 +212,7 @@ class SharedLink:
                 f"{self.peer} lends {unpack_descriptor(place)} in a frame of {frame.exchange}"
             )
         array = self._look(place, nbytes)
-        self._pool.enter(array, Loan(place, exchange, number, self._returned))
+        self._pool.enter(array, Loan(place, exchange, number, self))
         self.borrowed_bytes += nbytes
         return _with_payload(frame, array.data.cast("B"), shared=False)
 
@@ -229,6 +235,10 @@ class SharedLink:
                 raise self._unreadable(fault) from None
             while len(self._maps) >= MAPS_MAX:
                 del self._maps[next(iter(self._maps))]
+            if memory[WHOSE] != place[WHOSE]:
+                # The owner has shut the slot, and its descriptor is another file's by now.
+                gone = f"slot {owner.slot} of process {owner.pid} is shut"
+                raise self._unreadable(NoSharedMemoryError(gone, is_gone=True))
             self._maps[place[WHOSE]] = memory
         fault_found = fault_of(memory, place)
         if fault_found is not None:
@@ -249,8 +259,8 @@ class SharedLink:
             lease.spoil()
         self._lent.clear()
         self._maps.clear()
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             self._pool.link_closed()
 
 

@@ -119,8 +119,6 @@ async def test_more_loans_than_a_link_may_have_go_through_the_link():
 @pytest.mark.parametrize(
     ("word", "value", "message"),
     [
-        (1, 5, "another life's"),
-        (3, 77, "slot 77, "),
         (4, 0, "sequence 0, "),
         (5, 2, "exchange 2, "),
         (6, 8, " 8 bytes, wanted"),
@@ -138,6 +136,26 @@ async def test_slot_that_holds_anything_else_is_refused(word, value, message):
         await there.ends["ba"].send(Frame(kind=Kind.CONTROL, prefix={}))
 
 
+async def test_slot_that_was_shut_before_it_was_opened_is_a_closed_link():
+    there = await line()
+    vector = filled(there, "a", 1.0)
+    await there.ends["ab"].send(framed(vector))
+    there.pool("a").lease_of(memoryview(vector)).slot.words[3] = 77
+    with pytest.raises(LinkClosedError, match="is shut"):
+        await there.ends["ba"].receive(fresh)
+
+
+async def test_borrowed_vector_is_copied_once_its_owners_link_is_closed():
+    there = await line()
+    middle = await send(there, "ab", filled(there, "a", 6.0))
+    there.ends["ab"].close()
+    with pytest.raises(LinkClosedError):
+        await there.ends["ba"].receive(fresh)
+    last = await send(there, "bc", middle)
+    assert not is_lent(last)
+    assert np.all(last == 6.0)
+
+
 async def test_vector_of_a_killed_process_that_was_not_opened_yet_is_a_closed_link():
     there = await line()
     gate = there.network.gate(kind=Kind.MODEL)
@@ -153,7 +171,7 @@ async def test_vector_of_a_killed_process_that_was_not_opened_yet_is_a_closed_li
 async def test_loan_given_back_twice_is_refused():
     there = await line()
     arrived = await send(there, "ab", filled(there, "a", 1.0))
-    there.ends["ba"]._returned.extend([1, 1])
+    there.ends["ba"].returned.extend([1, 1])
     await there.ends["ba"].send(Frame(kind=Kind.CONTROL, prefix={}))
     with pytest.raises(RemoteProtocolError, match="gives back loan 1"):
         await there.ends["ab"].receive(fresh)
