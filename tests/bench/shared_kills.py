@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 from distributed import Client
 
 import elasticml as em
@@ -28,14 +29,20 @@ WAIT_S = 120
 SLOT = "/memfd:elasticml"
 
 
-def slot_holders() -> set[int]:
-    """Find the processes of this machine that have a slot open."""
+def slot_holders(pids: set[int]) -> set[int]:
+    """Find those of some processes that have a slot open."""
     found = set()
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+    for pid in pids:
         with contextlib.suppress(OSError):
-            if os.readlink(entry).startswith(SLOT):
-                found.add(int(entry.parts[2]))
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                if os.readlink(entry).startswith(SLOT):
+                    found.add(pid)
     return found
+
+
+def family(pid: int) -> set[int]:
+    """List a process and all that descend from it."""
+    return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
 
 
 def main() -> int:
@@ -47,7 +54,7 @@ def main() -> int:
     options = parser.parse_args()
     data = synthetic_splice(rows=600, length=30, seed=5)
     totals: collections.Counter[str] = collections.Counter()
-    names, holders = set(os.listdir("/dev/shm")), slot_holders()
+    names, pids = set(os.listdir("/dev/shm")), set[int]()
     began_s = time.monotonic()
     with em.LocalCluster(options.members) as cluster, Client(cluster) as client:
         for seed in range(options.runs):
@@ -71,15 +78,15 @@ def main() -> int:
                 totals["failed"] += 1
                 print(f"seed {seed}: {error.message}", flush=True)
                 continue
+            pids |= family(cluster.scheduler_pid)
             rows = outcome.result.history
             totals["runs"] += 1
             totals["kills"] += outcome.kills
             totals["lost"] += outcome.result.summary["lost"]
             totals["sums checked"] += max(row.get("checked") or 0 for row in rows)
             print(f"seed {seed}: {topology}, {outcome.kills} killed", flush=True)
-        used = slot_holders() - holders
     left = set(os.listdir("/dev/shm")) - names
-    still = slot_holders() & used
+    still = slot_holders(pids)
     took_s = time.monotonic() - began_s
     print(", ".join(f"{name} {count}" for name, count in totals.items()), f"{took_s:.0f} s")
     print(
