@@ -27,6 +27,15 @@ from elasticml.terms import chunk_id
 QUIET_TURNS = 12
 
 
+#: How vectors travel; "auto" of real links is one of the first two.
+TRANSPORTS = ("stream", "shm", "pieces")
+
+
+def carried(transport: str) -> dict[str, Any]:
+    """Say how vectors travel in a world: as a "stream", in "shm", or in "pieces" of one value."""
+    return {"stream": {}, "shm": {"shared": True}, "pieces": {"piece_bytes": 8}}[transport]
+
+
 def toy_record(**changes: Any) -> dict[str, Any]:
     """Make the record of a toy job."""
     record: dict[str, Any] = {
@@ -68,6 +77,10 @@ class World:
         Starts workers that policies ask for.
     limit_bytes : int, optional
         Memory of each worker for chunk bodies.
+    shared : bool
+        Models and partials stay in shared memory.
+    piece_bytes : int, optional
+        They travel in pieces.
     """
 
     def __init__(
@@ -78,8 +91,10 @@ class World:
         runner: Callable[[str], Runner] = lambda address: InlineRunner(),
         scaler: Scaler | None = None,
         limit_bytes: int | None = None,
+        shared: bool = False,
+        piece_bytes: int | None = None,
     ) -> None:
-        self.network = FaultyNetwork(seed)
+        self.network = FaultyNetwork(seed, shared=shared, piece_bytes=piece_bytes)
         self.now = 0.0
         self._runner = runner
         self._limit_bytes = limit_bytes

@@ -36,6 +36,30 @@ def run_with_random_kills(
     rounds: int,
     absent: str,
     topology: str,
+    transport: str = "auto",
+) -> Outcome:
+    """Train logistic regression under random kills; see ``disturbed``."""
+    job = em.Job(
+        em.BatchGradient(loss="logistic", l2=1e-3, optimizer="gd"),
+        data,
+        name=f"kills-{seed}",
+        absent=absent,
+        stop=em.Stop(rounds=rounds),
+        collective=em.Collective(topology=topology, transport=transport, fan_out=2, deadline=3.0),
+        seed=seed,
+        chunk_size=2048,
+        evaluate=em.Evaluate(every=20),
+    )
+    return disturbed(cluster, client, job, seed=seed, members=members)
+
+
+def disturbed(
+    cluster: em.LocalCluster,
+    client: Client,
+    job: em.Job,
+    *,
+    seed: int,
+    members: int,
     episodes: int = 4,
     limit_s: float = 120.0,
 ) -> Outcome:
@@ -50,17 +74,6 @@ def run_with_random_kills(
         When the job has not ended after ``limit_s``.
     """
     rng = np.random.default_rng(seed)
-    job = em.Job(
-        em.BatchGradient(loss="logistic", l2=1e-3, optimizer="gd"),
-        data,
-        name=f"kills-{seed}",
-        absent=absent,
-        stop=em.Stop(rounds=rounds),
-        collective=em.Collective(topology=topology, fan_out=2, deadline=3.0),
-        seed=seed,
-        chunk_size=2048,
-        evaluate=em.Evaluate(every=20),
-    )
     handle = job.start(client)
     over = threading.Event()
     counts = {"kills": 0, "returns": 0, "episodes": 0}

@@ -39,7 +39,7 @@ class ToySolver:
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the sums over exactly these chunks, weighted by the model's number."""
         self.calls += 1
-        factor = float(work.model["factor"][0])
+        factor = float(work.model["factor"].mean())
         labels = np.concatenate([c.labels for c in chunks]) if chunks else np.empty(0)
         return {
             "sums": np.array([len(labels), labels.sum(), (labels**2).sum()]) * factor,
@@ -50,7 +50,7 @@ def ask(require: Any, seal: bool, phase: Any = "compute") -> Exchange:
     """Make the one exchange that there is."""
     return Exchange(
         operation="sums",
-        model={"factor": np.ones(1)},
+        model={"factor": np.ones(4)},
         returns={"sums": (3,)},
         keep=phase == "compute",
         require=require,

@@ -19,9 +19,10 @@ INLINE_BYTES_MAX: Final = 64 * 1024
 class CommLink:
     """Frames as Dask messages, for comms without a byte stream; see ``transport.Link``."""
 
-    def __init__(self, comm: Any, hello: Mapping[str, Any]) -> None:
+    def __init__(self, comm: Any, hello: Mapping[str, Any], piece_bytes: int | None = None) -> None:
         self.hello = hello
         self.peer: str = comm.peer_address
+        self.piece_bytes = piece_bytes
         self.sent_bytes = 0
         self.received_bytes = 0
         #: Set when the link is closed, as far as this end knows.

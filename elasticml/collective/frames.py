@@ -14,7 +14,9 @@ from elasticml.errors import RemoteProtocolError
 _HEADER: Final = struct.Struct("<4sBBHIIQQ")
 HEADER_BYTES: Final = 32
 MAGIC: Final = b"emlc"
-VERSION: Final = 1
+VERSION: Final = 2
+#: Set in the byte of the kind when the payload only says where in shared memory the real one lies.
+SHARED_BIT: Final = 0x80
 PREFIX_BYTES_MAX: Final = 2**32 - 1
 assert _HEADER.size == HEADER_BYTES
 
@@ -26,14 +28,16 @@ class Kind(IntEnum):
     MODEL = 2  #: the model of an exchange, downwards
     PARTIAL = 3  #: a partial of an exchange, upwards
     CHUNK = 4  #: one chunk, body and state
+    RETURN = 5  #: loans of shared memory that are given back; between the two ends of a link only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """The fixed part of a frame; all integers little-endian.
 
-    Bytes 0-3 magic, 4 version, 5 kind, 6-7 attempt, 8-11 piece, 12-15 prefix length,
-    16-23 exchange, 24-31 payload length. Job and incarnation are fixed when the link opens.
+    Bytes 0-3 magic, 4 version, 5 kind (128 more when ``shared``), 6-7 attempt, 8-11 piece,
+    12-15 prefix length, 16-23 exchange, 24-31 payload length. Job and incarnation are fixed when
+    the link opens.
     """
 
     kind: Kind
@@ -42,13 +46,15 @@ class Header:
     piece: int
     prefix_bytes: int
     payload_bytes: int
+    #: The payload is a loan of shared memory, for ``SharedLink`` alone.
+    shared: bool = False
 
     def pack(self) -> bytes:
         """Write the 32 bytes."""
         return _HEADER.pack(
             MAGIC,
             VERSION,
-            self.kind,
+            self.kind | SHARED_BIT if self.shared else self.kind,
             self.attempt,
             self.piece,
             self.prefix_bytes,
@@ -68,9 +74,9 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
             "the peer runs another version of elasticml; install the same one everywhere"
         )
     try:
-        known = Kind(kind)
+        known = Kind(kind & ~SHARED_BIT)
     except ValueError:
-        raise RemoteProtocolError(f"frame of unknown kind {kind}, wanted one of 1 to 4") from None
+        raise RemoteProtocolError(f"frame of unknown kind {kind}, wanted one of 1 to 5") from None
     return Header(
         kind=known,
         exchange=exchange,
@@ -78,6 +84,7 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
         piece=piece,
         prefix_bytes=prefix_bytes,
         payload_bytes=payload_bytes,
+        shared=bool(kind & SHARED_BIT),
     )
 
 
@@ -91,6 +98,8 @@ class Frame:
     piece: int = 0
     prefix: Mapping[str, Any]
     payload: memoryview | None = None
+    #: As in the header.
+    shared: bool = False
 
     def encode(self) -> tuple[bytes, memoryview | None]:
         """Header and prefix as bytes, and the payload untouched, ready to be written in turn."""
@@ -104,6 +113,7 @@ class Frame:
             piece=self.piece,
             prefix_bytes=len(prefix),
             payload_bytes=0 if payload is None else payload.nbytes,
+            shared=self.shared,
         )
         return header.pack() + prefix, payload
 
@@ -117,6 +127,7 @@ def decode(header: Header, prefix: bytes, payload: memoryview | None) -> Frame:
         piece=header.piece,
         prefix=_loads(prefix) if prefix else {},
         payload=payload,
+        shared=header.shared,
     )
 
 

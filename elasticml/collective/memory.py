@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.collective.frames import Kind
 from elasticml.collective.memory_links import Channel, Gate, MemoryLink, Parcel, Where, matching
+from elasticml.collective.shared_link import SharedLink
+from elasticml.collective.shared_slots import SlotPool
 from elasticml.collective.transport import Link, LinkClosedError, OnLink
 
 logger = logging.getLogger(__name__)
@@ -75,15 +78,17 @@ class _Opening:
     source: str
     target: str
     hello: dict[str, Any]
-    opened: asyncio.Future[MemoryLink]
+    opened: asyncio.Future[Link]
 
 
 class MemoryTransport:
     """One endpoint of the network; see ``transport.Transport``."""
 
-    def __init__(self, network: FaultyNetwork, address: str) -> None:
+    def __init__(self, network: FaultyNetwork, address: str, pool: SlotPool | None = None) -> None:
         self.address = address
         self.on_link: OnLink | None = None
+        #: The slots of this endpoint, on a network whose links share memory.
+        self.pool = pool
         self._network = network
 
     async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
@@ -100,6 +105,10 @@ class MemoryTransport:
     def listen(self, on_link: OnLink) -> None:
         """Hand every link that is opened to us from now on to ``on_link``."""
         self.on_link = on_link
+
+    def lendable(self, nbytes: int) -> NDArray[np.float64] | None:
+        """Return an array in shared memory, on a network whose links share it."""
+        return None if self.pool is None else self.pool.take(nbytes)
 
     def close(self) -> None:
         """Stop listening and close all links; the address is free again."""
@@ -119,6 +128,11 @@ class FaultyNetwork:
     transit_s : callable, optional
         Virtual seconds of a frame, ``(source, target, nbytes) -> float``; ``TRANSIT_S`` if not
         given. Frames of one link never overtake each other.
+    shared : bool
+        Vectors of any length stay in shared memory, as between processes of one host: the links are
+        ``SharedLink``s, each endpoint has slots of its own.
+    piece_bytes : int, optional
+        Vectors of twice that length travel in such pieces, as between hosts.
     """
 
     def __init__(
@@ -127,6 +141,8 @@ class FaultyNetwork:
         *,
         call_later: CallLater | None = None,
         transit_s: Transit | None = None,
+        shared: bool = False,
+        piece_bytes: int | None = None,
     ) -> None:
         #: Every frame that arrived, in order.
         self.deliveries: list[Delivery] = []
@@ -134,6 +150,8 @@ class FaultyNetwork:
         self.n_dropped = 0
         self._rng = np.random.default_rng(seed)
         self._call_later = call_later
+        self._is_shared = shared
+        self._piece_bytes = piece_bytes
         self._transit_s: Transit = transit_s or (lambda source, target, nbytes: TRANSIT_S)
         self._endpoints: dict[str, MemoryTransport] = {}
         #: Both ends of each link, until both are closed.
@@ -148,7 +166,8 @@ class FaultyNetwork:
     def endpoint(self, address: str) -> MemoryTransport:
         """Give out the endpoint at ``address``; after a kill, a new one."""
         if address not in self._endpoints:
-            self._endpoints[address] = MemoryTransport(self, address)
+            pool = SlotPool(bytes_min=8) if self._is_shared else None
+            self._endpoints[address] = MemoryTransport(self, address, pool)
         return self._endpoints[address]
 
     def gate(
@@ -208,6 +227,8 @@ class FaultyNetwork:
             link.close()
         for opening in [o for o in self._openings if address in (o.source, o.target)]:
             self._refuse(opening, f"{address} is gone")
+        if transport.pool is not None:
+            transport.pool.close()
 
     def cut(self, link: MemoryLink) -> None:
         """Close a link from one end; what the other end had sent is lost."""
@@ -240,7 +261,7 @@ class FaultyNetwork:
             raise LinkClosedError(f"{source.address} is gone")
         if address not in self._endpoints:
             raise LinkClosedError(f"nobody answers at {address}")
-        opened: asyncio.Future[MemoryLink] = asyncio.get_running_loop().create_future()
+        opened: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
         # Only what JSON can carry reaches the peer, as on a real link.
         copied: dict[str, Any] = json.loads(json.dumps(dict(hello)))
         opening = _Opening(source.address, address, copied, opened)
@@ -322,18 +343,24 @@ class FaultyNetwork:
         self._openings.remove(opening)
         there = Channel(opening.source, opening.target)
         back = Channel(opening.target, opening.source)
-        near = MemoryLink(self, there, back, opening.hello)
-        far = MemoryLink(self, back, there, opening.hello)
+        near = MemoryLink(self, there, back, opening.hello, self._piece_bytes)
+        far = MemoryLink(self, back, there, opening.hello, self._piece_bytes)
         near.far, far.far = far, near
         self._ends += [near, far]
-        task = asyncio.get_running_loop().create_task(_serve(listener, far))
+        here, beyond = (self._over(end, end.outward.source) for end in (near, far))
+        task = asyncio.get_running_loop().create_task(_serve(listener, beyond))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if opening.opened.done():
             # Whoever asked has given up; the listener sees a link that closes at once.
             near.close()
         else:
-            opening.opened.set_result(near)
+            opening.opened.set_result(here)
+
+    def _over(self, link: MemoryLink, address: str) -> Link:
+        """Put shared memory on top of a link's end, where the network has it."""
+        pool = self._endpoints[address].pool
+        return link if pool is None else SharedLink(link, pool)
 
     def _refuse(self, opening: _Opening, reason: str) -> None:
         if opening in self._openings:
@@ -342,7 +369,7 @@ class FaultyNetwork:
                 opening.opened.set_exception(LinkClosedError(reason))
 
 
-async def _serve(on_link: OnLink, link: MemoryLink) -> None:
+async def _serve(on_link: OnLink, link: Link) -> None:
     """Hand a link over; a listener that raises loses it."""
     try:
         await on_link(link)

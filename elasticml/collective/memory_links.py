@@ -131,10 +131,16 @@ class MemoryLink:
     """One end of a link; see ``transport.Link``."""
 
     def __init__(
-        self, network: Network, outward: Channel, inward: Channel, hello: Mapping[str, Any]
+        self,
+        network: Network,
+        outward: Channel,
+        inward: Channel,
+        hello: Mapping[str, Any],
+        piece_bytes: int | None = None,
     ) -> None:
         self.hello = hello
         self.peer = outward.target
+        self.piece_bytes = piece_bytes
         self.sent_bytes = 0
         self.received_bytes = 0
         self.is_closed = False

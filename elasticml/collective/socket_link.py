@@ -23,9 +23,10 @@ class SocketLink:
     The peer must be silent while this is made: what tornado has read by then is lost.
     """
 
-    def __init__(self, comm: Any, hello: Mapping[str, Any]) -> None:
+    def __init__(self, comm: Any, hello: Mapping[str, Any], piece_bytes: int | None = None) -> None:
         self.hello = hello
         self.peer: str = comm.peer_address
+        self.piece_bytes = piece_bytes
         self.sent_bytes = 0
         self.received_bytes = 0
         #: Set when the link is closed, from whichever end.

@@ -21,9 +21,10 @@ PART_BYTES_MAX: Final = 64 * 2**20
 class StreamLink:
     """Frames over the tornado stream below a Dask comm; see ``transport.Link``."""
 
-    def __init__(self, comm: Any, hello: Mapping[str, Any]) -> None:
+    def __init__(self, comm: Any, hello: Mapping[str, Any], piece_bytes: int | None = None) -> None:
         self.hello = hello
         self.peer: str = comm.peer_address
+        self.piece_bytes = piece_bytes
         self.sent_bytes = 0
         self.received_bytes = 0
         #: Set when the link is closed, from whichever end.

@@ -2,13 +2,17 @@
 
 Implementations: ``memory.py`` (one process, with gates, kills and pauses, for tests),
 ``dask_links.py`` (a Dask comm opens the link; ``stream`` reads and writes the bytes below it,
-``comm`` sends Dask messages where there is no byte stream).
+``comm`` sends Dask messages where there is no byte stream). ``shared_link.py`` lies on top of
+another link, between processes of one host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.collective.frames import Frame, Header
 from elasticml.errors import LocalProtocolError
@@ -28,17 +32,27 @@ class Link(Protocol):
     hello: Mapping[str, Any]
     #: Address of the other end, for messages.
     peer: str
-    sent_bytes: int
+    #: Long vectors are cut into pieces of so many bytes on this link; None: they go whole.
+    piece_bytes: int | None
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of the frames sent so far."""
+        ...
 
     async def send(self, frame: Frame) -> None:
         """Write a frame whole; returns when its payload may be reused.
 
-        Only one task sends on a link. Raises LinkClosedError.
+        One from ``Transport.lendable`` may not: it is dropped when it is done with, and nobody
+        writes to it once it has been sent. Only one task sends on a link. Raises LinkClosedError.
         """
         ...
 
     async def receive(self, allocate: Allocate) -> Frame:
         """Read the next frame; its payload lies in the buffer that ``allocate`` gave.
+
+        Or, read-only, in memory that the sender has lent: that is given back when the last view of
+        it is dropped.
 
         Only one task receives on a link, and is never cancelled: closing the link ends it.
         Raises LinkClosedError, RemoteProtocolError.
@@ -68,6 +82,14 @@ class Transport(Protocol):
 
     def listen(self, on_link: OnLink) -> None:
         """Hand every link that is opened to us from now on to ``on_link``."""
+        ...
+
+    def lendable(self, nbytes: int) -> NDArray[np.float64] | None:
+        """Return an array of ``nbytes`` that peers on this host can read where it is.
+
+        Its values are undefined. None where there are no such peers, or no such memory: then any
+        array does. From any thread.
+        """
         ...
 
     def close(self) -> None:

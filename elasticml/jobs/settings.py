@@ -68,7 +68,7 @@ class Collective(Settings):
 
     topology: Literal["auto", "star", "tree"] = "auto"
     fan_out: int = Field(default=2, ge=1)
-    transport: Literal["auto", "stream", "comm"] = "auto"
+    transport: Literal["auto", "stream", "comm", "shm"] = "auto"
     #: Seconds that an exchange may take at least before a silent member counts as stopped.
     deadline: float = Field(default=10.0, gt=0)
     #: A member that computes so many times longer than the median is given up for the round.

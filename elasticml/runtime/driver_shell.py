@@ -112,7 +112,7 @@ class DriverShell:
         self._start_s = clock() - (0.0 if resumed is None else resumed.seconds)
         self._injector = injector
         self._containers = Containers(scaler, self.invite)
-        self._buffers = Buffers()
+        self._buffers = Buffers(transport.lendable)
         choice = (record.get("collective") or {}).get("transport", "auto")
         hello = {"job": record["job"], "kind": "driver", "transport": choice}
         self._roster = Roster(

@@ -59,6 +59,9 @@ class SerialParallel:
         """Apply ``function`` to every item."""
         return [function(item) for item in items]
 
+    def close(self) -> None:
+        """Do nothing."""
+
 
 class ThreadParallel:
     """A pool of threads for one member's kernels, which release the GIL.

@@ -12,6 +12,7 @@ import numpy as np
 
 from elasticml.algorithms.base import Solver, Work
 from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.pieces import Arriving
 from elasticml.collective.transport import Link, LinkClosedError
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
@@ -22,6 +23,7 @@ from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.payloads import bytes_of, partial_event, vector_of
 from elasticml.runtime.peer import Peer
+from elasticml.runtime.streaming import Passage
 from elasticml.terms import NO_EXCHANGE, ExchangeId, MemberId, member_id
 from elasticml.training.arrays import Buffers, Vector, merge, n_values, pack, unpack
 
@@ -80,7 +82,8 @@ class Place:
         self._fail = fail
         self._parent: Peer | None = None
         self._children: dict[MemberId, Peer] = {}
-        self._buffers = Buffers()
+        self._buffers = Buffers(environment.transport.lendable)
+        self._passage = Passage(self.machine.node, self._buffers)
         self._shares: dict[ExchangeId, Share] = {}
         #: Compute seconds of this subtree's members, by exchange: told again with a repeated sum.
         self._compute_s: dict[ExchangeId, dict[str, float]] = {}
@@ -108,7 +111,9 @@ class Place:
 
     def allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         """Give out a buffer for a payload of numbers."""
-        return self._buffers.take(header.payload_bytes).data.cast("B")
+        is_relayed = header.kind == Kind.MODEL and self._children
+        take = self._buffers.take_to_send if is_relayed else self._buffers.take
+        return take(header.payload_bytes).data.cast("B")
 
     # --- the collective ------------------------------------------------------------------
 
@@ -118,7 +123,9 @@ class Place:
         former = self._children.get(child)
         if former is not None:
             former.close()
-        peer = Peer(link, self.allocate, self._on_child_frame, self._on_peer_closed)
+        peer = Peer(
+            link, self.allocate, self._on_child_frame, self._on_peer_closed, self._on_child_piece
+        )
         self._children[child] = peer
         await peer.run()
 
@@ -130,6 +137,7 @@ class Place:
         child = self._child_of(peer)
         if child is not None:
             del self._children[child]
+            self._passage.lost(child)
             self.feed(ev.PeerLost(peer=child))
 
     def _on_child_frame(self, peer: Peer, frame: Frame) -> None:
@@ -141,9 +149,23 @@ class Place:
             times.update(frame.prefix.get("compute_s") or {})
             self._sent.update(frame.prefix.get("sent") or {})
             self._done.update(frame.prefix.get("done") or {})
-            self.feed(partial_event(child, frame, self._buffers.bind(vector_of(frame))))
+            handle = self._buffers.bind(vector_of(frame))
+            self._passage.came(child, handle, peer.arrived)
+            self.feed(partial_event(child, frame, handle))
+            self._stream_up()
         else:
             self.feed(decode(frame.prefix))
+
+    def _on_child_piece(self, peer: Peer, arriving: Arriving) -> None:
+        child = self._child_of(peer)
+        if child is not None and arriving.kind == Kind.PARTIAL:
+            self._passage.partial_piece(child, arriving)
+            self._stream_up()
+
+    def on_model_piece(self, peer: Peer, arriving: Arriving) -> None:
+        """Pass a piece of a model on, from the parent or the driver."""
+        if arriving.kind == Kind.MODEL:
+            self._passage.model_piece(arriving, self._children)
 
     def on_model(self, frame: Frame) -> None:
         """Take the model of an exchange in, from the parent or the driver."""
@@ -151,8 +173,7 @@ class Place:
         array = vector_of(frame)
         gather = self.machine.node.gather
         if exchange in self._shares or (gather is not None and exchange <= gather.exchange):
-            self._buffers.give(array)  # a second copy, from a former parent
-            return
+            return  # a second copy, from a former parent; parts of it may be on their way down
         self._shares[exchange] = Share(frame.prefix, array)
         self.feed(
             ev.ModelArrived(
@@ -178,7 +199,9 @@ class Place:
                 self._detach(command.peer)
             case cmd.ForwardModel():
                 share, peer = self._shares[command.exchange], self._children.get(command.to)
-                if peer is not None:
+                if peer is not None and not self._passage.commit_model(
+                    peer, command.exchange, share.model
+                ):
                     peer.send(
                         Frame(
                             kind=Kind.MODEL,
@@ -192,11 +215,13 @@ class Place:
             case cmd.SendPartial():
                 self._send_partial(command)
             case cmd.Refuse():
+                self._passage.forget([command.handle])
                 self._buffers.free(command.handle)
             case cmd.Forget():
                 self._forget(command)
 
     def _forget(self, command: cmd.Forget) -> None:
+        self._passage.forget(command.handles)
         for handle in command.handles:
             self._buffers.free(handle)
         for exchange in [e for e in self._compute_s if e <= command.exchange]:
@@ -241,7 +266,13 @@ class Place:
             if not self._is_parent(command):
                 link.close()
                 return
-            peer = Peer(link, self.allocate, self._on_parent_frame, self._on_parent_closed)
+            peer = Peer(
+                link,
+                self.allocate,
+                self._on_parent_frame,
+                self._on_parent_closed,
+                self.on_model_piece,
+            )
             self._parent = peer
             peer.tell(encode(attached))
             self._spawn(peer.run())
@@ -275,7 +306,7 @@ class Place:
             returns={name: tuple(shape) for name, shape in prefix["returns"].items()},
             members=prefix["members"],
         )
-        total = self._buffers.take(8 * n_values(prefix["returns"]))
+        total = self._buffers.take_to_send(8 * n_values(prefix["returns"]))
         try:
             seconds = await self._env.compute.run(self._solve, work, total)
         except Exception as error:
@@ -284,6 +315,7 @@ class Place:
         self._compute_s.setdefault(exchange, {})[str(self.me)] = round(seconds, 6)
         share.total = total
         self.feed(ev.Computed(exchange=exchange))
+        self._stream_up()
 
     def _solve(self, work: Work, total: Vector) -> float:
         began_s, began_cpu_s = self._env.clock(), time.thread_time()
@@ -298,10 +330,17 @@ class Place:
     def _send_partial(self, command: cmd.SendPartial) -> None:
         share = self._shares[command.exchange]
         assert share.total is not None
+        peer = self._driver if command.to is None else self._parent
+        stream = None
         if not share.summed:
             share.summed = True
-            for handle in command.inputs:
-                merge(share.total, self._buffers[handle], share.prefix["reduce"])
+            stream = self._passage.finish(peer, share.total, command.inputs)
+            if stream is not None:
+                self._buffers.give(share.total)
+                share.total = stream.out
+            else:
+                for handle in command.inputs:
+                    merge(share.total, self._buffers[handle], share.prefix["reduce"])
         links = [self._driver, self._parent, *self._children.values()]
         sent = sum(p.link.sent_bytes for p in links if p is not None) + self._past_bytes
         self._sent[str(self.me)] = sent + self.moved_bytes()
@@ -318,9 +357,21 @@ class Place:
             payload=bytes_of(share.total),
         )
         self._sent, self._done = {}, {}
-        peer = self._driver if command.to is None else self._parent
-        if peer is not None:
+        if stream is not None:
+            stream.commit(frame)
+        elif peer is not None:
             peer.send(frame)
+
+    def _stream_up(self) -> None:
+        """Send what can be said already of the sum that waits for children."""
+        node = self.machine.node
+        gather = node.gather
+        if gather is None or gather.sent or not gather.ready or not node.parent_ready:
+            return
+        share = self._shares.get(gather.exchange)
+        if share is not None and share.total is not None and not share.summed:
+            peer = self._driver if node.parent is None else self._parent
+            self._passage.stream_up(peer, share.total, share.prefix["reduce"])
 
     def send_anchor(self, order: cmd.SendAnchor) -> None:
         """Answer with a kept partial; without a payload when it is gone."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from elasticml.algorithms.registry import algorithm
 from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.pieces import Arriving
 from elasticml.collective.transport import Link
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
@@ -63,7 +64,13 @@ class MemberShell:
         self.gone = asyncio.Event()
         self._env = environment
         self._store = store
-        self._driver = Peer(link, self._allocate, self._on_driver_frame, self._on_driver_closed)
+        self._driver = Peer(
+            link,
+            self._allocate,
+            self._on_driver_frame,
+            self._on_driver_closed,
+            self._on_driver_piece,
+        )
         #: The collective's side of this life; None before the welcome.
         self.place: Place | None = None
         self._source: Source | None = None
@@ -161,6 +168,9 @@ class MemberShell:
                 self._fail(error)
         else:
             self._obey(frame.prefix)
+
+    def _on_driver_piece(self, peer: Peer, arriving: Arriving) -> None:
+        self._the_place().on_model_piece(peer, arriving)
 
     def _configure(self, extras: Mapping[str, Any]) -> None:
         """Make the solver; what it says of settings and data ends the job, not this member."""

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from elasticml.collective.frames import Frame, Kind
+from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.pieces import (
+    TRAILER,
+    Arrivals,
+    Arriving,
+    Attempt,
+    attempt_numbers,
+    cut,
+    is_cut,
+)
 from elasticml.collective.transport import Allocate, Link, LinkClosedError
 from elasticml.errors import ProtocolError
 
@@ -23,6 +33,8 @@ class Peer:
         Called for each frame, on the loop.
     on_closed : callable (Peer, str)
         Called once, with the reason, when the link is gone, from whichever end.
+    on_piece : callable (Peer, Arriving), optional
+        Called for each piece of a vector that is not whole yet, and with its trailer.
     """
 
     def __init__(
@@ -31,11 +43,17 @@ class Peer:
         allocate: Allocate,
         on_frame: Callable[[Peer, Frame], None],
         on_closed: Callable[[Peer, str], None],
+        on_piece: Callable[[Peer, Arriving], None] | None = None,
     ) -> None:
         self.link = link
         self._allocate = allocate
         self._on_frame = on_frame
         self._on_closed = on_closed
+        self._on_piece = on_piece
+        self._arrivals = Arrivals(link.peer)
+        self._numbers = attempt_numbers()
+        #: The attempt by which the last frame came; None where it came whole.
+        self.arrived: Arriving | None = None
         self._queue: deque[Frame] = deque()
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
@@ -48,9 +66,11 @@ class Peer:
         reason = "closed"
         try:
             while True:
-                frame = await self.link.receive(self._allocate)
+                frame = await self.link.receive(self._buffer_of)
                 if not self._closed:
-                    self._on_frame(self, frame)
+                    self._handle(frame)
+                # Memory that was lent goes back when nobody holds it, not with the next frame.
+                del frame
         except LinkClosedError:
             pass
         except ProtocolError as error:
@@ -62,8 +82,40 @@ class Peer:
                 self._closed = True
                 self._on_closed(self, reason)
 
+    def _buffer_of(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        if header.attempt == 0:
+            return self._allocate(header, prefix)
+        return self._arrivals.buffer_of(header, prefix, self._allocate)
+
+    def _handle(self, frame: Frame) -> None:
+        """Hand over what is whole; show what is on its way."""
+        if frame.attempt == 0:
+            self.arrived = None
+            self._on_frame(self, frame)
+        elif frame.piece == TRAILER:
+            whole, self.arrived = self._arrivals.commit(frame)
+            self._on_frame(self, whole)
+            self.arrived = None
+        else:
+            arriving = self._arrivals.piece(frame)
+            if self._on_piece is not None:
+                self._on_piece(self, arriving)
+
     def send(self, frame: Frame) -> None:
-        """Queue a frame; on a closed link it is dropped, as its receiver is gone."""
+        """Queue a frame, in pieces where the link is one for them."""
+        size = self.link.piece_bytes
+        if size is not None and is_cut(frame, size):
+            for piece in cut(frame, next(self._numbers), size):
+                self.post(piece)
+        else:
+            self.post(frame)
+
+    def begin(self, frame: Frame, whole_bytes: int) -> Attempt:
+        """Begin an attempt, whose pieces and trailer the caller posts."""
+        return Attempt(frame, next(self._numbers), whole_bytes)
+
+    def post(self, frame: Frame) -> None:
+        """Queue a frame as it is; on a closed link it is dropped, as its receiver is gone."""
         if not self._closed:
             self._queue.append(frame)
             self._wake.set()

@@ -9,11 +9,15 @@ from typing import Any
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.errors import ElasticmlError
-from elasticml.runtime.execution import Runner
+from elasticml.runtime.execution import Runner, parallel
 from elasticml.training.arrays import Buffers
 from elasticml.training.desk import Desk
 
 logger = logging.getLogger(__name__)
+
+
+#: Threads that add long partials: the driver's machine waits for nothing else then.
+SUM_THREADS = 2
 
 
 class Steps:
@@ -46,6 +50,7 @@ class Steps:
         self._runner = runner
         self._spawn = spawn
         self._feed = feed
+        self._parallel = parallel(SUM_THREADS)
 
     def start(self, absent: str) -> None:
         """Make the trainer, and run it to its first request."""
@@ -53,8 +58,11 @@ class Steps:
         if refused is not None:
             self._feed(refused)
             return
-        assert self._desk.training is not None
-        self._spawn(self._step(self._desk.training.start))
+        training = self._desk.training
+        assert training is not None
+        training.new_buffer = self._buffers.take_to_send
+        training.parallel = self._parallel
+        self._spawn(self._step(training.start))
 
     def proceed(self, command: cmd.Continue) -> None:
         """Answer the end of a round."""
@@ -82,3 +90,4 @@ class Steps:
     def close(self) -> None:
         """Let the work thread go."""
         self._runner.close()
+        self._parallel.close()

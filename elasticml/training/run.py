@@ -6,7 +6,7 @@ the simulator makes them in line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from elasticml.algorithms.base import (
     Exchange,
     Model,
     Outcome,
+    Parallel,
     Proceed,
     Resume,
     RoundEnd,
@@ -28,7 +29,7 @@ from elasticml.control import events as ev
 from elasticml.control.commands import Deliver
 from elasticml.data.digests import digest_of, digest_of_arrays
 from elasticml.errors import ElasticmlError
-from elasticml.training.arrays import Vector, merge, n_values, pack, unpack
+from elasticml.training.arrays import Vector, merge_all, n_values, pack, unpack
 
 
 class Training:
@@ -42,6 +43,10 @@ class Training:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
+        #: Makes the array that a model of so many bytes is packed into.
+        self.new_buffer: Callable[[int], Vector] = _new_buffer
+        #: Adds long partials; in this thread alone where there is none.
+        self.parallel: Parallel | None = None
         #: The exchange that the trainer asked for last, and its model in one buffer.
         self.exchange: Exchange | None = None
         self.packed: Vector = np.empty(0)
@@ -70,11 +75,8 @@ class Training:
         """Add the inputs in their order, and give the trainer the outcome."""
         exchange = self.exchange
         assert exchange is not None
-        total = np.zeros(n_values(exchange.returns))
-        if inputs:
-            np.copyto(total, inputs[0])
-        for partial in inputs[1:]:
-            merge(total, partial, exchange.reduce)
+        total = np.empty(n_values(exchange.returns))
+        merge_all(inputs, exchange.reduce, total, self.parallel)
         self.digest = digest_of(total, self.digest)
         outcome = Outcome(
             exchange=command.exchange,
@@ -130,7 +132,7 @@ class Training:
             return ev.RoundFinished(cause="trainer", row=_row(request))
         self.exchange = request
         shapes = {name: array.shape for name, array in request.model.items()}
-        self.packed = pack(request.model, shapes, np.empty(n_values(shapes)))
+        self.packed = pack(request.model, shapes, self.new_buffer(8 * n_values(shapes)))
         self.digest = digest_of(self.packed, self.digest)
         return ev.ExchangeRequested(
             cause="trainer",
@@ -162,6 +164,10 @@ class Training:
     def round_arrays(self) -> Arrays:
         """Return the model at which the last round began."""
         return {} if self.round_end is None else self.round_end.model
+
+
+def _new_buffer(nbytes: int) -> Vector:
+    return np.empty(nbytes // 8)
 
 
 def _row(end: RoundEnd) -> dict[str, Any]:

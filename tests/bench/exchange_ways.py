@@ -10,7 +10,7 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,10 +20,15 @@ from distributed.protocol import to_serialize
 from numpy.typing import NDArray
 
 from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.shared_slots import SHARED_BYTES_MIN
 from elasticml.collective.transport import Link, LinkClosedError
+from elasticml.runtime.execution import parallel
+from elasticml.runtime.steps import SUM_THREADS
+from elasticml.training.arrays import merge_all
 
 Vector = NDArray[np.float64]
 Parts = dict[int, Vector]
+Lendable = Callable[[int], Vector | None]
 
 SIZE = struct.Struct("<q")
 
@@ -37,6 +42,11 @@ def answer(model: Vector, part: Vector) -> Vector:
     """Make the partial depend on the model that arrived: its ends are the model's."""
     part[0], part[-1] = model[0], model[-1]
     return part
+
+
+#: Up to this length a vector is added as soon as it is its turn; longer ones all at once, as that
+#: reads memory but once.
+EAGER_BYTES_MAX = 2**20
 
 
 class Way(Protocol):
@@ -73,6 +83,113 @@ async def serve_link(link: Link, parts: Parts) -> None:
             )
         except LinkClosedError:
             return
+
+
+async def serve_shared(link: Link, parts: Parts, lendable: Lendable) -> None:
+    """Answer every model on a link with the partial, which lies ready in shared memory."""
+    filled: dict[int, Vector] = {}
+    ready = {size: lying_ready(part, filled, lendable) for size, part in parts.items()}
+
+    while True:
+        try:
+            frame = await link.receive(small_one)
+            assert frame.payload is not None
+            size = frame.payload.nbytes // 8
+            part = answer(np.frombuffer(frame.payload), ready.pop(size))
+            payload = memoryview(part)
+            await link.send(
+                Frame(kind=Kind.PARTIAL, exchange=frame.exchange, prefix={}, payload=payload)
+            )
+            del frame, part, payload
+            ready[size] = lying_ready(parts[size], filled, lendable)
+        except LinkClosedError:
+            return
+
+
+def small_one(header: Header, prefix: Any) -> memoryview:
+    """Make room for a vector that comes through the link, as only short ones do here."""
+    assert header.payload_bytes < SHARED_BYTES_MIN
+    return memoryview(np.empty(header.payload_bytes // 8))
+
+
+def lying_ready(vector: Vector, ready: dict[int, Vector], lendable: Lendable) -> Vector:
+    """Take a slot; what was there before is the same vector but for its ends.
+
+    A short vector needs none.
+
+    ``ready`` knows which slots have been filled.
+    """
+    slot = lendable(vector.nbytes)
+    if slot is None:
+        assert vector.nbytes < SHARED_BYTES_MIN
+        return vector
+    address = slot.ctypes.data
+    if ready.get(address) is not vector:
+        slot[:] = vector
+        ready[address] = vector
+    return slot
+
+
+class SharedLinks:
+    """A star of links between processes that share memory; vectors are summed where they lie."""
+
+    def __init__(self, links: Sequence[Link], lendable: Lendable) -> None:
+        self._links = links
+        self._lendable = lendable
+        self._parallel = parallel(SUM_THREADS)
+        self._ready: dict[int, Vector] = {}
+        self._parts: list[Vector | None] = []
+        self._n_missing = self._n_added = 0
+        self._total = np.empty(0)
+        self._exchange = 0
+        self._complete = asyncio.get_running_loop().create_future()
+        self._readers = [asyncio.create_task(self._read(k)) for k in range(len(links))]
+
+    async def exchange(self, model: Vector, total: Vector) -> float:
+        """See ``Way``; as a trainer packs it there, the model lies in its slot beforehand."""
+        slot = answer(model, lying_ready(model, self._ready, self._lendable))
+        begin = time.perf_counter()
+        self._exchange += 1
+        self._parts, self._n_missing = [None] * len(self._links), len(self._links)
+        self._n_added, self._total = 0, total
+        self._complete = asyncio.get_running_loop().create_future()
+        frame = Frame(kind=Kind.MODEL, exchange=self._exchange, prefix={}, payload=memoryview(slot))
+        for link in self._links:
+            await link.send(frame)
+        await self._complete
+        if total.nbytes > EAGER_BYTES_MAX:
+            merge_all(
+                [part for part in self._parts if part is not None], "sum", total, self._parallel
+            )
+        seconds = time.perf_counter() - begin
+        self._parts, self._total = [], np.empty(0)
+        return seconds
+
+    async def _read(self, k: int) -> None:
+        while True:
+            try:
+                frame = await self._links[k].receive(small_one)
+            except LinkClosedError:
+                return
+            assert frame.payload is not None
+            self._parts[k] = np.frombuffer(frame.payload)
+            del frame
+            self._n_missing -= 1
+            if self._total.nbytes <= EAGER_BYTES_MAX:
+                self._add()
+            if self._n_missing == 0:
+                self._complete.set_result(None)
+
+    def _add(self) -> None:
+        """Add what has arrived, in the order of the workers, while the others are on their way."""
+        n, parts, total = self._n_added, self._parts, self._total
+        while n < len(parts) and (part := parts[n]) is not None:
+            if n == 1:
+                np.add(parts[0], part, out=total)
+            elif n > 1 or len(parts) == 1:
+                merge_all([part] if n == 0 else [total, part], "sum", total)
+            n += 1
+        self._n_added = n
 
 
 class Links:

@@ -21,7 +21,7 @@ from elasticml.control.driver import Driver
 from elasticml.data.arrays import ArraySource, from_arrays
 from elasticml.errors import ElasticmlError
 from elasticml.terms import MemberId
-from tests.memory_world import World
+from tests.memory_world import TRANSPORTS, World, carried
 
 N_ROWS, N_COLUMNS, CHUNK_BYTES, L2 = 240, 6, 768, 1e-2
 #: Rounds pass quickly while a job waits for members.
@@ -222,7 +222,14 @@ async def cocoa_run(seed: int) -> CocoaRun:
         total = sum(len(b) for b in source.chunk_bodies(CHUNK_BYTES, n_members).bodies)
         limit_bytes = int(total * holders * rng.choice([0.5, 0.8, 1.2]))
     scaler = Elastic(n_members + 1)
-    world = World(record, seed, source=source, scaler=scaler, limit_bytes=limit_bytes)
+    world = World(
+        record,
+        seed,
+        source=source,
+        scaler=scaler,
+        limit_bytes=limit_bytes,
+        **carried(TRANSPORTS[seed % 3]),
+    )
     scaler.world = world
     for _ in range(n_members):
         await world.add()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest_asyncio
 
 from tests.faults.stops import Jobs
+from tests.memory_world import TRANSPORTS
 
 
-@pytest_asyncio.fixture
-async def jobs():
-    """Makes jobs by their topology, and ends them."""
+@pytest_asyncio.fixture(params=TRANSPORTS)
+async def jobs(request):
+    """Makes jobs by their topology, over each transport, and ends them."""
     made: list[Jobs] = []
 
     def make(topology: str, **changes) -> Jobs:
-        made.append(Jobs(topology, **changes))
+        made.append(Jobs(topology, transport=request.param, **changes))
         return made[-1]
 
     yield make

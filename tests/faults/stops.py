@@ -9,7 +9,7 @@ from typing import Any
 
 from elasticml.collective.frames import Kind
 from elasticml.terms import MemberId
-from tests.memory_world import World, toy_record, toy_source
+from tests.memory_world import World, carried, toy_record, toy_source
 
 N_MEMBERS = 5
 #: Enough for chunks that are read again while rounds go on to be back before the last one.
@@ -72,7 +72,7 @@ class Stop:
 class Jobs:
     """Toy jobs that are stopped in a phase; closes all of them."""
 
-    def __init__(self, topology: str, **changes: Any) -> None:
+    def __init__(self, topology: str, *, transport: str = "stream", **changes: Any) -> None:
         record = toy_record(
             members={"start": N_MEMBERS},
             collective={"topology": topology, "fan_out": 2},
@@ -81,10 +81,13 @@ class Jobs:
         )
         record["algorithm"] = {**record["algorithm"], "rounds": ROUNDS, "anchor": "cached"}
         self.record = record
+        self.transport = transport
 
     async def start(self) -> World:
         self.runners = GatedRunners()
-        self.world = World(self.record, source=toy_source(N_ROWS), runner=self.runners)
+        self.world = World(
+            self.record, source=toy_source(N_ROWS), runner=self.runners, **carried(self.transport)
+        )
         for _ in range(N_MEMBERS):
             await self.world.add()
         return self.world

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from elasticml.collective import dask_links
 from elasticml.collective.comm_link import CommLink
 from elasticml.collective.dask_links import DaskTransport, has_stream, transport_of
 from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.pieces import PIECE_BYTES
+from elasticml.collective.shared_link import SharedLink
 from elasticml.collective.socket_link import SocketLink
 from elasticml.collective.stream_link import StreamLink
 from elasticml.collective.transport import LinkClosedError
@@ -25,8 +28,10 @@ pytestmark = pytest.mark.asyncio
 
 #: How a link is opened, and what it must be: the scheme, the choice, the kind.
 WAYS = [
-    pytest.param("tcp", "auto", SocketLink, id="tcp-socket"),
-    pytest.param("tls", "auto", StreamLink, id="tls-stream"),
+    pytest.param("tcp", "stream", SocketLink, id="tcp-socket"),
+    pytest.param("tcp", "auto", SharedLink, id="tcp-shm"),
+    pytest.param("tls", "shm", SharedLink, id="tls-shm"),
+    pytest.param("tls", "stream", StreamLink, id="tls-stream"),
     pytest.param("tcp", "comm", CommLink, id="tcp-comm"),
     pytest.param("tls", "comm", CommLink, id="tls-comm"),
     pytest.param("inproc", "auto", CommLink, id="inproc-comm"),
@@ -62,7 +67,7 @@ async def servers(scheme: str = "tcp"):
             yield Servers(scheduler, workers)
 
 
-async def pair(there: Servers, choice: str = "auto"):
+async def pair(there: Servers, choice: str = "stream"):
     """Open a link from the first worker to the scheduler; both ends."""
     accepted: asyncio.Future = asyncio.get_running_loop().create_future()
 
@@ -277,7 +282,7 @@ async def test_foreign_bytes_are_a_protocol_error_and_close_the_link():
 
 async def test_foreign_message_is_a_protocol_error_and_closes_the_link():
     async with servers("inproc") as there:
-        near, far = await pair(there)
+        near, far = await pair(there, "auto")
         await near._comm.write({"op": "identity"})
 
         with pytest.raises(RemoteProtocolError, match="wanted a frame"):
@@ -418,3 +423,56 @@ async def test_cancelled_receive_closes_the_link():
             await waiting
         with pytest.raises(LinkClosedError):
             await near.receive(fresh)
+
+
+@pytest.mark.parametrize("choice", ["stream", "comm"])
+@pytest.mark.parametrize(
+    ("host", "pieces"), [("127.0.0.1", None), ("127.0.0.2", PIECE_BYTES)], ids=["same", "other"]
+)
+async def test_long_vectors_are_cut_between_hosts_and_on_none(choice, host, pieces):
+    async with (
+        Scheduler(dashboard=False, port=0, host="127.0.0.1") as scheduler,
+        Worker(scheduler.address, nthreads=1, dashboard=False, host=host) as worker,
+    ):
+        accepted: asyncio.Future = asyncio.get_running_loop().create_future()
+
+        async def on_link(link) -> None:
+            accepted.set_result(link)
+
+        transport_of(worker).listen(on_link)
+        near = await transport_of(scheduler).connect(worker.address, {"transport": choice})
+        assert (near.piece_bytes, (await accepted).piece_bytes) == (pieces, pieces)
+
+
+async def test_processes_that_cannot_share_memory_use_streams_and_say_why_once(caplog):
+    async with servers() as there:
+        transport_of(there.scheduler)._pool.stop("there is no memory to share")
+        with caplog.at_level(logging.INFO, logger=dask_links.__name__):
+            kinds = [type((await pair(there, "auto"))[0]) for _ in range(2)]
+        assert kinds == [SocketLink, SocketLink]
+        told = [r.getMessage() for r in caplog.records if r.name == dask_links.__name__]
+        assert len(told) == 1
+        assert "there is no memory to share" in told[0]
+        with pytest.raises(ConfigError, match=r"there is no memory to share; use transport: auto"):
+            await pair(there, "shm")
+
+
+async def test_memory_demanded_where_there_is_no_stream_is_a_config_error():
+    async with servers("inproc") as there:
+        with pytest.raises(ConfigError, match="'shm' needs a byte stream"):
+            await pair(there, "shm")
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+async def test_vector_in_a_slot_stays_where_it_is_under_tls_too(scheme):
+    async with servers(scheme) as there:
+        near, far = await pair(there, "auto")
+        vector = transport_of(there.workers[0]).lendable(8 * 47_028)
+        vector[:] = 7.0
+        await near.send(Frame(kind=Kind.PARTIAL, prefix={}, payload=memoryview(vector)))
+        arrived = (await far.receive(fresh)).payload.obj
+        assert not arrived.flags.writeable
+        vector[5] = 8.0  # seen there: it is the same memory
+        assert arrived[5] == 8.0
+        near.close()
+        far.close()

@@ -1,0 +1,277 @@
+"""A link between processes of one host: frames through another link, vectors left where they lie.
+
+The sender writes a vector into a slot once (``shared_slots.py``) and sends where it is, to as many
+peers as it likes; the receiver looks at it in place. A frame that says so is sent after the vector
+is whole, over an ordered link: a process killed while it writes has announced nothing. Life,
+exchange, sequence and length are compared all the same, so that a slot which holds anything else is
+an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import struct
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.shared_slots import (
+    DESCRIPTOR_BYTES,
+    HEAD_BYTES,
+    WHOSE,
+    Lease,
+    NoSharedMemoryError,
+    SlotPool,
+    content_of,
+    fault_of,
+    map_slot,
+    unpack_descriptor,
+)
+from elasticml.collective.transport import Allocate, Link, LinkClosedError
+from elasticml.errors import RemoteProtocolError
+
+logger = logging.getLogger(__name__)
+
+#: Vectors lent over one link at a time; what is sent beyond that travels through the link.
+LOANS_MAX: Final = 16
+#: Slots of the peer that stay mapped.
+MAPS_MAX: Final = 32
+#: In a loan's number when it is given back: a reader further on went without a word.
+SPOILT_BIT: Final = 1 << 63
+_NUMBER: Final = struct.Struct("<Q")
+#: A descriptor and the loan's number.
+_PLACE_BYTES: Final = DESCRIPTOR_BYTES + _NUMBER.size
+
+
+@dataclass(slots=True, eq=False)
+class Loan:
+    """The lease of an array that lies in a slot of another process."""
+
+    descriptor: bytes
+    exchange: int
+    number: int
+    #: The link over which it was lent.
+    link: SharedLink
+    is_spoilt: bool = False
+
+    def describe(self, exchange: int) -> bytes | None:
+        """See ``Lease``: the next reader opens the owner's slot.
+
+        The owner whose link is closed has shut it perhaps; then a copy travels.
+        """
+        can_be_opened = self.link.is_open and exchange == self.exchange
+        return self.descriptor if can_be_opened else None
+
+    def spoil(self) -> None:
+        """See ``Lease``."""
+        self.is_spoilt = True
+
+    def dropped(self) -> None:
+        """See ``Lease``: the loan is given back with the next frame."""
+        self.link.returned.append(self.number | SPOILT_BIT if self.is_spoilt else self.number)
+
+
+class SharedLink:
+    """Frames over another link, payloads in shared memory where they lie in slots.
+
+    See ``transport.Link``. A payload that ``receive`` returns may be read-only and lie in another
+    process's memory instead of the buffer that ``allocate`` would have given; it is given back when
+    its last view is dropped.
+
+    Parameters
+    ----------
+    inner : Link
+        An ordered link to a process whose slots can be opened here, and the other way round.
+    pool : SlotPool
+        The slots of this process.
+    """
+
+    def __init__(self, inner: Link, pool: SlotPool) -> None:
+        self.hello = inner.hello
+        self.peer = inner.peer
+        #: On one host nothing is cut.
+        self.piece_bytes: int | None = None
+        #: Bytes that were lent, and those that were borrowed.
+        self.lent_bytes = 0
+        self.borrowed_bytes = 0
+        self._inner: Any = inner
+        self._pool = pool
+        self._n_lent = 0
+        #: What the peer has of us, by number: an array that is held here is not written to again.
+        self._lent: dict[int, tuple[object, Lease]] = {}
+        #: Numbers of loans whose last view here is gone; filled from any thread.
+        self.returned: deque[int] = deque()
+        #: This end has not been closed.
+        self.is_open = True
+        self._maps: dict[bytes, mmap.mmap] = {}
+        self._allocate: Allocate | None = None
+        pool.link_opened()
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of the frames sent, those of vectors in shared memory included."""
+        return int(self._inner.sent_bytes) + self.lent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of the frames received, those of vectors in shared memory included."""
+        return int(self._inner.received_bytes) + self.borrowed_bytes
+
+    @property
+    def closed(self) -> asyncio.Event:
+        """Set when the link is closed, from whichever end."""
+        event: asyncio.Event = self._inner.closed
+        return event
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame; a payload in a slot is lent, and must not be written to any more.
+
+        Raises
+        ------
+        LinkClosedError
+            When the peer is gone or the link is closed.
+        """
+        lease = self._pool.lease_of(frame.payload)
+        place = None
+        if lease is not None and len(self._lent) < LOANS_MAX:
+            place = lease.describe(frame.exchange)
+        back = self._numbers_to_return() if self.returned else b""
+        try:
+            if place is None or lease is None or frame.payload is None:
+                if back:
+                    note = Frame(kind=Kind.RETURN, prefix={}, payload=memoryview(back), shared=True)
+                    await self._inner.send(note)
+                await self._inner.send(frame)
+                return
+            self._n_lent += 1
+            self._lent[self._n_lent] = (frame.payload.obj, lease)
+            raw = place + _NUMBER.pack(self._n_lent) + back
+            self.lent_bytes += frame.payload.nbytes
+            await self._inner.send(_with_payload(frame, memoryview(raw), shared=True))
+        except LinkClosedError:
+            self.close()
+            raise
+
+    def _numbers_to_return(self) -> bytes:
+        numbers = [self.returned.popleft() for _ in range(len(self.returned))]
+        return b"".join(map(_NUMBER.pack, numbers))
+
+    async def receive(self, allocate: Allocate) -> Frame:
+        """Wait for the next frame; its payload lies in a buffer from ``allocate``, or in a slot.
+
+        Raises
+        ------
+        LinkClosedError
+            When the peer is gone, its memory with it, or the link is closed.
+        RemoteProtocolError
+            When what arrives is no frame of ours, or the slot holds something else.
+        """
+        self._allocate = allocate
+        try:
+            while True:
+                frame: Frame = await self._inner.receive(self._buffer)
+                if not frame.shared:
+                    return frame
+                lent = self._open(frame)
+                if lent is not None:
+                    return lent
+        except (LinkClosedError, RemoteProtocolError):
+            self.close()
+            raise
+
+    def _buffer(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
+        assert self._allocate is not None
+        if header.shared:
+            return memoryview(bytearray(header.payload_bytes))
+        return self._allocate(header, prefix)
+
+    def _open(self, frame: Frame) -> Frame | None:
+        """Take back what is given back; look at what is lent. None where nothing is."""
+        raw = b"" if frame.payload is None else bytes(frame.payload)
+        n_place = 0 if frame.kind is Kind.RETURN else _PLACE_BYTES
+        if len(raw) < n_place or (len(raw) - n_place) % _NUMBER.size:
+            raise RemoteProtocolError(
+                f"{self.peer} lends with {len(raw)} bytes, wanted {n_place} and any number of "
+                f"{_NUMBER.size}"
+            )
+        for start in range(n_place, len(raw), _NUMBER.size):
+            self._take_back(*_NUMBER.unpack_from(raw, start))
+        if n_place == 0:
+            return None
+        place, (number,) = raw[:DESCRIPTOR_BYTES], _NUMBER.unpack_from(raw, DESCRIPTOR_BYTES)
+        exchange, nbytes = content_of(place)
+        if exchange != frame.exchange or nbytes % 8:
+            raise RemoteProtocolError(
+                f"{self.peer} lends {unpack_descriptor(place)} in a frame of {frame.exchange}"
+            )
+        array = self._look(place, nbytes)
+        self._pool.enter(array, Loan(place, exchange, number, self))
+        self.borrowed_bytes += nbytes
+        return _with_payload(frame, array.data.cast("B"), shared=False)
+
+    def _take_back(self, number: int) -> None:
+        array_and_lease = self._lent.pop(number & ~SPOILT_BIT, None)
+        if array_and_lease is None:
+            raise RemoteProtocolError(
+                f"{self.peer} gives back loan {number & ~SPOILT_BIT}, and has {sorted(self._lent)}"
+            )
+        if number & SPOILT_BIT:
+            array_and_lease[1].spoil()
+
+    def _look(self, place: bytes, nbytes: int) -> NDArray[np.float64]:
+        memory = self._maps.get(place[WHOSE])
+        if memory is None:
+            owner = unpack_descriptor(place)
+            try:
+                memory = map_slot(owner.pid, owner.fd)
+            except NoSharedMemoryError as fault:
+                raise self._unreadable(fault) from None
+            while len(self._maps) >= MAPS_MAX:
+                del self._maps[next(iter(self._maps))]
+            if memory[WHOSE] != place[WHOSE]:
+                # The owner has shut the slot, and its descriptor is another file's by now.
+                gone = f"slot {owner.slot} of process {owner.pid} is shut"
+                raise self._unreadable(NoSharedMemoryError(gone, is_gone=True))
+            self._maps[place[WHOSE]] = memory
+        fault_found = fault_of(memory, place)
+        if fault_found is not None:
+            raise RemoteProtocolError(f"{self.peer} announced a vector, and there is {fault_found}")
+        return np.frombuffer(memory, np.float64, nbytes // 8, HEAD_BYTES)
+
+    def _unreadable(self, fault: NoSharedMemoryError) -> LinkClosedError:
+        """Say that the link ends; where the owner is still there, links to come are plain ones."""
+        if not fault.is_gone:
+            logger.warning("a vector of %s cannot be read; sharing ends: %s", self.peer, fault)
+            self._pool.stop(str(fault))
+        return LinkClosedError(f"the link to {self.peer} is closed: {fault}")
+
+    def close(self) -> None:
+        """Close at once; what the peer has of us is never written to again."""
+        self._inner.close()
+        for _, lease in self._lent.values():
+            lease.spoil()
+        self._lent.clear()
+        self._maps.clear()
+        if self.is_open:
+            self.is_open = False
+            self._pool.link_closed()
+
+
+def _with_payload(frame: Frame, payload: memoryview, shared: bool) -> Frame:
+    """Copy a frame but for its payload; ``dataclasses.replace`` takes eight times as long."""
+    return Frame(
+        kind=frame.kind,
+        exchange=frame.exchange,
+        attempt=frame.attempt,
+        piece=frame.piece,
+        prefix=frame.prefix,
+        payload=payload,
+        shared=shared,
+    )
