@@ -338,24 +338,24 @@ class YarnKeeper(SchedulerPlugin):
 
     async def _look(self) -> list[plan.ContainerSeen]:
         """List the worker containers, those that are over, too."""
-        every = await asyncio.to_thread(self._app.get_containers, None, _STATES)
-        found = [one for one in every if one.service_name == WORKER_SERVICE]
-        for one in every:
-            if one.service_name != WORKER_SERVICE and one.yarn_container_id:
-                self._where.serves(one.yarn_container_id)
-        seen = [
-            plan.ContainerSeen(
-                name=one.id,
-                instance=one.instance,
-                state=str(one.state).lower(),  # type: ignore[arg-type]
-                container=one.yarn_container_id,
-                message=one.exit_message,
-            )
-            for one in found
-        ]
-        for one in seen:
-            if one.container:
-                self._where.granted(one.container, one.name)
+        seen: list[plan.ContainerSeen] = []
+        for one in await asyncio.to_thread(self._app.get_containers, None, _STATES):
+            container = one.yarn_container_id
+            if one.service_name == WORKER_SERVICE:
+                state = str(one.state).lower()
+                seen.append(
+                    plan.ContainerSeen(
+                        name=one.id,
+                        instance=one.instance,
+                        state=state,  # type: ignore[arg-type]
+                        container=container,
+                        message=one.exit_message,
+                    )
+                )
+                if container:
+                    self._where.granted(container, one.id)
+            elif container:
+                self._where.serves(container)
         return seen
 
     async def _perform(self, actions: Iterable[plan.Action]) -> int:
