@@ -22,7 +22,7 @@ from elasticml.control.commands import (
 )
 from elasticml.control.events import PartialArrived
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import ExchangeId, Generation, Mask, MemberId
+from elasticml.terms import ExchangeId, Generation, Mask, MemberId, mask_of
 
 #: Partials of exchanges not begun here yet, per node; one per child is the rule.
 EARLY_MAX = 1024
@@ -63,6 +63,8 @@ class Node:
         self.parent: MemberId | None = None
         self.parent_address = ""
         self.children: frozenset[MemberId] = frozenset()
+        #: Their slots.
+        self._below: Mask = Mask(0)
         #: Members that have reported for duty here, with the newest model each one had then.
         self.attached_with: dict[MemberId, ExchangeId] = {}
         #: The exchange under way or just done; None before the first.
@@ -94,6 +96,7 @@ class Node:
         former = self.children
         self.generation = generation
         self.children = frozenset(children)
+        self._below = mask_of(c.slot for c in self.children)
         for child in sorted(former - self.children):
             self.attached_with.pop(child, None)
             commands.append(Detach(peer=child))
@@ -231,8 +234,8 @@ class Node:
         gather = self.gather
         if gather is None or gather.sent or not gather.ready or not self.parent_ready:
             return []
-        if self.waits_for():
-            return []
+        if self._below & ~gather.covered:
+            return []  # a child's contribution is not here yet
         gather.sent = True
         own = Mask(0) if self.me is None else self.me.bit
         parts = [] if self.me is None else [str(self.me.slot)]

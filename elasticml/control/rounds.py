@@ -87,7 +87,7 @@ class Rounds:
         return {
             **row,
             "round": self.state.round,
-            "members": len(self.state.membership.working()),
+            "members": self.state.membership.n_working,
             "absent_examples": self.state.ledger.absent_rows(),
         }
 

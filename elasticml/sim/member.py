@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Solver, Work
+from elasticml.algorithms.base import Solver
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.member import Member
@@ -18,10 +18,10 @@ from elasticml.data.chunk import Chunk
 from elasticml.errors import ElasticmlError
 from elasticml.sim.messages import SentModel, SentPartial, Share
 from elasticml.sim.network import Port
-from elasticml.sim.sizes import CONTROL_BYTES, down_bytes, up_bytes
+from elasticml.sim.sizes import CONTROL_BYTES
 from elasticml.sim.transfers import Transfers
 from elasticml.terms import ExchangeId, MemberId
-from elasticml.training.arrays import Vector, merge, n_values, pack, unpack
+from elasticml.training.arrays import Vector, merge, pack
 
 if TYPE_CHECKING:
     from elasticml.sim.worker import Worker
@@ -50,6 +50,8 @@ class VirtualMember:
         self.machine = Member(me)
         self.children: dict[MemberId, Port] = {}
         self.chunks: list[Chunk] = []
+        #: Examples in them.
+        self._rows = 0
         self.transfers = Transfers(self)
         self._driver = port
         self._parent: Port | None = None
@@ -106,6 +108,7 @@ class VirtualMember:
                 self._drop(message)
             case cmd.Own():
                 self.chunks = [self.worker.chunks[id] for id in message.chunks]
+                self._rows = sum(chunk.n_rows for chunk in self.chunks)
             case cmd.Rewire():
                 self.feed(message)
             case cmd.AskStatus():
@@ -196,7 +199,7 @@ class VirtualMember:
                 child = self.children.get(command.to)
                 if child is not None:
                     sent = self._shares[command.exchange].sent
-                    child.send(sent, down_bytes(sent.exchange))
+                    child.send(sent, sent.down_bytes)
             case cmd.Compute():
                 self._compute(command.exchange)
             case cmd.SendPartial():
@@ -308,23 +311,15 @@ class VirtualMember:
 
     def _compute(self, exchange: ExchangeId) -> None:
         share = self._shares[exchange]
-        asked = share.sent.exchange
-        work = Work(
-            exchange=exchange,
-            operation=asked.operation,
-            model=unpack(share.sent.packed, _shapes(asked.model)),
-            parameters=asked.parameters,
-            returns=asked.returns,
-            members=share.sent.members,
-        )
+        sent = share.sent
         try:
-            arrays, measured_s = self.world.solve(self._solver, work, self.chunks)
-            total = pack(arrays, asked.returns, np.empty(n_values(asked.returns)))
+            arrays, measured_s = self.world.solve(self._solver, sent.work, self.chunks)
+            total = pack(arrays, sent.exchange.returns, np.empty(sent.values))
         except ElasticmlError as error:
             self.fail(error)
             return
-        rows = sum(chunk.n_rows for chunk in self.chunks)
-        seconds = self.world.compute_seconds(self.me.slot, asked.operation, rows, measured_s)
+        operation = sent.work.operation
+        seconds = self.world.compute_seconds(self.me.slot, operation, self._rows, measured_s)
         self.later(self.worker.computing_s(seconds), self._computed, exchange, total, seconds)
 
     def _computed(self, exchange: ExchangeId, total: Vector, seconds: float) -> None:
@@ -338,13 +333,14 @@ class VirtualMember:
     def _send_partial(self, command: cmd.SendPartial) -> None:
         share = self._shares[command.exchange]
         assert share.total is not None
-        exchange, delay = share.sent.exchange, 0.0
+        delay = 0.0
         if not share.summed:
             share.summed = True
             for handle in command.inputs:
-                merge(share.total, self._arrays[handle], exchange.reduce)
+                merge(share.total, self._arrays[handle], share.sent.exchange.reduce)
                 share.compute_s.update(self._told_s[handle])
-            delay = self.world.merge_seconds(exchange, len(command.inputs))
+            if command.inputs:
+                delay = self.world.merge_seconds(share.sent.exchange, len(command.inputs))
         event = ev.PartialArrived(
             cause=f"link {self.me}",
             exchange=command.exchange,
@@ -357,7 +353,7 @@ class VirtualMember:
         port = self._driver if command.to is None else self._parent
         if port is not None:
             message = SentPartial(event=event, array=share.total)
-            self.later(delay, port.send, message, up_bytes(exchange))
+            self.later(delay, port.send, message, share.sent.up_bytes)
 
     def _send_anchor(self, order: cmd.SendAnchor) -> None:
         share = self._shares.get(order.exchange)
@@ -374,9 +370,5 @@ class VirtualMember:
             sender=order.sender,
             handle=None,
         )
-        nbytes = CONTROL_BYTES if array is None or share is None else up_bytes(share.sent.exchange)
+        nbytes = CONTROL_BYTES if array is None or share is None else share.sent.up_bytes
         self._driver.send(SentPartial(event=event, array=array), nbytes)
-
-
-def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in arrays.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ def manifest(arrays: Mapping[str, NDArray[Any]]) -> dict[str, list[int]]:
 
 def n_values(shapes: Mapping[str, Any]) -> int:
     """Count the values of all arrays together."""
-    return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
+    return sum(math.prod(shape) for shape in shapes.values())
 
 
 def pack(arrays: Mapping[str, Any], shapes: Mapping[str, Any], out: Vector) -> Vector:
@@ -44,7 +45,7 @@ def unpack(buffer: Vector, shapes: Mapping[str, Any]) -> dict[str, Vector]:
     arrays: dict[str, Vector] = {}
     start = 0
     for name, shape in shapes.items():
-        size = int(np.prod(shape, dtype=np.int64))
+        size = math.prod(shape)
         arrays[name] = buffer[start : start + size].reshape(tuple(shape))
         start += size
     return arrays
