@@ -286,6 +286,7 @@ class Driver:
         assert run is not None
         request = run.request
         told, deliver = self.exchanging.deliver()
+        self.rounds.exchange += 1
         if request.require_everybody and deliver.absent_examples:
             # Not an outcome for a trainer that wants everybody: done again when all are back.
             self.request = request

@@ -48,6 +48,7 @@ class VirtualMember:
         self.world = worker.world
         self.is_over = False
         self.machine = Member(me)
+        self._cause = f"link {me}"
         self.children: dict[MemberId, Port] = {}
         self.chunks: list[Chunk] = []
         #: Examples in them.
@@ -83,10 +84,17 @@ class VirtualMember:
 
     def later(self, seconds: float, action: Any, *args: Any) -> None:
         """Do something in a while, unless this life has ended by then."""
-        self.worker.later(seconds, self._if_alive, action, args)
+        if seconds > 0:
+            self.world.clock.after(seconds, self._due, action, args)
+        else:
+            self._due(action, args)
 
-    def _if_alive(self, action: Any, args: tuple[Any, ...]) -> None:
-        if not self.is_over:
+    def _due(self, action: Any, args: tuple[Any, ...]) -> None:
+        """Do what is due now; when its process goes on, if that is paused."""
+        endpoint = self.worker.endpoint
+        if endpoint.is_paused:
+            endpoint.backlog.append((self._due, (action, args)))
+        elif endpoint.is_alive and not self.is_over:
             action(*args)
 
     # --- orders ---------------------------------------------------------------------------
@@ -145,9 +153,7 @@ class VirtualMember:
             self.fail(error)
             return
         infos = tuple(chunk.info() for chunk in chunks)
-        self.report(
-            ev.BlockRead(cause=f"link {self.me}", member=self.me, block=block, chunks=infos)
-        )
+        self.report(ev.BlockRead(cause=self._cause, member=self.me, block=block, chunks=infos))
 
     def _load_chunks(self, order: cmd.LoadChunks) -> None:
         missing = [id for id in order.chunks if id not in self.worker.chunks]
@@ -164,7 +170,7 @@ class VirtualMember:
             self.fail(error)
             return
         loaded = ev.ChunksLoaded(
-            cause=f"link {self.me}",
+            cause=self._cause,
             member=self.me,
             chunks=order.chunks,
             nbytes=nbytes,
@@ -174,7 +180,7 @@ class VirtualMember:
 
     def _drop(self, order: cmd.DropChunks) -> None:
         self.worker.drop(order.chunks)
-        cause = f"link {self.me}"
+        cause = self._cause
         self.report(ev.ChunksDropped(cause=cause, member=self.me, chunks=order.chunks))
 
     # --- the collective ---------------------------------------------------------------------
@@ -190,25 +196,26 @@ class VirtualMember:
             self.fail(error)
 
     def _perform(self, command: cmd.Command) -> None:
+        # What every exchange has comes first.
         match command:
-            case cmd.Attach():
-                self._attach(command, RECONNECTS_MAX)
-            case cmd.Detach():
-                self._detach(command.peer)
+            case cmd.Compute():
+                self._compute(command.exchange)
+            case cmd.SendPartial():
+                self._send_partial(command)
+            case cmd.Forget():
+                self._forget(command.handles)
+                self._shares.pop(command.exchange, None)
             case cmd.ForwardModel():
                 child = self.children.get(command.to)
                 if child is not None:
                     sent = self._shares[command.exchange].sent
                     child.send(sent, sent.down_bytes)
-            case cmd.Compute():
-                self._compute(command.exchange)
-            case cmd.SendPartial():
-                self._send_partial(command)
+            case cmd.Attach():
+                self._attach(command, RECONNECTS_MAX)
+            case cmd.Detach():
+                self._detach(command.peer)
             case cmd.Refuse():
                 self._forget([command.handle])
-            case cmd.Forget():
-                self._forget(command.handles)
-                self._shares.pop(command.exchange, None)
 
     def _forget(self, handles: Iterable[int]) -> None:
         for handle in handles:
@@ -225,7 +232,7 @@ class VirtualMember:
 
     def _attach(self, command: cmd.Attach, attempts: int) -> None:
         attached = ev.Attached(
-            cause=f"link {self.me}",
+            cause=self._cause,
             child=self.me,
             generation=command.generation,
             has_model=command.has_model,
@@ -342,7 +349,7 @@ class VirtualMember:
             if command.inputs:
                 delay = self.world.merge_seconds(share.sent.exchange, len(command.inputs))
         event = ev.PartialArrived(
-            cause=f"link {self.me}",
+            cause=self._cause,
             exchange=command.exchange,
             sender=self.me,
             contributors=command.contributors,
@@ -364,7 +371,7 @@ class VirtualMember:
             handle = self.machine.node.kept_handle(order.exchange, order.sender)  # type: ignore[arg-type]
             array = None if handle is None else self._arrays[handle]
         event = ev.AnchorArrived(
-            cause=f"link {self.me}",
+            cause=self._cause,
             member=self.me,
             exchange=order.exchange,
             sender=order.sender,
