@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType
 
@@ -68,6 +69,27 @@ class ChunkInfo:
     id: ChunkId
     rows: int
     nbytes: int
+
+
+def mask_of(slots: Iterable[int]) -> Mask:
+    """Return the mask with these slots' bits; linear in the slots and the largest of them."""
+    found = list(slots)
+    if len(found) < 8:
+        mask = 0
+        for slot in found:
+            mask |= 1 << slot
+        return Mask(mask)
+    flags = bytearray(max(found) // 8 + 1)
+    for slot in found:
+        flags[slot >> 3] |= 1 << (slot & 7)
+    return Mask(int.from_bytes(flags, "little"))
+
+
+def members_in(mask: int, members: Iterable[MemberId]) -> frozenset[MemberId]:
+    """Choose those members whose slots' bits stand in a mask; linear in members and slots."""
+    digits = f"{mask:b}"[::-1]
+    n = len(digits)
+    return frozenset(m for m in members if m[0] < n and digits[m[0]] == "1")
 
 
 def slots_of(mask: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +20,7 @@ Examples:
     elasticml simulate job.yaml
     elasticml simulate job.yaml --set cluster.workers=64 --set simulate.latency_s=0.001
     elasticml simulate job.yaml --set 'simulate.preemption={rate: 0.02, away: [10, 60]}'
+    elasticml simulate job.yaml --set 'simulate.preemption={trace: taken.csv}'
     elasticml simulate job.yaml --set 'simulate.slow={0: 1.5}' --set 'policies=[rebalance]'
 
 Nothing is read where the file says what an exchange costs:
@@ -37,6 +39,7 @@ def simulate(
     from elasticml.job import Job
     from elasticml.jobs.follow import follow
     from elasticml.jobs.job_file import read_job_file
+    from elasticml.jobs.progress import Progress
     from elasticml.jobs.run_directory import default_run_path
     from elasticml.jobs.settings import Address
     from elasticml.jobs.simulated import SimulatedJob
@@ -49,13 +52,17 @@ def simulate(
     workers = 1 if isinstance(file.cluster, Address) else file.cluster.workers
     # No chance in the job's id: the same file gives the same story, byte for byte.
     record = made.record(f"{file.name}-simulated", file.members.start or workers)
-    result = follow(
-        SimulatedJob(record, file.data if has_data else None, file.test if has_data else None),
-        run_dir=out or default_run_path(f"{file.name}-simulated", datetime.now()),
-        cluster=file.cluster.model_dump(mode="json"),
-        evaluates=made.evaluates and has_data,
-        cancels=True,
-    )
+    # Thousands of members are millions of objects that live long: looked at less often.
+    gc.set_threshold(100_000, 20, 100)
+    with Progress() as progress:
+        result = follow(
+            SimulatedJob(record, file.data if has_data else None, file.test if has_data else None),
+            run_dir=out or default_run_path(f"{file.name}-simulated", datetime.now()),
+            watchers=[progress],
+            cluster=file.cluster.model_dump(mode="json"),
+            evaluates=made.evaluates and has_data,
+            cancels=True,
+        )
     tell(result.summary, as_json)
     if not as_json:
         click.echo(f"time        {result.summary.get('seconds'):.3f} s, virtual")

@@ -81,6 +81,8 @@ class Advising:
                     commands += self._tune(policy, suggestion)
                 else:
                     self._pending.append((policy, suggestion))
+        del view
+        self._views.settle()
         return commands
 
     def take_tuned(self) -> Mapping[str, Scalar]:
@@ -109,11 +111,14 @@ class Advising:
         for policy in self.standing:
             # What one policy has had done the next one sees.
             view = view or self._views.view(now_s)
-            for suggestion in self._suggested(policy, view):
-                if isinstance(suggestion, kinds):
-                    done = self._apply(policy, suggestion, now_s)
-                    commands += done
-                    view = None if done else view
+            wanted = [s for s in self._suggested(policy, view) if isinstance(s, kinds)]
+            if wanted:
+                view = None
+                self._views.settle()
+            for suggestion in wanted:
+                commands += self._apply(policy, suggestion, now_s)
+        view = None
+        self._views.settle()
         return commands
 
     def _suggested(self, policy: Policy, view: View) -> Sequence[Suggestion]:
@@ -258,7 +263,7 @@ class Advising:
         if not going or len(staying) < max(1, state.settings.members_min):
             return []
         for member in going:
-            members[member].stage = "leaving"
+            state.membership.enter(members[member], "leaving")
             members[member].is_retiring = True
         state.stale_layout = True
         commands: list[Command] = [
@@ -277,7 +282,7 @@ class Advising:
         """Ask for members, no more than the job may have."""
         count, most = suggestion.count, self.state.settings.members_max
         if most is not None:
-            here = len(self.state.membership.stage("spare", "active"))
+            here = self.state.membership.count("spare", "active")
             count = min(count, most - here - self.state.requested)
         if count < 1:
             return []

@@ -84,15 +84,18 @@ class Boundary:
         """Members that own chunks take part from now on; those that own none do not."""
         state = self.state
         commands: list[Command] = []
-        for record in state.membership.stage("active"):
-            if not state.ledger.owned.get(record.id) and not self.mobility.is_target(record.id):
+        members = state.membership.members
+        found = [r for m in state.ledger.emptied if (r := members.get(m)) is not None]
+        emptied = [r for r in found if r.stage == "active"]
+        for record in sorted(emptied, key=lambda r: (r.id.incarnation, r.id.slot)):
+            if not self.mobility.is_target(record.id):
                 # A policy has taken all it had: it is free for whatever needs somebody.
-                record.stage = "spare"
+                state.membership.enter(record, "spare")
                 state.stale_layout = True
                 commands.append(state.record("MemberSpare", member=record.id))
         for record in state.membership.stage("spare"):
             if state.ledger.owned.get(record.id):
-                record.stage = "active"
+                state.membership.enter(record, "active")
                 state.stale_layout = True
                 commands.append(
                     state.record(

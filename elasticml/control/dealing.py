@@ -78,7 +78,7 @@ class Dealing:
                 chunks=len(info),
                 bytes=sum(i.nbytes for i in info),
                 rows=state.ledger.total_rows,
-                members=len(state.membership.working()),
+                members=state.membership.n_working,
             ),
             *commands,
             StartTrainer(cause=state.cause),

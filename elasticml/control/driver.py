@@ -230,7 +230,7 @@ class Driver:
                 return []
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
             return self._stall(now_s)
-        n_working = len(state.membership.working())
+        n_working = state.membership.n_working
         # A round under way goes on with whoever there is: more can join only at the next one.
         if n_working < (max(1, state.settings.members_min) if self.at_round_start else 1):
             revived = self.waiting.revive(now_s, self.at_round_start)
@@ -286,6 +286,7 @@ class Driver:
         assert run is not None
         request = run.request
         told, deliver = self.exchanging.deliver()
+        self.rounds.exchange += 1
         if request.require_everybody and deliver.absent_examples:
             # Not an outcome for a trainer that wants everybody: done again when all are back.
             self.request = request
@@ -306,7 +307,7 @@ class Driver:
         self.turnover.lapsed(now_s)
         commands += self.turnover.reclaims.ticked(now_s)
         seconds = self.state.settings.seconds_max
-        waits = self.state.stage == "training" and not self.state.membership.working()
+        waits = self.state.stage == "training" and not self.state.membership.n_working
         if seconds is not None and now_s > seconds and waits:
             commands += self._end("done", f"{seconds:g} seconds")
         return commands
@@ -341,7 +342,7 @@ class Driver:
         state = self.state
         state.stage = "ended"
         self.request = None
-        self.members_at_end = len(state.membership.working())
+        self.members_at_end = state.membership.n_working
         ended: list[Command] = [
             EndJob(
                 cause=state.cause,

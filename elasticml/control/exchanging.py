@@ -21,7 +21,7 @@ from elasticml.control.commands import (
 from elasticml.control.events import AnchorArrived, ExchangeRequested, StatusTold
 from elasticml.control.state import JobState
 from elasticml.control.tree import Parents
-from elasticml.terms import ExchangeId, Generation, Mask, MemberId
+from elasticml.terms import ExchangeId, Generation, Mask, MemberId, mask_of, members_in
 
 #: Rounds whose duration counts for an operation's running median.
 DURATIONS_KEPT = 50
@@ -46,6 +46,8 @@ class Running:
     asked_s: float | None = None
     answers: dict[MemberId, str] = field(default_factory=dict)
     gathered: Gathered | None = None
+    #: Participants whose share ``gathered`` contains, once somebody has asked.
+    in_sum: frozenset[MemberId] | None = None
     #: Anchor terms not answered yet, and the parts that are here.
     anchor_terms: list[Term] = field(default_factory=list)
     anchor_parts: list[AnchorPart] = field(default_factory=list)
@@ -72,6 +74,9 @@ class Exchanging:
         self.running: Running | None = None
         self.kept: deque[KeptExchange] = deque(maxlen=2)
         self._durations: dict[str, deque[float]] = {}
+        #: Who takes part in exchanges at this generation and state of the ledger.
+        self._part_at: tuple[int, int] | None = None
+        self._part: tuple[dict[MemberId, int], dict[MemberId, int]] = ({}, {})
         #: Handles of anchor terms that members have sent; freed when the next exchange starts.
         self._fetched: list[int] = []
 
@@ -91,17 +96,30 @@ class Exchanging:
         median = self.median_s(request.operation)
         factor = state.settings.stuck_factor
         wait = max(state.settings.deadline_s_min, factor * (median or 0.0))
+        versions, rows = self._taking_part()
         self.running = Running(
             id=state.last_exchange,
             generation=state.generation,
             request=request,
             started_s=now_s,
-            participants={m: state.ledger.versions.get(m, 0) for m in state.parents},
+            participants=versions,
             absent_at_start=tuple(state.ledger.groups),
             deadline_s=now_s + wait,
-            rows={m: state.ledger.rows_of(m) for m in state.parents},
+            rows=rows,
         )
         return commands + state.root.begin(state.last_exchange, request.keep)
+
+    def _taking_part(self) -> tuple[dict[MemberId, int], dict[MemberId, int]]:
+        """Return chunk-set versions and examples of all in the tree; nobody writes to them."""
+        state, at = self.state, (self.state.generation, self.state.ledger.changes)
+        if self._part_at != at:
+            ledger = state.ledger
+            self._part_at = at
+            self._part = (
+                {m: ledger.versions.get(m, 0) for m in state.parents},
+                {m: ledger.rows_of(m) for m in state.parents},
+            )
+        return self._part
 
     # --- bounded waiting ----------------------------------------------------------------------
 
@@ -165,8 +183,9 @@ class Exchanging:
         """Participants whose share the gathered sum contains."""
         run = self.running
         assert run is not None and run.gathered is not None
-        mask = run.gathered.contributors
-        return frozenset(m for m in run.participants if m.bit & mask)
+        if run.in_sum is None:
+            run.in_sum = members_in(run.gathered.contributors, run.participants)
+        return run.in_sum
 
     def missing(self) -> list[MemberId]:
         """Members whose open (unsealed) chunks the gathered sum lacks."""
@@ -262,9 +281,7 @@ class Exchanging:
         examples = sum(run.rows[m] for m in in_sum)
         if run.request.keep and not run.disturbed:
             self.kept.append(
-                KeptExchange(
-                    id=run.id, parents=dict(state.parents), versions=dict(run.participants)
-                )
+                KeptExchange(id=run.id, parents=dict(state.parents), versions=run.participants)
             )
         self.running = None
         anchored = run.anchor_of is not None and bool(run.anchor_parts)
@@ -288,7 +305,7 @@ class Exchanging:
             phase=run.request.phase,
             start_t=run.started_s,
             contributors=hex(deliver.contributors),
-            missing=hex(sum(1 << m.slot for m in run.participants) & ~deliver.contributors),
+            missing=hex(mask_of(m.slot for m in run.participants) & ~deliver.contributors),
             order=deliver.order,
             examples=examples,
             absent_examples=deliver.absent_examples,

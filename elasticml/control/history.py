@@ -78,7 +78,7 @@ class History:
             Progress(
                 round=self.state.round,
                 seconds=now_s,
-                members=len(self.state.membership.working()),
+                members=self.state.membership.n_working,
                 objective=row.get("objective") if objective is None else objective,
                 gap=row.get("next_gap"),
                 gap_is_bound=bool(row.get("next_gap_is_bound")),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from elasticml.control.tree import depth
+from elasticml.control.tree import children
 from elasticml.errors import LocalProtocolError
+from elasticml.terms import MemberId, mask_of
 
 if TYPE_CHECKING:
     from elasticml.control.driver import Driver
@@ -23,6 +24,7 @@ def check(driver: Driver) -> None:
     try:
         if state.stage == "ended":
             return
+        state.membership.check()
         state.ledger.check(state.membership.members)
         _tree(driver)
         _transfers(driver)
@@ -39,10 +41,21 @@ def _tree(driver: Driver) -> None:
             raise LocalProtocolError(f"{member} is in the tree and is not alive")
         if parent is not None and parent not in parents:
             raise LocalProtocolError(f"parent {parent} of {member} is not in the tree")
-        if depth(parents, member) > len(parents):
-            raise LocalProtocolError(f"{member} is its own ancestor")
-    children = {m for m, parent in parents.items() if parent is None}
-    if driver.state.root.children != children:
+    rooted: set[MemberId] = set()
+    for member in parents:
+        # Up to the root, or to one that is known to lead there; a cycle meets itself.
+        path: set[MemberId] = set()
+        above: MemberId | None = member
+        while above is not None and above not in rooted:
+            if above in path:
+                raise LocalProtocolError(f"{member} is its own ancestor")
+            path.add(above)
+            above = parents[above]
+        rooted |= path
+    below = children(parents)
+    if driver.state.below != below:
+        raise LocalProtocolError("the lists of children are not those of the tree")
+    if driver.state.root.children != set(below[None]):
         raise LocalProtocolError("the root's children are not those of the tree")
 
 
@@ -84,5 +97,5 @@ def _sum(driver: Driver) -> None:
         if covered & item.contributors:
             raise LocalProtocolError(f"exchange {run.id} counts a member twice")
         covered |= item.contributors
-    if covered & ~sum(1 << m.slot for m in run.participants):
+    if covered & ~mask_of(m.slot for m in run.participants):
         raise LocalProtocolError(f"exchange {run.id} counts somebody who takes no part")

@@ -6,6 +6,7 @@ the last seal) or one sealed group. Nothing else in the job says where an exampl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -54,6 +55,8 @@ class Ledger:
         #: Counts changes of owners and holders: at the same number all chunks are where they were.
         self.changes = 0
         self.total_rows = 0
+        #: Living members that have owned chunks and own none now.
+        self.emptied: set[MemberId] = set()
         self._owner: dict[ChunkId, MemberId] = {}
         self._rows: dict[MemberId, int] = {}
         self._held_bytes: dict[MemberId, int] = {}
@@ -110,6 +113,8 @@ class Ledger:
         if target not in self.holders[chunk]:
             raise LocalProtocolError(f"chunk {chunk} cannot go to {target}, which has no copy")
         self.owned[former].discard(chunk)
+        if not self.owned[former]:
+            self.emptied.add(former)
         self._rows[former] -= self.info[chunk].rows
         self.versions[former] += 1
         self._own(chunk, target)
@@ -138,6 +143,7 @@ class Ledger:
         self.changes += 1
         self._owner[chunk] = member
         self.owned.setdefault(member, set()).add(chunk)
+        self.emptied.discard(member)
         self._rows[member] = self._rows.get(member, 0) + self.info[chunk].rows
         self.versions[member] = self.versions.get(member, 0) + 1
 
@@ -153,6 +159,7 @@ class Ledger:
         """Take a vanished member out; what it owned is absent from now on, in the open set."""
         self.changes += 1
         chunks = self.owned.pop(member, set())
+        self.emptied.discard(member)
         version = self.versions.pop(member, 0)
         for chunk in chunks:
             del self._owner[chunk]
@@ -238,31 +245,61 @@ class Ledger:
             When it is not so.
         """
         alive = set(living)
-        places: dict[ChunkId, list[str]] = {chunk: [] for chunk in self.info}
+        self._check_owners(alive)
+        self._check_holders(alive)
+        self._check_places()
+        if sum(i.rows for i in self.info.values()) != self.total_rows:
+            raise LocalProtocolError("rows do not add up")
+
+    def _check_owners(self, alive: set[MemberId]) -> None:
+        """Check that owners live, hold what they own, and have their examples counted."""
+        info, holders, owner = self.info, self.holders, self._owner
         for member, chunks in self.owned.items():
             if chunks and member not in alive:
                 raise LocalProtocolError(f"{member} owns {len(chunks)} chunks and is not alive")
-            if self.rows(chunks) != self.rows_of(member):
-                raise LocalProtocolError(f"rows of {member} do not add up")
+            rows = 0
             for chunk in chunks:
-                places[chunk].append(f"owner {member}")
-                if member not in self.holders[chunk] or self._owner.get(chunk) != member:
+                rows += info[chunk].rows
+                if member not in holders[chunk] or owner.get(chunk) != member:
                     raise LocalProtocolError(f"owner {member} of {chunk} is not in the books")
-        for member, chunks in self.held.items():
-            if sum(self.info[c].nbytes for c in chunks) != self.held_bytes(member):
+            if rows != self.rows_of(member):
+                raise LocalProtocolError(f"rows of {member} do not add up")
+        if self.emptied != {m for m, chunks in self.owned.items() if not chunks}:
+            raise LocalProtocolError("the members without chunks are not those that own none")
+
+    def _check_holders(self, alive: set[MemberId]) -> None:
+        """Check that the books of holders and of held chunks agree, and that holders live."""
+        info, held = self.info, self.held
+        for member, chunks in held.items():
+            if sum([info[c].nbytes for c in chunks]) != self.held_bytes(member):
                 raise LocalProtocolError(f"bytes that {member} holds do not add up")
-        for member, chunks in self.open.items():
-            for chunk in chunks:
-                places[chunk].append(f"open, of {member}")
-        for group in self.groups.values():
-            for chunk in group.chunks:
-                places[chunk].append(f"group {group.id}")
-        for chunk, where in places.items():
-            if len(where) != 1:
-                raise LocalProtocolError(f"chunk {chunk} is in {len(where)} places: {where}")
-            if any(chunk not in self.held.get(m, ()) for m in self.holders[chunk]):
-                raise LocalProtocolError(f"chunk {chunk} is held by one whose books lack it")
-            if not self.holders[chunk] <= alive:
+        for chunk, members in self.holders.items():
+            for member in members:
+                if chunk not in held.get(member, ()):
+                    raise LocalProtocolError(f"chunk {chunk} is held by one whose books lack it")
+            if not members <= alive:
                 raise LocalProtocolError(f"chunk {chunk} is held by somebody who is gone")
-        if sum(i.rows for i in self.info.values()) != self.total_rows:
-            raise LocalProtocolError("rows do not add up")
+
+    def _check_places(self) -> None:
+        """Check that each chunk has one owner, or is absent in one place."""
+        places: list[ChunkId] = []
+        for sets in (self.owned.values(), self.open.values()):
+            for chunks in sets:
+                places += chunks
+        for group in self.groups.values():
+            places += group.chunks
+        if len(places) == len(self.info) and self.info.keys() == set(places):
+            return
+        counts = Counter(places)
+        for chunk in [*self.info, *counts]:
+            if counts[chunk] != 1 or chunk not in self.info:
+                raise LocalProtocolError(
+                    f"chunk {chunk} is in {counts[chunk]} places: {self._places_of(chunk)}"
+                )
+
+    def _places_of(self, chunk: ChunkId) -> list[str]:
+        return [
+            *(f"owner {m}" for m, chunks in self.owned.items() if chunk in chunks),
+            *(f"open, of {m}" for m, chunks in self.open.items() if chunk in chunks),
+            *(f"group {g.id}" for g in self.groups.values() if chunk in g.chunks),
+        ]

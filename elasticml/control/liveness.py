@@ -39,8 +39,9 @@ class Liveness:
         mute : list of MemberId
             To be fenced: they did not answer.
         """
-        self._suspects.intersection_update(living)
-        watched = self._suspects.union(awaited).intersection(living)
+        # Few are watched and all are living: the large set is only looked into.
+        self._suspects = {m for m in self._suspects if m in living}
+        watched = self._suspects.union(m for m in awaited if m in living)
         self._silent = {m: self._silent.get(m, (now_s, False)) for m in sorted(watched)}
         commands: list[Command] = []
         mute: list[MemberId] = []

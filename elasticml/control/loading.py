@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 from elasticml.control.commands import Command, MergeFacts, ReadBlocks
 from elasticml.control.events import BlockRead
 from elasticml.control.state import JobState
@@ -25,18 +27,20 @@ class Loading:
 
     def assign(self) -> list[Command]:
         """Give every block that nobody reads to the member with the fewest blocks to read."""
-        members = self.state.takers()
         waiting = [b for b, reader in self.pending.items() if reader is None]
-        if not members or not waiting:
+        members = self.state.takers() if waiting else []
+        if not members:
             return []
         load = dict.fromkeys(members, 0)
         for reader in self.pending.values():
             if reader in load:
                 load[reader] += 1
+        heap = [(n, m) for m, n in load.items()]
+        heapq.heapify(heap)
         given: dict[MemberId, list[int]] = {}
         for block in waiting:
-            reader = min(members, key=lambda m: (load[m], m))
-            load[reader] += 1
+            n, reader = heap[0]
+            heapq.heapreplace(heap, (n + 1, reader))
             self.pending[block] = reader
             given.setdefault(reader, []).append(block)
         return [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from elasticml.errors import LocalProtocolError
 from elasticml.terms import MemberId
 
 Stage = Literal["spare", "active", "leaving"]
@@ -21,6 +24,7 @@ class MemberRecord:
     pid: int
     threads: int
     #: "spare": has no chunks yet; "active": takes part; "leaving": takes part, and has a notice.
+    #: Set by :meth:`Membership.enter` alone, which keeps the lists by stage.
     stage: Stage = "spare"
     joined_s: float = 0.0
     #: When it will be gone, on the job's clock; None without a notice.
@@ -42,13 +46,23 @@ class MemberRecord:
 
 
 class Membership:
-    """Living members by id; slots are refilled, incarnations are never reused."""
+    """Living members by id; slots are refilled, incarnations are never reused.
+
+    What is asked for at every event (who is at an address, which slot is free, who is in a stage)
+    is kept at hand, so that an answer does not take longer the more members there are.
+    """
 
     def __init__(self) -> None:
         self.members: dict[MemberId, MemberRecord] = {}
         self._incarnations: dict[int, int] = {}
         #: The last member at each address that has gone.
         self._former: dict[str, MemberId] = {}
+        self._at: dict[str, MemberRecord] = {}
+        self._taken: set[int] = set()
+        #: Every free slot below ``_untried`` is in the heap, and perhaps some taken ones.
+        self._freed: list[int] = []
+        self._untried = 0
+        self._stages: dict[Stage, _Aged] = {stage: _Aged() for stage in get_args(Stage)}
 
     def admit(
         self,
@@ -62,9 +76,8 @@ class Membership:
         limit_bytes: int | None = None,
     ) -> MemberRecord:
         """Give a newcomer an id: its former slot where that is free, else the lowest free one."""
-        taken = {m.slot for m in self.members}
-        if slot is None or slot in taken:
-            slot = next(s for s in range(len(taken) + 1) if s not in taken)
+        if slot is None or slot in self._taken:
+            slot = self._lowest_free()
         incarnation = self._incarnations.get(slot, 0) + 1
         self._incarnations[slot] = incarnation
         record = MemberRecord(
@@ -77,7 +90,17 @@ class Membership:
             limit_bytes=limit_bytes,
         )
         self.members[record.id] = record
+        self._taken.add(slot)
+        self._at[address] = record
+        self._stages[record.stage].add(record)
         return record
+
+    def _lowest_free(self) -> int:
+        while self._freed and self._freed[0] in self._taken:
+            heapq.heappop(self._freed)
+        while self._untried in self._taken:
+            self._untried += 1
+        return min(self._freed[0], self._untried) if self._freed else self._untried
 
     def incarnations(self) -> dict[str, int]:
         """Return the last incarnation in each slot, keyed by the slot as text."""
@@ -92,11 +115,22 @@ class Membership:
         record = self.members.pop(member, None)
         if record is not None:
             self._former[record.address] = member
+            self._taken.discard(member.slot)
+            heapq.heappush(self._freed, member.slot)
+            self._stages[record.stage].discard(record)
+            if self._at.get(record.address) is record:
+                del self._at[record.address]
         return record
+
+    def enter(self, record: MemberRecord, stage: Stage) -> None:
+        """Move a living member to another stage."""
+        self._stages[record.stage].discard(record)
+        record.stage = stage
+        self._stages[stage].add(record)
 
     def at(self, address: str) -> MemberRecord | None:
         """Find the living member of an address."""
-        return next((m for m in self.members.values() if m.address == address), None)
+        return self._at.get(address)
 
     def former(self, address: str) -> MemberId | None:
         """Name the last member of an address that has gone."""
@@ -104,9 +138,60 @@ class Membership:
 
     def stage(self, *stages: Stage) -> list[MemberRecord]:
         """List members in one of these stages, by age (oldest first), then by slot."""
-        found = [m for m in self.members.values() if m.stage in stages]
-        return sorted(found, key=lambda m: (m.id.incarnation, m.id.slot))
+        lists = [found for stage in stages if (found := self._stages[stage].records)]
+        if len(lists) == 1:
+            return lists[0].copy()
+        return sorted((record for found in lists for record in found), key=_age)
+
+    def count(self, *stages: Stage) -> int:
+        """Count the members in these stages."""
+        return sum(len(self._stages[stage].records) for stage in stages)
 
     def working(self) -> list[MemberRecord]:
         """List members that take part in exchanges."""
         return self.stage("active", "leaving")
+
+    @property
+    def n_working(self) -> int:
+        """Members that take part in exchanges."""
+        return self.count("active", "leaving")
+
+    def check(self) -> None:
+        """Derive what is kept at hand anew from the members.
+
+        Raises
+        ------
+        LocalProtocolError
+            When it is not what is kept.
+        """
+        for stage, aged in self._stages.items():
+            found = sorted((m for m in self.members.values() if m.stage == stage), key=_age)
+            if aged.records != found:
+                raise LocalProtocolError(f"the list of {stage} members is not theirs")
+        if self._taken != {m.slot for m in self.members}:
+            raise LocalProtocolError("the taken slots are not those of the members")
+        if {id(m) for m in self._at.values()} != {id(m) for m in self.members.values()}:
+            raise LocalProtocolError("the addresses are not those of the members")
+
+
+class _Aged:
+    """Members of one stage, by age."""
+
+    def __init__(self) -> None:
+        self.records: list[MemberRecord] = []
+        self._ages: list[tuple[int, int]] = []
+
+    def add(self, record: MemberRecord) -> None:
+        """Put a member in its place."""
+        place = bisect_left(self._ages, _age(record))
+        self._ages.insert(place, _age(record))
+        self.records.insert(place, record)
+
+    def discard(self, record: MemberRecord) -> None:
+        """Strike a member."""
+        place = bisect_left(self._ages, _age(record))
+        del self._ages[place], self.records[place]
+
+
+def _age(record: MemberRecord) -> tuple[int, int]:
+    return record.id.incarnation, record.id.slot

@@ -240,8 +240,8 @@ class Mobility:
         missing = [
             c for chunks in ledger.open.values() for c in sorted(chunks) if c not in self.rereading
         ]
-        members = self.state.takers()
-        if not members or not missing:
+        members = self.state.takers() if missing else []
+        if not members:
             return []
         readers = sorted(members, key=lambda m: (ledger.rows_of(m), m))[:readers_max]
         rows = {m: ledger.rows_of(m) for m in readers}

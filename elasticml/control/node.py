@@ -22,7 +22,7 @@ from elasticml.control.commands import (
 )
 from elasticml.control.events import PartialArrived
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import ExchangeId, Generation, Mask, MemberId
+from elasticml.terms import ExchangeId, Generation, Mask, MemberId, mask_of
 
 #: Partials of exchanges not begun here yet, per node; one per child is the rule.
 EARLY_MAX = 1024
@@ -45,6 +45,8 @@ class Gather:
 
     def handles(self) -> tuple[int, ...]:
         """List the inputs in the order of their addition: by slot, whoever came first."""
+        if not self.inputs:
+            return ()  # most nodes of a tree are leaves
         return tuple(self.inputs[sender].handle for sender in sorted(self.inputs))
 
 
@@ -63,6 +65,8 @@ class Node:
         self.parent: MemberId | None = None
         self.parent_address = ""
         self.children: frozenset[MemberId] = frozenset()
+        #: Their slots.
+        self._below: Mask = Mask(0)
         #: Members that have reported for duty here, with the newest model each one had then.
         self.attached_with: dict[MemberId, ExchangeId] = {}
         #: The exchange under way or just done; None before the first.
@@ -94,6 +98,7 @@ class Node:
         former = self.children
         self.generation = generation
         self.children = frozenset(children)
+        self._below = mask_of(c.slot for c in self.children)
         for child in sorted(former - self.children):
             self.attached_with.pop(child, None)
             commands.append(Detach(peer=child))
@@ -146,8 +151,9 @@ class Node:
             return []  # a second copy, from a former parent
         commands = self._retire()
         self.gather = Gather(exchange=exchange, keep=keep, ready=self.me is None)
-        for child in sorted(self.children & self.attached_with.keys()):
-            commands.append(ForwardModel(exchange=exchange, to=child))
+        if self.children:
+            for child in sorted(self.children & self.attached_with.keys()):
+                commands.append(ForwardModel(exchange=exchange, to=child))
         if self.me is not None:
             commands.append(Compute(exchange=exchange))
         return commands + self._replay() + self._advance()
@@ -194,11 +200,11 @@ class Node:
             self._early.append(item)
             return []
         assert gather is not None
-        fresh = item.contributors & ~gather.covered
-        if item.exchange < current or not fresh:
+        known = item.contributors & gather.covered
+        if item.exchange < current or known == item.contributors:
             # Old, or contained in what is here already: a partial that was sent again.
             return [self.refuse(item)]
-        if fresh != item.contributors or gather.sent:
+        if known or gather.sent:
             raise LocalProtocolError(
                 f"partial of exchange {item.exchange} from {item.sender} at node {self.me}: "
                 f"contributors {item.contributors:#x} overlap {gather.covered:#x} in part, or came "
@@ -231,8 +237,8 @@ class Node:
         gather = self.gather
         if gather is None or gather.sent or not gather.ready or not self.parent_ready:
             return []
-        if self.waits_for():
-            return []
+        if self._below & gather.covered != self._below:
+            return []  # a child's contribution is not here yet
         gather.sent = True
         own = Mask(0) if self.me is None else self.me.bit
         parts = [] if self.me is None else [str(self.me.slot)]

@@ -112,31 +112,47 @@ def to_newcomers(
     """
     rows = {m: sum(c.rows for c in chunks) for m, chunks in owned.items()}
     rows.update(dict.fromkeys(newcomers, 0))
-    left = {
-        m: {c.id: c for c in shuffled(sorted(chunks, key=lambda c: c.id), *keys, m.slot)}
-        for m, chunks in owned.items()
-    }
-    ready = {
-        taker: {giver: [c for c in chunks if c in there] for giver, chunks in left.items()}
-        for taker in newcomers
-        for there in [(held or {}).get(taker, ())]
-    }
+    left: dict[MemberId, dict[ChunkId, ChunkInfo]] = {}
+
+    def left_to(giver: MemberId) -> dict[ChunkId, ChunkInfo]:
+        # Drawn when it is the fullest for the first time; most members never are.
+        if giver not in left:
+            order = shuffled(sorted(owned[giver], key=lambda c: c.id), *keys, giver.slot)
+            left[giver] = {c.id: c for c in order}
+        return left[giver]
+
+    # Of each pair the fullest giver and the emptiest taker; entries may have been overtaken.
+    givers = [(-rows[m], -m.slot, -m.incarnation, m) for m in owned]
+    takers = [(rows[m], m) for m in newcomers]
+    heapq.heapify(givers)
+    heapq.heapify(takers)
+    ready: dict[tuple[MemberId, MemberId], list[ChunkId]] = {}
     moves: dict[ChunkId, MemberId] = {}
-    while True:
-        giver = max(left, key=lambda m: (rows[m], m), default=None)
-        taker = min(newcomers, key=lambda m: (rows[m], m), default=None)
-        if giver is None or taker is None or not left[giver]:
-            return moves
-        copies = ready[taker][giver]
-        while copies and copies[-1] not in left[giver]:
+    while givers and takers:
+        giver, taker = givers[0][3], takers[0][1]
+        if -givers[0][0] != rows[giver]:
+            heapq.heapreplace(givers, (-rows[giver], -giver.slot, -giver.incarnation, giver))
+            continue
+        if takers[0][0] != rows[taker]:
+            heapq.heapreplace(takers, (rows[taker], taker))
+            continue
+        there = left_to(giver)
+        if not there:
+            break
+        if (taker, giver) not in ready:
+            held_there = (held or {}).get(taker, ())
+            ready[taker, giver] = [c for c in there if c in held_there] if held_there else []
+        copies = ready[taker, giver]
+        while copies and copies[-1] not in there:
             copies.pop()
-        chunk = left[giver][copies[-1] if copies else next(reversed(left[giver]))]
+        chunk = there[copies[-1] if copies else next(reversed(there))]
         if rows[giver] - chunk.rows < rows[taker] + chunk.rows:
-            return moves
-        del left[giver][chunk.id]
+            break
+        del there[chunk.id]
         moves[chunk.id] = taker
         rows[giver] -= chunk.rows
         rows[taker] += chunk.rows
+    return moves
 
 
 def fitting(

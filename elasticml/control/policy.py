@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 from elasticml.terms import ChunkId, GroupId, MemberId
 
@@ -89,6 +89,50 @@ class Chunks(Protocol):
         ...
 
 
+class Shown(Sequence[MemberView]):
+    """Members whose facts are put together when a policy first looks at one of them.
+
+    A policy that only counts members, as most do at most boundaries, does not wait for thousands
+    of facts. A view that a policy keeps is completed before anything changes.
+
+    Parameters
+    ----------
+    n : int
+        How many there are.
+    make : callable
+        Puts their facts together.
+    """
+
+    def __init__(self, n: int, make: Callable[[], tuple[MemberView, ...]]) -> None:
+        self._n = n
+        self._make = make
+        self._members: tuple[MemberView, ...] | None = None
+
+    def seen(self) -> tuple[MemberView, ...]:
+        """Put the facts together, if they are not yet."""
+        if self._members is None:
+            self._members = self._make()
+        return self._members
+
+    def __len__(self) -> int:
+        """Count the members."""
+        return self._n
+
+    def __iter__(self) -> Iterator[MemberView]:
+        """Go through the members."""
+        return iter(self.seen())
+
+    @overload
+    def __getitem__(self, k: int) -> MemberView: ...
+
+    @overload
+    def __getitem__(self, k: slice) -> tuple[MemberView, ...]: ...
+
+    def __getitem__(self, k: int | slice) -> MemberView | tuple[MemberView, ...]:
+        """Return one member, or some of them."""
+        return self.seen()[k]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The facts at a round boundary."""
@@ -100,7 +144,7 @@ class View:
     #: Ready members without chunks, and not promised any; marked ones only where nobody is steady.
     spares: tuple[MemberView, ...]
     #: Members that own chunks and stay.
-    working: tuple[MemberView, ...]
+    working: Sequence[MemberView]
     #: Members with a notice.
     leaving: tuple[MemberView, ...] = ()
     #: Finished rounds, oldest first.
@@ -130,7 +174,7 @@ class View:
     seed: int = 0
 
     @property
-    def steady(self) -> tuple[MemberView, ...]:
+    def steady(self) -> Sequence[MemberView]:
         """Members that work and that nobody asks back; all that work where everybody is marked."""
         steady = tuple(m for m in self.working if not m.is_marked)
         return self.working if all(m.is_marked for m in (*steady, *self.spares)) else steady

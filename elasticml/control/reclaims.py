@@ -191,7 +191,7 @@ class Reclaims:
         if is_own and (record.deadline_s is None or mark.deadline_s < record.deadline_s):
             record.deadline_s = mark.deadline_s
         was_spare = record.stage == "spare"
-        record.stage = "leaving"
+        self.state.membership.enter(record, "leaving")
         self.state.stale_layout = True
         return self._release(record.id, now_s) if was_spare else []
 

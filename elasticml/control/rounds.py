@@ -36,6 +36,8 @@ class Rounds:
         #: Newcomers that a planned return still waits for; None when none is under way.
         self.expected: int | None = None
         self.prepared = False
+        #: The exchange of the round that is next, or under way, counted from 0.
+        self.exchange = 0
         self.round_started_s = 0.0
         self._durations: deque[float] = deque(maxlen=ROUNDS_TIMED)
         self.last_row: dict[str, Any] = {}
@@ -64,6 +66,7 @@ class Rounds:
             state.record("RoundEnded", idle=idle, **fields),
         ]
         state.round += 1
+        self.exchange = 0
         return commands
 
     def waiting_row(self) -> dict[str, Any]:
@@ -87,7 +90,7 @@ class Rounds:
         return {
             **row,
             "round": self.state.round,
-            "members": len(self.state.membership.working()),
+            "members": self.state.membership.n_working,
             "absent_examples": self.state.ledger.absent_rows(),
         }
 
@@ -179,7 +182,8 @@ class Rounds:
         for fault in self.planned:
             if fault.round > self.state.round:
                 break
-            if fault.kind == kind and (phases is None or fault.phase in phases):
+            early = fault.round == self.state.round and self.exchange < fault.exchange
+            if fault.kind == kind and not early and (phases is None or fault.phase in phases):
                 self.planned.remove(fault)
                 return fault
             if kind == "return" and fault.round == self.state.round:

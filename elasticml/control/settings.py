@@ -20,6 +20,8 @@ class PlannedFault:
     slots: tuple[int, ...] = ()
     how: str = "kill"
     phase: FaultPhase = "broadcast"
+    #: Of a loss within an exchange: which one of its round, counted from 0.
+    exchange: int = 0
     grace_s: float = 0.0
 
 
@@ -132,6 +134,7 @@ def _faults(entries: Sequence[Mapping[str, Any]]) -> tuple[PlannedFault, ...]:
                 slots=slots,
                 how=entry.get("how") or "kill",
                 phase=entry.get("phase") or "broadcast",
+                exchange=int(entry.get("exchange") or 0),
                 grace_s=float(entry.get("grace") or 0.0),
             )
         )

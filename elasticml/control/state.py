@@ -10,7 +10,7 @@ from elasticml.control.ledger import Ledger
 from elasticml.control.membership import MemberRecord, Membership
 from elasticml.control.node import Node
 from elasticml.control.settings import Settings
-from elasticml.control.tree import children, layout, without
+from elasticml.control.tree import Below, children, layout, take_out
 from elasticml.terms import ExchangeId, Generation, MemberId
 
 Stage = Literal["gathering", "surveying", "reading", "dealing", "training", "ended"]
@@ -27,6 +27,8 @@ class JobState:
     root: Node = field(default_factory=lambda: Node(None))
     #: The tree of the present generation.
     parents: dict[MemberId, MemberId | None] = field(default_factory=dict)
+    #: The same the other way round.
+    below: Below = field(default_factory=lambda: {None: []})
     generation: Generation = Generation(0)
     #: Membership or ownership has changed since the tree was laid out.
     stale_layout: bool = True
@@ -68,9 +70,8 @@ class JobState:
         if not self.stale_layout:
             return []
         self.stale_layout = False
-        working = self.membership.working()
         # Leaving members stand last, where nobody depends on them; then the old before the young.
-        order = sorted(working, key=lambda m: (m.stage == "leaving", m.id.incarnation, m.id.slot))
+        order = self.membership.stage("active") + self.membership.stage("leaving")
         self.generation = Generation(self.generation + 1)
         former = self.parents
         self.parents = layout(
@@ -80,7 +81,7 @@ class JobState:
             len({m.host for m in order}),
         )
         commands: list[Command] = []
-        below = children(self.parents)
+        below = self.below = children(self.parents)
         for member in sorted(former.keys() - self.parents.keys()):
             if member in self.membership.members:
                 commands += self._own(member)  # it owns nothing any more, and shall know it
@@ -140,21 +141,19 @@ class JobState:
         record.deadline_s = None
         record.notice_reason = None
         record.is_retiring = False
-        record.stage = "active" if self.ledger.owned.get(record.id) else "spare"
+        owns = bool(self.ledger.owned.get(record.id))
+        self.membership.enter(record, "active" if owns else "spare")
         self.stale_layout = True
 
     def heal(self, lost: MemberId) -> list[Command]:
         """Give a vanished node's children to its parent, at once: an exchange may be under way."""
-        heir = self.parents[lost]
-        orphans = [m for m, parent in self.parents.items() if parent == lost]
-        self.parents = without(self.parents, lost)
+        heir, orphans = take_out(self.parents, self.below, lost)
         self.generation = Generation(self.generation + 1)
-        below = children(self.parents)
         commands: list[Command] = []
         for touched in sorted({*orphans, *([] if heir is None else [heir])}):
             if touched in self.membership.members:
-                commands.append(self.rewire(touched, below.get(touched, [])))
-        return commands + self.rewire_root(below[None])
+                commands.append(self.rewire(touched, self.below.get(touched, [])))
+        return commands + self.rewire_root(self.below[None])
 
     def living(self) -> list[MemberId]:
         """List all members that are alive, whatever their stage."""

@@ -13,6 +13,8 @@ from elasticml.terms import MemberId
 
 #: Parent of each member; None is the root, on the driver.
 Parents = Mapping[MemberId, MemberId | None]
+#: Children of every node that has any, and of the root, in ascending order.
+Below = dict[MemberId | None, list[MemberId]]
 
 STAR_MEMBERS_MAX = 8
 
@@ -43,19 +45,34 @@ def layout(
     }
 
 
-def without(parents: Parents, lost: MemberId) -> dict[MemberId, MemberId | None]:
-    """Take a member out; its children go to its parent."""
-    heir = parents[lost]
-    return {
-        member: heir if parent == lost else parent
-        for member, parent in parents.items()
-        if member != lost
-    }
+def take_out(
+    parents: dict[MemberId, MemberId | None], below: Below, lost: MemberId
+) -> tuple[MemberId | None, list[MemberId]]:
+    """Take a member out, in place; its children go to its parent.
+
+    Returns
+    -------
+    heir : MemberId or None
+        The parent.
+    orphans : list of MemberId
+        The children, ascending.
+    """
+    heir = parents.pop(lost)
+    orphans = below.pop(lost, [])
+    for orphan in orphans:
+        parents[orphan] = heir
+    siblings = below[heir]
+    siblings.remove(lost)
+    siblings += orphans
+    siblings.sort()
+    if not siblings and heir is not None:
+        del below[heir]
+    return heir, orphans
 
 
-def children(parents: Parents) -> dict[MemberId | None, list[MemberId]]:
-    """Children of every node that has any, and of the root, in ascending order."""
-    below: dict[MemberId | None, list[MemberId]] = {None: []}
+def children(parents: Parents) -> Below:
+    """List the children of every node that has any, and of the root, in ascending order."""
+    below: Below = {None: []}
     for member in sorted(parents):
         below.setdefault(parents[member], []).append(member)
     return below

@@ -103,7 +103,7 @@ class Turnover:
         commands = [told, *self.reclaims.noticed(record)]
         if record.stage == "spare":
             return commands + self.release(event.member, now_s)
-        record.stage = "leaving"
+        self.state.membership.enter(record, "leaving")
         return commands
 
     def withdrawn(self, event: ev.NoticeWithdrawn) -> list[Command]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+import weakref
+from collections.abc import Iterable, Mapping
 
 from elasticml.control.copying import Copying
 from elasticml.control.history import History
 from elasticml.control.membership import MemberRecord
 from elasticml.control.mobility import Mobility
-from elasticml.control.policy import GroupView, MemberView, Scalar, View
+from elasticml.control.policy import GroupView, MemberView, Scalar, Shown, View
 from elasticml.control.rounds import Rounds
 from elasticml.control.state import JobState
 from elasticml.terms import ChunkId, MemberId
@@ -65,6 +65,15 @@ class Views:
         self._history = history
         self._tuned = tuned
         self._chunks = LedgerChunks(state)
+        #: The members of the last view, as long as somebody has it.
+        self._last: weakref.ref[Shown] | None = None
+
+    def settle(self) -> None:
+        """Before anything changes: put the facts together that a policy has kept unread."""
+        kept = None if self._last is None else self._last()
+        if kept is not None:
+            kept.seen()
+        self._last = None
 
     def view(self, now_s: float) -> View:
         """Show what a policy may see now."""
@@ -75,14 +84,15 @@ class Views:
         for chunk, target in self._copying.targets().items():
             coming[target] = coming.get(target, 0) + ledger.info[chunk].nbytes
 
-        def seen(*stages: Literal["spare", "active", "leaving"]) -> tuple[MemberView, ...]:
-            return tuple(
-                self._member(m, coming.get(m.id, 0))
-                for m in membership.stage(*stages)
-                if m.stage != "spare" or (m.configured and m.id not in promised)
-            )
+        def seen(records: Iterable[MemberRecord]) -> tuple[MemberView, ...]:
+            return tuple(self._member(m, coming.get(m.id, 0)) for m in records)
 
-        steady = state.steady()
+        ready = [m for m in membership.stage("spare") if m.configured and m.id not in promised]
+        if any(m.is_marked for m in ready) and state.steady():
+            ready = [m for m in ready if not m.is_marked]
+        active = membership.stage("active")
+        working = Shown(len(active), lambda: seen(active))
+        self._last = weakref.ref(working)
         return View(
             now_s=now_s,
             round=state.round,
@@ -97,9 +107,9 @@ class Views:
                 for g in ledger.groups.values()
                 if g.id not in mobility.returning
             ),
-            spares=tuple(m for m in seen("spare") if not (m.is_marked and steady)),
-            working=seen("active"),
-            leaving=seen("leaving"),
+            spares=seen(ready),
+            working=working,
+            leaving=seen(membership.stage("leaving")),
             history=self._history.progress,
             chunks=self._chunks,
             changes=ledger.changes,

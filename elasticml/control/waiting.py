@@ -53,14 +53,14 @@ class Waiting:
         mobility, ledger = self._mobility, self._state.ledger
         if mobility.rereading:
             return []
-        n_working = len(self._state.membership.working())
+        n_working = self._state.membership.n_working
         if not ledger.open:
             if n_working or at_round_start:
                 return []
             return self._boundary.revive(now_s)
         if not n_working:
             return mobility.reread(readers_max=len(ledger.open))
-        n_spares = len(self._state.membership.stage("spare"))
+        n_spares = self._state.membership.count("spare")
         is_enough = n_working + n_spares >= self._state.settings.members_min
         if not n_spares or not (is_enough or n_spares >= len(ledger.open)):
             return []

@@ -157,7 +157,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         evaluate=_evaluate(raw.get("evaluate")),
         checkpoint=_checkpoint(raw.get("checkpoint"), folder, cluster),
         threads=raw.get("threads"),
-        simulate=_world(raw.get("simulate")),
+        simulate=_world(raw.get("simulate"), folder),
     )
     _check_together(parsed)
     return parsed
@@ -291,12 +291,18 @@ def _places(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return found
 
 
-def _world(section: object) -> Mapping[str, Any] | None:
+def _world(section: object, folder: Path) -> Mapping[str, Any] | None:
     if section is not None and not isinstance(section, Mapping):
         raise ConfigError(
             f"simulate: got {section!r}, wanted a mapping such as {{latency_s: 0.001}}",
             path="simulate",
         )
+    preemption = None if section is None else section.get("preemption")
+    if section is not None and isinstance(preemption, Mapping):
+        file = preemption.get("trace")
+        if isinstance(file, str):
+            absolute = str(folder / _expanded(file, "simulate.preemption.trace"))
+            section = {**section, "preemption": {**preemption, "trace": absolute}}
     options_from_section(section)
     return section
 

@@ -38,6 +38,7 @@ class Fault(Settings):
     phase: Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"] = (
         "broadcast"
     )
+    exchange: int = Field(default=0, ge=0, description="which exchange of the round, from 0 on")
     grace: float = Field(default=5.0, ge=0, description="seconds between the notice and the end")
 
     def check(self) -> None:
@@ -54,13 +55,14 @@ class Fault(Settings):
         """Write the fault as the job record has it."""
         if self.returned is not None:
             return {"round": self.round, "return": self.returned}
-        return {
+        entry: dict[str, Any] = {
             "round": self.round,
             "phase": self.phase,
             "lose": self.lose,
             "how": self.how,
             "grace": self.grace,
         }
+        return entry | ({"exchange": self.exchange} if self.exchange else {})
 
 
 class Collective(Settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 from elasticml.control.policy import GroupView, MemberView, Readmit, View
@@ -42,6 +43,8 @@ class WholeGroup:
 
     def suggest(self, view: View) -> Sequence[Readmit]:
         """Return the groups to bring back now."""
+        if not view.groups:
+            return []
         free = list(view.spares)
         found: list[Readmit] = []
         homes = _Homes(view)
@@ -82,6 +85,8 @@ class Reload:
 
     def suggest(self, view: View) -> Sequence[Readmit]:
         """Return the groups to bring back now: all of them."""
+        if not view.groups:
+            return []
         free = list(view.spares)
         found: list[Readmit] = []
         homes = _Homes(view)
@@ -113,10 +118,20 @@ class _Homes:
 
     def __init__(self, view: View) -> None:
         self._chunks = view.chunks
-        members = (*view.steady, *view.spares)
-        self._rows = {m.id: m.rows for m in members}
-        #: Bytes left when copies of others' chunks are dropped; None without a limit.
-        self._left = {m.id: self._room(m) for m in members}
+        self._view = view
+
+    @cached_property
+    def _members(self) -> tuple[MemberView, ...]:
+        return (*self._view.steady, *self._view.spares)
+
+    @cached_property
+    def _rows(self) -> dict[MemberId, int]:
+        return {m.id: m.rows for m in self._members}
+
+    @cached_property
+    def _left(self) -> dict[MemberId, int | None]:
+        """Bytes left when copies of others' chunks are dropped; None without a limit."""
+        return {m.id: self._room(m) for m in self._members}
 
     def _room(self, member: MemberView) -> int | None:
         chunks, limit = self._chunks, member.limit_bytes

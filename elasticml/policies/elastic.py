@@ -50,7 +50,7 @@ def _hosts(view: View) -> dict[MemberId, int]:
 
 def _from_leavers(view: View, chunks: Chunks) -> list[Move]:
     """Save the chunks of members that go, as many as fit, with those that stay."""
-    load = _hosts(view)
+    load = _hosts(view) if view.leaving else {}
     if not load:
         return []
     targets: dict[ChunkId, MemberId] = {}

@@ -32,9 +32,9 @@ class Replicas:
     def suggest(self, view: View) -> Sequence[Replicate | Discard]:
         """Return the copies that are missing, and those that are too many."""
         chunks = view.chunks
-        staying = {m.id: m for m in (*view.working, *view.spares)}
-        if chunks is None or view.holders < 2 or len(staying) < 2:
+        if chunks is None or view.holders < 2 or len(view.working) + len(view.spares) < 2:
             return []
+        staying = {m.id: m for m in (*view.working, *view.spares)}
         marked = tuple(sorted(m for m, view_of in staying.items() if view_of.is_marked))
         facts = (view.changes, view.holders, marked, *sorted(staying))
         if facts == self._content_with:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from elasticml.report.load_plot import draw_lanes, draw_moves, draw_scale
 from elasticml.report.loads import Loads, make_loads, relative
-from elasticml.report.overlay_plot import draw_lines
+from elasticml.report.overlay_plot import LINES, Lines, draw_lines
 from elasticml.report.run import RunData
 from elasticml.report.series import clock
 from elasticml.report.style import Picture, log_ticks, new_figure, whole_ticks
@@ -20,7 +20,9 @@ Floats = NDArray[np.float64]
 _ALWAYS = ("whole_group", "reload", "elastic_scaling", "replicas")
 
 
-def gap_comparison(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | None:
+def gap_comparison(
+    runs: Sequence[RunData], labels: Sequence[str], lines: Lines = LINES
+) -> Picture | None:
     """Draw the runs' certified gaps by round and by time; None where no run has any."""
     if not any((run.history.column("gap") > 0).any() for run in runs):
         return None
@@ -28,7 +30,9 @@ def gap_comparison(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | 
     series = (_gaps_by_round, _gaps_by_time)
     for i, words in enumerate(("round", "time")):
         ax = figure.add_axes((0.05 + 0.495 * i, 0.125, 0.315, 0.77))
-        draw_lines(ax, runs, labels, series[i], 0.0)  # from the first gap on, nothing cut off
+        draw_lines(
+            ax, runs, labels, series[i], 0.0, lines
+        )  # from the first gap on, nothing cut off
         log_ticks(ax)
         ax.set_title(f"Certified gap by {words}")
         ax.set_xlabel("seconds since the job started" if i else "round")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from elasticml.report.decisions import decided_by_round, decisions_section
 from elasticml.report.gap_plot import gap_picture
+from elasticml.report.ghosts import ghosts_section
 from elasticml.report.lane_plot import lanes_picture
 from elasticml.report.load_plot import loads_picture
 from elasticml.report.markup import document, esc, figure, number, table_html
@@ -45,7 +46,12 @@ _PICTURES: tuple[tuple[Callable[[RunData], Picture | None], str], ...] = (
 )
 
 
-def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
+def write_report(
+    run_dir: str | Path,
+    out: str | Path | None = None,
+    ghosts: Mapping[str, str | Path] | None = None,
+    notes: Sequence[str] = (),
+) -> Path:
     """Write the report of a run and return the page's path.
 
     Parameters
@@ -56,6 +62,11 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
         The page; ``report.html`` in the run directory by default. The pictures
         ``objective.png``, ``gap.png``, ``auprc.png``, ``members.png``, ``lanes.png`` and
         ``loads.png`` go beside it, each only where the run has something to draw.
+    ghosts : mapping, optional
+        Simulated runs of the same job under other rules, by rule: they are laid over the run's
+        curves, in ``what-if.png``, ``what-if-time.png`` and ``what-if-gap.png`` too.
+    notes : sequence of str
+        What is said below them.
 
     Raises
     ------
@@ -73,6 +84,8 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
             continue
         write_whole(page.with_name(f"{picture.name}.png"), png_bytes(picture.figure))
         sections.append(figure(picture))
+    if ghosts:
+        sections.append(ghosts_section(run, ghosts, page, notes))
     body = "\n".join(
         [
             _header(run),

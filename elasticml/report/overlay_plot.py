@@ -12,6 +12,7 @@ from matplotlib.transforms import blended_transform_factory
 from elasticml.report.plots import Floats, focus, split_exact
 from elasticml.report.run import RunData
 from elasticml.report.series import (
+    Clock,
     clock,
     common_metric,
     full_objective,
@@ -20,6 +21,8 @@ from elasticml.report.series import (
     united_windows,
 )
 from elasticml.report.style import ABSENCE, COLOURS, INK, MUTED, Picture, new_figure, whole_ticks
+
+Lines = Sequence[tuple[str, tuple[float, ...]]]
 
 #: Colour and dashes of the first, second, ... line; neither alone has to tell them apart.
 LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
@@ -32,11 +35,19 @@ LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("sky", ()),
 )
 
+#: The same for one run and what it would have come to otherwise: the run is solid, and on top.
+GHOSTS: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("ink", ()),
+    *((colour, dashes or (2.6, 0.9)) for colour, dashes in LINES[1:]),
+)
+
 #: Letters of a name that fit into the margin.
 _NAME_MAX = 18
 
 
-def overlay_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture:
+def overlay_picture(
+    runs: Sequence[RunData], labels: Sequence[str], lines: Lines = LINES
+) -> Picture:
     """Draw the runs' full-data objective and test metric, each against the round."""
     metric = common_metric(runs)
     figure_ = new_figure(12.4 if metric else 7.0, 4.3)
@@ -44,11 +55,11 @@ def overlay_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture:
     windows = united_windows(runs)
     after = 0.6 * windows[0][0] if windows else None
     ax = figure_.add_axes((panels[0][0], 0.125, panels[0][1], 0.77))
-    draw_lines(ax, runs, labels, _objective_series, after)
+    draw_lines(ax, runs, labels, _objective_series, after, lines)
     ax.set_title("Objective over all examples")
     if metric:
         ax = figure_.add_axes((panels[1][0], 0.125, panels[1][1], 0.77))
-        draw_lines(ax, runs, labels, lambda run: [metric_series(run, metric)], after)
+        draw_lines(ax, runs, labels, lambda run: [metric_series(run, metric)], after, lines)
         ax.set_title(f"Test {metric_name(metric)}")
     for ax in figure_.axes:
         ax.set_xlabel("round")
@@ -60,25 +71,36 @@ def overlay_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture:
     )  # fmt: skip
 
 
-def time_picture(runs: Sequence[RunData], labels: Sequence[str]) -> Picture | None:
-    """Draw the runs' full-data objective against time; None where no run has times."""
+def time_picture(
+    runs: Sequence[RunData], labels: Sequence[str], lines: Lines = LINES
+) -> Picture | None:
+    """Draw the runs' full-data objective against time; None where no run has times.
+
+    A run's ghosts have loaded no data: there time begins with the first round.
+    """
     clocks = [clock(run) for run in runs]
     if not any(len(own.rounds) for own in clocks):
         return None
     by_run = dict(zip((id(run) for run in runs), clocks, strict=True))
 
+    def begun(own: Clock) -> float:
+        return own.at(0.0) if lines is GHOSTS else 0.0
+
     def series(run: RunData) -> list[tuple[Floats, Floats]]:
         own = by_run[id(run)]
-        return [(np.array([own.at(r) for r in x]), y) for x, y in _objective_series(run)]
+        return [
+            (np.array([own.at(r) for r in x]) - begun(own), y) for x, y in _objective_series(run)
+        ]
 
     windows = united_windows(runs)
-    starts = [own.at(windows[0][0]) for own in clocks] if windows else []
+    starts = [own.at(windows[0][0]) - begun(own) for own in clocks] if windows else []
     known = [start for start in starts if math.isfinite(start)]
     figure_ = new_figure(11.0, 3.8)
     ax = figure_.add_axes((0.055, 0.14, 0.76, 0.75))
-    draw_lines(ax, runs, labels, series, 0.6 * min(known) if known else None)
+    draw_lines(ax, runs, labels, series, 0.6 * min(known) if known else None, lines)
     ax.set_title("Objective over all examples by time")
-    ax.set_xlabel("seconds since the job started")
+    what = "first round began" if lines is GHOSTS else "job started"
+    ax.set_xlabel(f"seconds since the {what}")
     return Picture(
         "overlay-time", figure_, "Objective by time",
         "Objective over all examples against time. " + _alt(runs, labels, ()),
@@ -96,18 +118,20 @@ def _objective_series(run: RunData) -> list[tuple[Floats, Floats]]:
 def draw_lines(
     ax: Axes, runs: Sequence[RunData], labels: Sequence[str],
     series: Callable[[RunData], list[tuple[Floats, Floats]]], after: float | None,
+    lines: Lines = LINES,
 ) -> None:  # fmt: skip
     """Draw a line for each run, named at its right end."""
     ends: list[tuple[float, float, str, str]] = []
     xs: list[Floats] = []
     ys: list[Floats] = []
     for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        colour, dashes = LINES[i % len(LINES)]
+        colour, dashes = lines[i % len(lines)]
+        on_top = lines is GHOSTS and i == 0
         parts = series(run)
         for j, (x, y) in enumerate(parts):
             style = (0, dashes) if dashes else "-"
             ax.plot(
-                x, y, color=COLOURS[colour], linestyle=style, zorder=3 + 0.01 * i,
+                x, y, color=COLOURS[colour], linestyle=style, zorder=4 if on_top else 3 + 0.01 * i,
                 linewidth=2.4 if not dashes else 2.0, alpha=1.0 if j == 0 else 0.45,
             )  # fmt: skip
             xs.append(x)

@@ -22,12 +22,16 @@ class Clock:
 
     def at(self, t_s: float, action: Callable[..., None], *args: Any) -> None:
         """Plan an action for a moment; the past is now."""
-        heapq.heappush(self._heap, (max(t_s, self.now_s), self._next, action, args))
+        now_s = self.now_s
+        heapq.heappush(self._heap, (t_s if t_s > now_s else now_s, self._next, action, args))
         self._next += 1
 
     def after(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
         """Plan an action for so many seconds from now."""
-        self.at(self.now_s + seconds, action, *args)
+        now_s = self.now_s
+        t_s = now_s + seconds if seconds > 0 else now_s
+        heapq.heappush(self._heap, (t_s, self._next, action, args))
+        self._next += 1
 
     @property
     def waiting(self) -> int:

@@ -7,18 +7,20 @@ from collections.abc import Callable, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from elasticml.algorithms.base import Exchange, Work
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.driver import Driver
+from elasticml.control.exchanging import Running
 from elasticml.control.settings import Settings
 from elasticml.data.facts import BlockSummary
 from elasticml.errors import ElasticmlError
 from elasticml.policies.of_job import policies_of_job
 from elasticml.sim.messages import SentModel, SentPartial
 from elasticml.sim.network import Endpoint, Port
-from elasticml.sim.sizes import CONTROL_BYTES, down_bytes
+from elasticml.sim.sizes import CONTROL_BYTES, down_bytes, up_bytes
 from elasticml.terms import ExchangeId, MemberId
-from elasticml.training.arrays import Vector
+from elasticml.training.arrays import Vector, n_values, unpack
 
 if TYPE_CHECKING:
     from elasticml.sim.world import World
@@ -56,6 +58,8 @@ class VirtualDriver:
         self._n_arrivals = 0
         self._arrays: dict[int, Vector] = {}
         self._next_handle = 1
+        #: The model of the exchange under way, as it goes down.
+        self._sent: SentModel | None = None
         self._queue: deque[ev.Event] = deque()
         self._is_draining = False
 
@@ -237,15 +241,10 @@ class VirtualDriver:
         running = self.machine.exchanging.running
         if port is None or training is None or training.exchange is None or running is None:
             return
-        training.packed.setflags(write=False)
-        message = SentModel(
-            id=command.exchange,
-            generation=running.generation,
-            exchange=training.exchange,
-            packed=training.packed,
-            members=len(running.participants),
-        )
-        port.send(message, down_bytes(training.exchange))
+        message = self._sent
+        if message is None or message.id != command.exchange:
+            message = self._sent = _sent_model(running, training.exchange, training.packed)
+        port.send(message, message.down_bytes)
 
     # --- the trainer ------------------------------------------------------------------------------
 
@@ -277,3 +276,26 @@ class VirtualDriver:
         elif error is not None:
             raise error
         self.world.clock.after(seconds, self.feed, event)
+
+
+def _sent_model(running: Running, exchange: Exchange, packed: Vector) -> SentModel:
+    """Put together what goes down in an exchange."""
+    packed.setflags(write=False)
+    shapes = {name: array.shape for name, array in exchange.model.items()}
+    return SentModel(
+        id=running.id,
+        generation=running.generation,
+        exchange=exchange,
+        packed=packed,
+        work=Work(
+            exchange=running.id,
+            operation=exchange.operation,
+            model=unpack(packed, shapes),
+            parameters=exchange.parameters,
+            returns=exchange.returns,
+            members=len(running.participants),
+        ),
+        values=n_values(exchange.returns),
+        down_bytes=down_bytes(exchange),
+        up_bytes=up_bytes(exchange),
+    )

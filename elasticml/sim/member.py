@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Solver, Work
+from elasticml.algorithms.base import Solver
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.member import Member
@@ -18,10 +18,10 @@ from elasticml.data.chunk import Chunk
 from elasticml.errors import ElasticmlError
 from elasticml.sim.messages import SentModel, SentPartial, Share
 from elasticml.sim.network import Port
-from elasticml.sim.sizes import CONTROL_BYTES, down_bytes, up_bytes
+from elasticml.sim.sizes import CONTROL_BYTES
 from elasticml.sim.transfers import Transfers
 from elasticml.terms import ExchangeId, MemberId
-from elasticml.training.arrays import Vector, merge, n_values, pack, unpack
+from elasticml.training.arrays import Vector, merge, pack
 
 if TYPE_CHECKING:
     from elasticml.sim.worker import Worker
@@ -48,8 +48,11 @@ class VirtualMember:
         self.world = worker.world
         self.is_over = False
         self.machine = Member(me)
+        self._cause = f"link {me}"
         self.children: dict[MemberId, Port] = {}
         self.chunks: list[Chunk] = []
+        #: Examples in them.
+        self._rows = 0
         self.transfers = Transfers(self)
         self._driver = port
         self._parent: Port | None = None
@@ -81,10 +84,17 @@ class VirtualMember:
 
     def later(self, seconds: float, action: Any, *args: Any) -> None:
         """Do something in a while, unless this life has ended by then."""
-        self.worker.later(seconds, self._if_alive, action, args)
+        if seconds > 0:
+            self.world.clock.after(seconds, self._due, action, args)
+        else:
+            self._due(action, args)
 
-    def _if_alive(self, action: Any, args: tuple[Any, ...]) -> None:
-        if not self.is_over:
+    def _due(self, action: Any, args: tuple[Any, ...]) -> None:
+        """Do what is due now; when its process goes on, if that is paused."""
+        endpoint = self.worker.endpoint
+        if endpoint.is_paused:
+            endpoint.backlog.append((self._due, (action, args)))
+        elif endpoint.is_alive and not self.is_over:
             action(*args)
 
     # --- orders ---------------------------------------------------------------------------
@@ -106,6 +116,7 @@ class VirtualMember:
                 self._drop(message)
             case cmd.Own():
                 self.chunks = [self.worker.chunks[id] for id in message.chunks]
+                self._rows = sum(chunk.n_rows for chunk in self.chunks)
             case cmd.Rewire():
                 self.feed(message)
             case cmd.AskStatus():
@@ -145,7 +156,7 @@ class VirtualMember:
         infos = tuple(chunk.info() for chunk in chunks)
         self.report(
             ev.BlockRead(
-                cause=f"link {self.me}",
+                cause=self._cause,
                 member=self.me,
                 block=block,
                 chunks=infos,
@@ -168,7 +179,7 @@ class VirtualMember:
             self.fail(error)
             return
         loaded = ev.ChunksLoaded(
-            cause=f"link {self.me}",
+            cause=self._cause,
             member=self.me,
             chunks=order.chunks,
             nbytes=nbytes,
@@ -178,7 +189,7 @@ class VirtualMember:
 
     def _drop(self, order: cmd.DropChunks) -> None:
         self.worker.drop(order.chunks)
-        cause = f"link {self.me}"
+        cause = self._cause
         self.report(ev.ChunksDropped(cause=cause, member=self.me, chunks=order.chunks))
 
     # --- the collective ---------------------------------------------------------------------
@@ -194,25 +205,26 @@ class VirtualMember:
             self.fail(error)
 
     def _perform(self, command: cmd.Command) -> None:
+        # What every exchange has comes first.
         match command:
-            case cmd.Attach():
-                self._attach(command, RECONNECTS_MAX)
-            case cmd.Detach():
-                self._detach(command.peer)
-            case cmd.ForwardModel():
-                child = self.children.get(command.to)
-                if child is not None:
-                    sent = self._shares[command.exchange].sent
-                    child.send(sent, down_bytes(sent.exchange))
             case cmd.Compute():
                 self._compute(command.exchange)
             case cmd.SendPartial():
                 self._send_partial(command)
-            case cmd.Refuse():
-                self._forget([command.handle])
             case cmd.Forget():
                 self._forget(command.handles)
                 self._shares.pop(command.exchange, None)
+            case cmd.ForwardModel():
+                child = self.children.get(command.to)
+                if child is not None:
+                    sent = self._shares[command.exchange].sent
+                    child.send(sent, sent.down_bytes)
+            case cmd.Attach():
+                self._attach(command, RECONNECTS_MAX)
+            case cmd.Detach():
+                self._detach(command.peer)
+            case cmd.Refuse():
+                self._forget([command.handle])
 
     def _forget(self, handles: Iterable[int]) -> None:
         for handle in handles:
@@ -229,7 +241,7 @@ class VirtualMember:
 
     def _attach(self, command: cmd.Attach, attempts: int) -> None:
         attached = ev.Attached(
-            cause=f"link {self.me}",
+            cause=self._cause,
             child=self.me,
             generation=command.generation,
             has_model=command.has_model,
@@ -315,24 +327,16 @@ class VirtualMember:
 
     def _compute(self, exchange: ExchangeId) -> None:
         share = self._shares[exchange]
-        asked = share.sent.exchange
-        work = Work(
-            exchange=exchange,
-            operation=asked.operation,
-            model=unpack(share.sent.packed, _shapes(asked.model)),
-            parameters=asked.parameters,
-            returns=asked.returns,
-            members=share.sent.members,
-        )
+        sent = share.sent
         try:
-            arrays, measured_s = self.world.solve(self._solver, work, self.chunks)
+            arrays, measured_s = self.world.solve(self._solver, sent.work, self.chunks)
             self.worker.computed = exchange
-            total = pack(arrays, asked.returns, np.empty(n_values(asked.returns)))
+            total = pack(arrays, sent.exchange.returns, np.empty(sent.values))
         except ElasticmlError as error:
             self.fail(error)
             return
-        rows = sum(chunk.n_rows for chunk in self.chunks)
-        seconds = self.world.compute_seconds(self.me.slot, asked.operation, rows, measured_s)
+        operation = sent.work.operation
+        seconds = self.world.compute_seconds(self.me.slot, operation, self._rows, measured_s)
         self.later(self.worker.computing_s(seconds), self._computed, exchange, total, seconds)
 
     def _computed(self, exchange: ExchangeId, total: Vector, seconds: float) -> None:
@@ -346,15 +350,16 @@ class VirtualMember:
     def _send_partial(self, command: cmd.SendPartial) -> None:
         share = self._shares[command.exchange]
         assert share.total is not None
-        exchange, delay = share.sent.exchange, 0.0
+        delay = 0.0
         if not share.summed:
             share.summed = True
             for handle in command.inputs:
-                merge(share.total, self._arrays[handle], exchange.reduce)
+                merge(share.total, self._arrays[handle], share.sent.exchange.reduce)
                 share.compute_s.update(self._told_s[handle])
-            delay = self.world.merge_seconds(exchange, len(command.inputs))
+            if command.inputs:
+                delay = self.world.merge_seconds(share.sent.exchange, len(command.inputs))
         event = ev.PartialArrived(
-            cause=f"link {self.me}",
+            cause=self._cause,
             exchange=command.exchange,
             sender=self.me,
             contributors=command.contributors,
@@ -365,7 +370,7 @@ class VirtualMember:
         port = self._driver if command.to is None else self._parent
         if port is not None:
             message = SentPartial(event=event, array=share.total)
-            self.later(delay, port.send, message, up_bytes(exchange))
+            self.later(delay, port.send, message, share.sent.up_bytes)
 
     def _send_anchor(self, order: cmd.SendAnchor) -> None:
         share = self._shares.get(order.exchange)
@@ -376,15 +381,11 @@ class VirtualMember:
             handle = self.machine.node.kept_handle(order.exchange, order.sender)  # type: ignore[arg-type]
             array = None if handle is None else self._arrays[handle]
         event = ev.AnchorArrived(
-            cause=f"link {self.me}",
+            cause=self._cause,
             member=self.me,
             exchange=order.exchange,
             sender=order.sender,
             handle=None,
         )
-        nbytes = CONTROL_BYTES if array is None or share is None else up_bytes(share.sent.exchange)
+        nbytes = CONTROL_BYTES if array is None or share is None else share.sent.up_bytes
         self._driver.send(SentPartial(event=event, array=array), nbytes)
-
-
-def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in arrays.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from elasticml.algorithms.base import Exchange
+from elasticml.algorithms.base import Exchange, Work
 from elasticml.control import events as ev
 from elasticml.terms import ExchangeId, Generation, MemberId
 from elasticml.training.arrays import Vector
@@ -18,8 +18,12 @@ class SentModel:
     generation: Generation
     exchange: Exchange
     packed: Vector
-    #: Members that take part when the exchange starts.
-    members: int
+    #: What every member is asked to compute: made once, for all of them.
+    work: Work
+    #: Doubles of a partial, and bytes of the frames that carry model and partial.
+    values: int
+    down_bytes: int
+    up_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

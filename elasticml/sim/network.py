@@ -114,7 +114,8 @@ class Network:
         """Send a message on its way."""
         self.sent_bytes += nbytes
         seconds = nbytes / self.bandwidth
-        begins_s = max(self.clock.now_s, sender.uplink_free_s)
+        now_s, free_s = self.clock.now_s, sender.uplink_free_s
+        begins_s = now_s if now_s > free_s else free_s
         left_s = sender.uplink_free_s = begins_s + seconds
         if nbytes < LARGE_BYTES and not to.large_in_flight:
             to.last_arrival_s = max(left_s + self.latency_s, to.last_arrival_s)
@@ -128,11 +129,10 @@ class Network:
     def _receive(
         self, sender: Endpoint, left_s: float, to: Port, message: Any, seconds: float
     ) -> None:
-        receiver = to.owner
-        receiver.downlink_free_s = max(self.clock.now_s, receiver.downlink_free_s) + seconds
-        to.last_arrival_s = max(
-            receiver.downlink_free_s, left_s + self.latency_s, to.last_arrival_s
-        )
+        receiver, now_s = to.owner, self.clock.now_s
+        free_s = receiver.downlink_free_s
+        free_s = receiver.downlink_free_s = (now_s if now_s > free_s else free_s) + seconds
+        to.last_arrival_s = max(free_s, left_s + self.latency_s, to.last_arrival_s)
         self.clock.at(to.last_arrival_s, self._arrive_large, sender, left_s, to, message)
 
     def _arrive_large(self, sender: Endpoint, left_s: float, to: Port, message: Any) -> None:
@@ -140,8 +140,13 @@ class Network:
         self._arrive(sender, left_s, to, message)
 
     def _arrive(self, sender: Endpoint, left_s: float, to: Port, message: Any) -> None:
-        if left_s <= sender.died_s:
-            self.perform(to.owner, to.take, message)
+        if left_s > sender.died_s:
+            return
+        who = to.owner
+        if who.is_paused:
+            who.backlog.append((to.take, (message,)))
+        elif who.is_alive:
+            to.take(message)
 
     def perform(self, who: Endpoint, action: Callable[..., None], *args: Any) -> None:
         """Do something at an endpoint: now, when it goes on, or never when it is dead."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from elasticml.data.source import nearest
 from elasticml.errors import ConfigError
+from elasticml.sim.preemptions import read_preemptions
 from elasticml.terms import parse_size
 
 How = Literal["notice", "terminate", "kill", "pause"]
@@ -158,12 +159,11 @@ def options_from_section(section: Mapping[str, Any] | None) -> WorldOptions:
     for key in ("bandwidth", "copy_bandwidth", "read_bandwidth"):
         if isinstance(given.get(key), str):
             given[key] = _size(given[key], f"simulate.{key}")
-    if given.get("preemption") is not None:
-        given["preemption"] = _preemption(given["preemption"])
     trace = given.get("trace") or ()
     if not isinstance(trace, (list, tuple)):
         raise _wrong("simulate.trace", trace, "a list such as [{at: 10, lose: 2, away: 5}]")
-    given["trace"] = tuple(_taken(entry, f"simulate.trace[{k}]") for k, entry in enumerate(trace))
+    taken = tuple(_taken(entry, f"simulate.trace[{k}]") for k, entry in enumerate(trace))
+    given["trace"] = taken + _from_file(given)
     if given.get("costs") is not None:
         given["costs"] = _made(Costs, given["costs"], "simulate.costs")
     given["slow"] = _slow(given.get("slow") or {})
@@ -291,6 +291,26 @@ def _preemption(raw: Any) -> Preemption:
         Preemption, {**raw, **changed} if isinstance(raw, Mapping) else raw, path
     )
     return made
+
+
+def _from_file(given: dict[str, Any]) -> tuple[Taken | Granted | Asked, ...]:
+    """Make the pre-emptions of a section: those of its file, returned, and those by chance."""
+    raw = given.get("preemption")
+    if raw is None:
+        return ()
+    file = raw.get("trace") if isinstance(raw, Mapping) else None
+    if file is None:
+        given["preemption"] = _preemption(raw)
+        return ()
+    rest = {key: value for key, value in raw.items() if key != "trace"}
+    if not isinstance(file, str):
+        raise _wrong("simulate.preemption.trace", file, "the path of a CSV file")
+    # Without a rate there is no chance: the other keys are those of the file's entries.
+    chance = _preemption({"rate": 1.0, **rest})
+    given["preemption"] = chance if "rate" in rest else None
+    common = {"how": chance.how, "grace": chance.grace}
+    path = "simulate.preemption.trace"
+    return tuple(_taken({**entry, **common}, path) for entry in read_preemptions(file))
 
 
 def _taken(raw: Any, path: str) -> Taken | Granted | Asked:

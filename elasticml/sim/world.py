@@ -88,14 +88,15 @@ class World:
         if not self._has_begun:
             self._begin()
         story, told, told_s = self.desk.journal.story, 0, self.clock.now_s
-        while not self.driver.has_ended:
-            self.clock.step()
+        clock, driver, quiet_s_max = self.clock, self.driver, self.options.quiet_s_max
+        while not driver.has_ended:
+            clock.step()
             if len(story) != told:
                 if not self._has_only_waited(story[told:]):
-                    told_s = self.clock.now_s
+                    told_s = clock.now_s
                 told = len(story)
                 yield
-            if self.clock.now_s - told_s > self.options.quiet_s_max and self._is_stuck():
+            if clock.now_s - told_s > quiet_s_max and self._is_stuck():
                 raise JobFailedError(
                     f"the simulated job stands still since second {told_s:g} in round "
                     f"{self.driver.machine.state.round}: nobody is to come back, and nothing else "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ def manifest(arrays: Mapping[str, NDArray[Any]]) -> dict[str, list[int]]:
 
 def n_values(shapes: Mapping[str, Any]) -> int:
     """Count the values of all arrays together."""
-    return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes.values())
+    return sum(math.prod(shape) for shape in shapes.values())
 
 
 def pack(arrays: Mapping[str, Any], shapes: Mapping[str, Any], out: Vector) -> Vector:
@@ -48,7 +49,7 @@ def unpack(buffer: Vector, shapes: Mapping[str, Any]) -> dict[str, Vector]:
     arrays: dict[str, Vector] = {}
     start = 0
     for name, shape in shapes.items():
-        size = int(np.prod(shape, dtype=np.int64))
+        size = math.prod(shape)
         arrays[name] = buffer[start : start + size].reshape(tuple(shape))
         start += size
     return arrays

@@ -13,7 +13,7 @@ from elasticml.control.commands import Gathered, Refuse
 from elasticml.control.events import PartialArrived
 from elasticml.control.node import Node
 from elasticml.control.policy import GroupView, MemberView, Readmit, View
-from elasticml.control.tree import children, depth, layout, without
+from elasticml.control.tree import children, depth, layout, take_out
 from elasticml.policies.absence import Reload, WholeGroup
 from elasticml.terms import ExchangeId, Generation, GroupId, Mask, MemberId
 
@@ -94,8 +94,10 @@ def test_up_to_eight_members_on_one_host_need_no_tree():
 
 def test_the_children_of_a_vanished_inner_node_go_to_its_parent():
     parents = layout(FOURTEEN, "tree", 2)
-    healed = without(without(parents, FOURTEEN[2]), FOURTEEN[0])
-    below = {None if m is None else m.slot: slots(c) for m, c in children(healed).items()}
+    healed = children(parents)
+    for lost in (FOURTEEN[2], FOURTEEN[0]):
+        take_out(parents, healed, lost)
+    below = {None if m is None else m.slot: slots(c) for m, c in healed.items()}
     assert (below[None], below[3]) == ([1, 3, 6, 7], [8, 9])
 
 

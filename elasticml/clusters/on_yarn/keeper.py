@@ -33,8 +33,7 @@ logger = logging.getLogger(__name__)
 #: Seconds between two looks at the containers, where nothing is told.
 LOOK_S = 1.0
 
-#: Seconds that others have, at most, to leave a worker that is given back: where YARN waits for its
-#: container, and where nobody does.
+#: Seconds that others have to leave a worker that is given back: where YARN waits, and else.
 HURRIED_S_MAX = 1.0
 UNHURRIED_S_MAX = 30.0
 
@@ -342,12 +341,12 @@ class YarnKeeper(SchedulerPlugin):
         for one in await asyncio.to_thread(self._app.get_containers, None, _STATES):
             container = one.yarn_container_id
             if one.service_name == WORKER_SERVICE:
-                state = str(one.state).lower()
+                state: Any = str(one.state).lower()
                 seen.append(
                     plan.ContainerSeen(
                         name=one.id,
                         instance=one.instance,
-                        state=state,  # type: ignore[arg-type]
+                        state=state,
                         container=container,
                         message=one.exit_message,
                     )

@@ -26,11 +26,12 @@ def boundary(stages: str, policies=()) -> Boundary:
         record.configured = True
         if letter == "s":
             continue
-        record.stage = "active"
+        state.membership.enter(record, "active")
         chunks = [ChunkInfo(id=ChunkId("s", slot, k), rows=10, nbytes=1) for k in range(2)]
         state.ledger.add(record.id, chunks)
         if letter == "l":
-            record.stage, record.deadline_s = "leaving", 100.0
+            state.membership.enter(record, "leaving")
+            record.deadline_s = 100.0
     copying, history = Copying(state), History(state)
     mobility, rounds = Mobility(state, copying), Rounds(state, history)
     advising = Advising(

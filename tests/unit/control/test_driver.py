@@ -121,7 +121,8 @@ def test_member_whose_notice_is_void_works_on_or_gets_chunks_anew(gives_all, sta
     until(made, lambda: made.driver.state.last_exchange == 2)
     state = made.driver.state
     record = state.membership.working()[0]
-    record.stage, record.deadline_s = "leaving", 5.0
+    state.membership.enter(record, "leaving")
+    record.deadline_s = 5.0
     if gives_all:
         state.ledger.owned[record.id] = set()
     state.stay(record)

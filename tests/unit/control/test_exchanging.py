@@ -33,7 +33,7 @@ def exchanging() -> Exchanging:
         record = state.membership.admit(
             address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
         )
-        record.stage = "active"
+        state.membership.enter(record, "active")
         state.ledger.add(record.id, [ChunkInfo(id=ChunkId("s", 0, slot), rows=10, nbytes=1)])
     return Exchanging(state)
 

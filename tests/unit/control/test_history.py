@@ -15,7 +15,7 @@ A = MemberId(0, 1)
 def history(rows: int = 10) -> History:
     state = JobState(settings=Settings())
     record = state.membership.admit(address="w", host="h", pid=0, threads=1, slot=None, now_s=0.0)
-    record.stage = "active"
+    state.membership.enter(record, "active")
     state.ledger.add(A, [ChunkInfo(id=ChunkId("s", 0, 0), rows=rows, nbytes=1)])
     return History(state)
 

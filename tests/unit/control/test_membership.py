@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from elasticml.control.membership import MemberRecord, Membership
+from elasticml.errors import LocalProtocolError
 from elasticml.terms import MemberId
 
 
@@ -55,7 +60,40 @@ def test_members_are_listed_oldest_first_and_the_leaving_still_work():
     a, b, c = (admit(membership, address) for address in "abc")
     membership.remove(a.id)
     d = admit(membership, "d")
-    d.stage, b.stage, c.stage = "active", "active", "leaving"
+    for record, stage in ((d, "active"), (b, "active"), (c, "leaving")):
+        membership.enter(record, stage)
     assert membership.working() == [b, c, d]
     assert membership.stage("active") == [b, d]
     assert membership.stage("spare") == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=60))
+def test_what_is_kept_at_hand_is_what_the_members_say(steps):
+    membership = Membership()
+    for k, (step, which) in enumerate(steps):
+        living = sorted(membership.members)
+        if step == 0 or not living:
+            taken = {m.slot for m in living}
+            slot = which if step == 0 and which % 2 else None
+            record = admit(membership, f"w{k}", slot=slot)
+            free = [s for s in range(len(taken) + 1) if s not in taken]
+            assert record.id.slot == (slot if slot is not None and slot not in taken else free[0])
+        elif step == 1:
+            membership.remove(living[which % len(living)])
+        else:
+            stage = ("spare", "active", "leaving")[(step + which) % 3]
+            membership.enter(membership.members[living[which % len(living)]], stage)
+        membership.check()
+        expected = sorted(
+            (m for m in membership.members.values() if m.stage != "spare"),
+            key=lambda m: (m.id.incarnation, m.id.slot),
+        )
+        assert membership.working() == expected
+        assert membership.n_working == len(expected)
+
+
+def test_stage_that_was_changed_past_the_lists_is_noticed():
+    membership = Membership()
+    admit(membership, "a").stage = "active"
+    with pytest.raises(LocalProtocolError, match="the list of"):
+        membership.check()

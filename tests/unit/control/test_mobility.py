@@ -33,7 +33,7 @@ def mobility(n_chunks: int = 2, holders: int = 1) -> Mobility:
         )
         record.configured = True
         if slot < 2:
-            record.stage = "active"
+            state.membership.enter(record, "active")
             chunks = [ChunkInfo(id=chunk(slot, k), rows=10, nbytes=1) for k in range(n_chunks)]
             state.ledger.add(record.id, chunks)
     return Mobility(state, Copying(state))
@@ -219,7 +219,8 @@ def test_no_more_members_read_again_than_are_allowed_to():
     # Everybody lost, half of them sealed, as many newcomers: each of them took a chunk of the open
     # half, and nobody was left to bring the sealed one back.
     moves = mobility()
-    moves.state.membership.members[A].stage = "leaving"
+    membership = moves.state.membership
+    membership.enter(membership.members[A], "leaving")
     moves.state.membership.admit(
         address="w3", host="h", pid=3, threads=1, slot=None, now_s=0.0
     ).configured = True

@@ -7,6 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticml.control.chance import shuffled
 from elasticml.control.placement import (
     contiguous,
     fitting,
@@ -147,3 +148,38 @@ def test_newcomers_get_what_they_hold_first_and_the_rest_at_random():
     assert held <= moves.keys()
     drawn = {frozenset(to_newcomers({a: made}, [new], (seed,))) for seed in range(20)}
     assert len(drawn) > 10
+
+
+def scanned(owned, newcomers, keys, held):
+    """Give newcomers their share by looking at everybody before every move."""
+    rows = {m: sum(c.rows for c in given) for m, given in owned.items()} | dict.fromkeys(
+        newcomers, 0
+    )
+    left = {
+        m: shuffled(sorted(given, key=lambda c: c.id), *keys, m.slot) for m, given in owned.items()
+    }
+    moves: dict[ChunkId, MemberId] = {}
+    while True:
+        giver = max(left, key=lambda m: (rows[m], m))
+        taker = min(newcomers, key=lambda m: (rows[m], m))
+        copies = [c for c in left[giver] if c.id in held.get(taker, ())]
+        if not left[giver]:
+            return moves
+        chunk = (copies or left[giver])[-1]
+        if rows[giver] - chunk.rows < rows[taker] + chunk.rows:
+            return moves
+        left[giver].remove(chunk)
+        moves[chunk.id] = taker
+        rows[giver] -= chunk.rows
+        rows[taker] += chunk.rows
+
+
+@given(ROWS, st.integers(1, 6), st.integers(1, 4), st.integers(0, 9), st.data())
+def test_shares_are_those_of_looking_at_everybody_before_every_move(rows, n, k, seed, data):
+    here, newcomers = members(n), members(n + k)[n:]
+    dealt = contiguous(chunks(rows), here)
+    owned = {m: [c for c in chunks(rows) if dealt[c.id] == m] for m in here}
+    ids = [c.id for c in chunks(rows)]
+    held = {m: set(data.draw(st.lists(st.sampled_from(ids)))) for m in newcomers if ids}
+    expected = scanned(owned, newcomers, (seed,), held)
+    assert to_newcomers(owned, newcomers, (seed,), held) == expected

@@ -38,7 +38,7 @@ class Scene:
         record.configured = True
         self.reclaims.arrived(record)
         if count:
-            record.stage = "active"
+            self.state.membership.enter(record, "active")
             ids = [ChunkId("s", slot, k) for k in range(count)]
             self.state.ledger.add(record.id, [ChunkInfo(id=c, rows=1, nbytes=100) for c in ids])
 
@@ -66,7 +66,8 @@ class Scene:
 
     def _notice(self, event: ev.Noticed, now_s: float) -> list[Command]:
         record = self.state.membership.members[event.member]
-        record.stage, record.notice_reason = "leaving", event.reason
+        self.state.membership.enter(record, "leaving")
+        record.notice_reason = event.reason
         record.deadline_s = now_s + event.grace_s
         return self.reclaims.noticed(record)
 
@@ -110,7 +111,7 @@ def test_cost_is_bodies_that_nobody_else_who_stays_has_and_states():
     scene = Scene([2, 1, 1])
     scene.copy(1, 0, 0)
     assert [loss_bytes(scene.state, scene.id(slot)) for slot in range(3)] == [116, 108, 108]
-    scene.record(1).stage = "leaving"
+    scene.state.membership.enter(scene.record(1), "leaving")
     assert loss_bytes(scene.state, scene.id(0)) == 216
 
 
@@ -163,7 +164,8 @@ def test_several_marks_take_the_cheapest_of_all():
 
 def test_member_that_a_policy_gives_back_goes_for_a_marked_one():
     scene = Scene([1, 2, 2])
-    scene.record(2).stage, scene.record(2).is_retiring = "leaving", True
+    scene.state.membership.enter(scene.record(2), "leaving")
+    scene.record(2).is_retiring = True
     scene.mark(0)
     assert scene.leaving() == [2]
     assert not scene.record(2).is_given

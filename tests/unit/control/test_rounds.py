@@ -15,9 +15,10 @@ from elasticml.terms import ChunkId, ChunkInfo, MemberId
 def rounds(n_members: int = 4, **settings) -> Rounds:
     state = JobState(settings=Settings(**settings))
     for slot in range(n_members):
-        state.membership.admit(
+        record = state.membership.admit(
             address=f"w{slot}", host="h", pid=slot, threads=1, slot=None, now_s=0.0
-        ).stage = "active"
+        )
+        state.membership.enter(record, "active")
     return Rounds(state)
 
 
@@ -152,8 +153,8 @@ def test_loss_while_loading_takes_members_that_do_not_work_yet():
     # Real processes: {round: 0, phase: load, lose: 3} killed nobody and said nothing. Members are
     # spares until the data are dealt, and only those that work were looked at.
     book = rounds(n_members=3, faults=(lose(0, phase="load"),))
-    for record in book.state.membership.members.values():
-        record.stage = "spare"
+    for record in book.state.membership.working():
+        book.state.membership.enter(record, "spare")
     assert injected(book.due_loss("load"))[0].members == (MemberId(1, 1), MemberId(2, 1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elasticml.control.tree import STAR_MEMBERS_MAX, children, depth, layout, without
+from elasticml.control.tree import STAR_MEMBERS_MAX, children, depth, layout, take_out
 from elasticml.terms import MemberId
 
 
@@ -43,8 +43,24 @@ def test_tree_with_fan_out_one_is_a_chain():
 def test_children_of_the_lost_go_to_its_parent():
     a, b, c, d = members(4)
     parents = {a: None, b: a, c: b, d: b}
-    assert without(parents, b) == {a: None, c: a, d: a}
-    assert without(without(parents, a), b) == {c: None, d: None}
+    below = children(parents)
+    assert take_out(parents, below, b) == (a, [c, d])
+    assert parents == {a: None, c: a, d: a}
+    assert below == children(parents)
+    assert take_out(parents, below, a) == (None, [c, d])
+    assert parents == {c: None, d: None}
+    assert below == children(parents)
+
+
+def test_the_last_child_to_go_leaves_its_parent_without_any():
+    a, b, c = members(3)
+    parents = {a: None, b: a, c: None}
+    below = children(parents)
+    assert take_out(parents, below, b) == (a, [])
+    assert below == {None: [a, c]} == children(parents)
+    take_out(parents, below, a)
+    take_out(parents, below, c)
+    assert below == {None: []}
 
 
 def test_children_are_listed_for_the_root_even_when_there_are_none():

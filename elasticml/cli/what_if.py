@@ -1,0 +1,166 @@
+"""What a run would have come to under other rules: its own losses and returns, simulated.
+
+Every mode is a run of its own in ``RUN_DIR/what-if/MODE``, made as ``elasticml simulate`` makes
+one: the same record, data, machines, trainer and solvers. It is kept, and made anew only when the
+run, or what is asked of it, has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elasticml.data.places import write_whole
+from elasticml.errors import ConfigError, DataError
+from elasticml.job import Job
+from elasticml.jobs.follow import Watcher, follow
+from elasticml.jobs.job_file import JobFile, read_job_file
+from elasticml.jobs.simulated import SimulatedJob
+from elasticml.report.past import Past, pace_of, past_of
+from elasticml.report.run import RunData, read_run
+from elasticml.terms import VERSION
+
+#: Rules for absent examples, and the same run as if nobody had gone.
+NO_FAILURE = "no-failure"
+MODES = (
+    "auto",
+    "taylor",
+    "ignore",
+    "ignore_rescaled",
+    "stall",
+    "reload",
+    "freeze",
+    NO_FAILURE,
+)
+#: About so many models of each mode are evaluated on all examples.
+EVALUATED = 100
+KEY = "key.json"
+
+Shows = Callable[[str], AbstractContextManager[Watcher]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ghost:
+    """A mode that has been simulated."""
+
+    mode: str
+    path: Path
+    #: It was there already.
+    is_kept: bool
+
+
+def simulate_modes(
+    run_dir: str | Path, modes: Sequence[str], shows: Shows
+) -> tuple[list[Ghost], Past]:
+    """Simulate a run's own membership history under other modes, as far as that is not done yet.
+
+    Parameters
+    ----------
+    run_dir : path
+    modes : sequence of str
+        Of :data:`MODES`.
+    shows : callable
+        Makes a watcher that shows how a simulation of this name gets on.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When a mode is unknown or not one of the algorithm's, or the run cannot be simulated: it
+        had no data of its own, they are gone, or its story lacks what is needed.
+    """
+    for mode in modes:
+        if mode not in MODES:
+            raise ConfigError(
+                f"what-if: got {mode!r}, wanted some of {', '.join(MODES)}, such as "
+                "--what-if stall,ignore,no-failure"
+            )
+    run = read_run(run_dir)
+    rounds = int(run.summary.get("rounds") or 0)
+    if rounds < 1:
+        raise ConfigError(
+            f"what-if: {run.path} has no summary with rounds, so that nothing tells how far to "
+            "simulate; take a run that has ended"
+        )
+    past = past_of(run.records)
+    # All of them are checked before the first one is simulated.
+    jobs = {mode: _job(run, mode) for mode in dict.fromkeys(modes)}
+    ghosts = []
+    for mode, (file, made) in jobs.items():
+        record = _record(run, mode, file, made, past, rounds)
+        ghosts.append(_simulated(run, mode, file, record, shows))
+    return ghosts, past
+
+
+def _job(run: RunData, mode: str) -> tuple[JobFile, Job]:
+    """Read the run's job again, with a mode's rule."""
+    path = run.path / "job.yaml"
+    settings = [] if mode == NO_FAILURE else [f"absent={mode}"]
+    try:
+        file = read_job_file(path, [*settings, "checkpoint=null", "faults=[]"])
+        made = Job.from_file(file)
+        if (file.simulate or {}).get("costs"):
+            raise ConfigError("its world has costs and no data")
+        made.check_data()
+    except (ConfigError, DataError) as error:
+        raise type(error)(f"what-if {mode}: {error.message}", **error.fields) from error
+    return file, made
+
+
+def _record(
+    run: RunData, mode: str, file: JobFile, made: Job, past: Past, rounds: int
+) -> dict[str, Any]:
+    """Make the record of a mode: as many rounds, the same losses and returns."""
+    beginning = [r for r in run.records if r["event"] == "DataDealt"]
+    members = file.members.start or (int(beginning[0]["members"]) if beginning else 0)
+    if members < 1:
+        raise ConfigError(f"what-if: the story of {run.path} does not say who began the job")
+    hosts = {r.get("host") for r in run.records if r["event"] == "MemberJoined"}
+    own = dict(file.simulate or {})
+    world = {k: v for k, v in own.items() if k not in ("preemption", "trace")}
+    if not run.summary.get("simulated"):
+        world = {"hosts": len(hosts) or 1, **pace_of(run.records)}
+    record = made.record(f"{file.name}-{mode}", members)
+    every = getattr(file.evaluate, "every", None)
+    return {
+        **record,
+        "faults": [] if mode == NO_FAILURE else [dict(fault) for fault in past.faults],
+        "stop": {"rounds": rounds},
+        "evaluate": {"every": every or max(1, rounds // EVALUATED)},
+        "checkpoint": None,
+        "simulate": world,
+    }
+
+
+def _simulated(
+    run: RunData, mode: str, file: JobFile, record: dict[str, Any], shows: Shows
+) -> Ghost:
+    """Simulate a mode, unless the same has been simulated before."""
+    path = run.path / "what-if" / mode
+    key = {"package": VERSION, "record": _digest(record), "story": _digest(run.records)}
+    known = path / KEY
+    if known.is_file() and known.read_text(encoding="utf-8") == json.dumps(key):
+        return Ghost(mode=mode, path=path, is_kept=True)
+    if path.exists():
+        shutil.rmtree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with shows(mode) as watcher:
+        follow(
+            SimulatedJob(record, file.data, file.test),
+            run_dir=path,
+            watchers=[watcher],
+            cluster=file.cluster.model_dump(mode="json"),
+            evaluates=True,
+            cancels=True,
+        )
+    write_whole(str(known), json.dumps(key).encode())
+    return Ghost(mode=mode, path=path, is_kept=False)
+
+
+def _digest(values: object) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()

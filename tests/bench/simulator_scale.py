@@ -1,0 +1,154 @@
+"""Time the simulator with thousands of members that come and go, without data and solvers.
+
+    python tests/bench/simulator_scale.py [--members 10000] [--rounds 100] [--probes 0]
+        [--topology tree] [--rate 0] [--against OTHER_CHECKOUT] [--json FILE]
+
+The members of the trace are lost in blocks, spread over the run, and come back some rounds later;
+with ``--rate`` further ones are taken by chance. A line a run: members, rounds, what was lost and
+returned, chunks re-dealt, messages and events of the world, processor seconds (the machine may be
+busy), and the digest of the story. With ``--against`` the same record is run with the elasticml of
+another checkout, too, and the stories must be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from elasticml.sim.run import Simulation
+
+#: Moments at which the trace takes members, and the share of all members that go at each.
+MOMENTS, SHARE = 10, 0.005
+#: Seconds that a round of 1000 examples a member takes, nearly.
+ROUND_S = 0.6
+
+
+def trace(members: int, rounds: int, path: Path) -> str:
+    """Write a trace of pre-emptions, the same for the same arguments; return its path."""
+    rng = random.Random(f"{members}.{rounds}")
+    lines = ["time,slot,away"]
+    for k in range(MOMENTS):
+        at = round((k + 0.5) * rounds * ROUND_S / MOMENTS, 3)
+        for slot in rng.sample(range(members), max(1, int(SHARE * members))):
+            lines.append(f"{at},{slot},{rng.choice((2.0, 5.0))}")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def record(args: argparse.Namespace, file: Path) -> dict[str, Any]:
+    """Make the job's record."""
+    from elasticml.sim.preemptions import read_preemptions
+
+    # Given entry by entry: an older checkout may not know the file.
+    entries = read_preemptions(trace(args.members, args.rounds, file))
+    chance = {"rate": args.rate, "away": [2, 8], "count": 10} if args.rate else None
+    return {
+        "job": "scale",
+        "name": "scale",
+        "data": {},
+        "algorithm": {"name": "batch_gradient"},
+        "members": {"start": args.members},
+        "collective": {"topology": args.topology, "fan_out": args.fan_out},
+        "absent": "auto",
+        "policies": [],
+        "faults": [],
+        "stop": {"rounds": args.rounds},
+        "seed": 0,
+        "simulate": {
+            "seed": 1,
+            "costs": {
+                "rows": 1000 * args.members,
+                "columns": 10_000,
+                "chunks_per_member": 4,
+                "probes": args.probes,
+            },
+            "compute_s": 5e-4,
+            "jitter": 0.1,
+            "hosts": max(1, args.members // 50),
+            "trace": entries,
+            "preemption": chance,
+        },
+    }
+
+
+def run(job: dict[str, Any], says: bool) -> dict[str, Any]:
+    """Run a job; return what came of it."""
+    gc.set_threshold(100_000, 20, 100)  # as ``elasticml simulate`` does
+    began_s, simulation = time.process_time(), Simulation(job)
+    for batch in simulation.run():
+        for told in batch:
+            if says and told["event"] == "RoundEnded" and told["round"] % 10 == 9:
+                spent_s = time.process_time() - began_s
+                print(f"  round {told['round'] + 1}: {spent_s:.1f} s", file=sys.stderr, flush=True)
+    seconds = time.process_time() - began_s
+    result = simulation.result()
+    story = json.dumps([result.state, result.story, result.rows]).encode()
+    return {
+        "members": job["members"]["start"],
+        "rounds": result.summary["rounds"],
+        "lost": result.summary["lost"],
+        "returned": result.summary["returned"],
+        "chunks_moved": result.summary["chunks_moved"],
+        "absent_examples_max": max(row["absent_examples"] for row in result.rows),
+        "events": result.actions,
+        "cpu_s": round(seconds, 2),
+        "us_per_event": round(1e6 * seconds / result.actions, 2),
+        "story": hashlib.sha256(story).hexdigest()[:16],
+    }
+
+
+def other(job: dict[str, Any], checkout: Path) -> dict[str, Any]:
+    """Run a job with another checkout's elasticml."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(job, file)
+        file.flush()
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__)), "--record", file.name],
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+            check=True,
+            stdout=subprocess.PIPE,
+        )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--members", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--probes", type=int, default=0, help="small exchanges after each gradient")
+    parser.add_argument("--topology", default="tree", choices=("tree", "star"))
+    parser.add_argument("--fan-out", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=0.0, help="pre-emptions a second, by chance")
+    parser.add_argument("--against", type=Path, help="another checkout to run the same with")
+    parser.add_argument("--record", type=Path, help="run the record in this JSON file")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    args = parser.parse_args()
+    if args.record:
+        print(json.dumps(run(json.loads(args.record.read_text()), says=True)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        job = record(args, Path(folder) / "trace.csv")
+        found = {"now": run(job, says=True)}
+        print(json.dumps(found["now"]), flush=True)
+        if args.against:
+            found["before"] = other(job, args.against)
+            print(json.dumps(found["before"]), flush=True)
+            assert found["before"]["story"] == found["now"]["story"], "the stories differ"
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Pre-emptions that a file tells of."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.errors import ConfigError
+from elasticml.sim.options import Preemption, Taken, options_from_section
+from elasticml.sim.preemptions import read_preemptions
+from tests.sim.scenes import play, told
+
+
+def written(folder, text: str) -> str:
+    path = folder / "trace.csv"
+    path.write_text(text)
+    return str(path)
+
+
+def test_lines_of_one_moment_and_one_time_away_are_one_preemption(tmp_path):
+    path = written(tmp_path, "time,slot,away\n1.5,3,20\n1.5,1,20\n\n2,0,\n1.5,2,7\n")
+    assert read_preemptions(path) == [
+        {"at": 1.5, "lose": [1, 3], "away": 20.0},
+        {"at": 2.0, "lose": [0], "away": None},
+        {"at": 1.5, "lose": [2], "away": 7.0},
+    ]
+
+
+def test_members_are_named_by_their_lives_or_counted(tmp_path):
+    by_life = read_preemptions(written(tmp_path, "member,time,away\n4.2,1,3\n"))
+    assert by_life == [{"at": 1.0, "lose": [4], "away": 3.0}]
+    by_count = read_preemptions(written(tmp_path, "time,count,away\n1,2,3\n1,2,3\n"))
+    assert by_count == [{"at": 1.0, "lose": 2, "away": 3.0}] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "line 1: got the columns"),
+        ("time,away\n1,2\n", "wanted time, away and one of"),
+        ("time,slot,away\n1,2,3\nx,2,3\n", "line 3: time: got 'x'"),
+        ("time,slot,away\n1,-2,3\n", "line 2: slot: got '-2'"),
+        ("time,slot,away\n1,2,-3\n", "line 2: away: got '-3'"),
+        ("time,count,away\n1,0,3\n", "line 2: count: got '0'"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_line(tmp_path, text, words):
+    with pytest.raises(ConfigError, match=words):
+        read_preemptions(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"cannot read /nowhere/t\.csv"):
+        options_from_section({"preemption": {"trace": "/nowhere/t.csv"}})
+
+
+def test_file_chance_and_entries_are_combined(tmp_path):
+    path = written(tmp_path, "time,slot,away\n1,2,3\n")
+    section = {"preemption": {"trace": path, "how": "notice"}, "trace": [{"at": 9, "lose": 1}]}
+    options = options_from_section(section)
+    assert options.preemption is None
+    assert options.trace == (
+        Taken(at=9, lose=1),
+        Taken(at=1.0, lose=(2,), how="notice", away=3.0),
+    )
+    section["preemption"]["rate"] = 0.5
+    assert options_from_section(section).preemption == Preemption(rate=0.5, how="notice")
+
+
+def test_who_stands_in_the_file_goes_and_comes_back(tmp_path):
+    path = written(tmp_path, "time,slot,away\n0.005,1,0.05\n0.005,4,0.05\n")
+    world = {"preemption": {"trace": path}, "start_s": 0.001, "latency_s": 1e-4}
+    result = play(world, stop={"rounds": 200})
+    lost = sorted(record["member"] for record in told(result, "MemberLost"))
+    back = sorted(record["member"] for record in told(result, "MemberJoined"))
+    assert lost == ["1.1", "4.1"]
+    assert {"1.2", "4.2"} <= set(back)
+    assert result.rows[-1]["absent_examples"] == 0

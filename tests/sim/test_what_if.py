@@ -1,0 +1,86 @@
+"""A run's own losses and returns, read from its story and simulated again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.errors import ConfigError
+from elasticml.report.past import pace_of, past_of
+from tests.sim.scenes import column, model, play, told
+
+
+def again(result, **changes):
+    """Play what has happened in a run once more, by round, in another world."""
+    faults = [dict(fault) for fault in past_of(result.story).faults]
+    return play(
+        {"latency_s": 1e-3, "jitter": 0.5, "seed": 99},
+        faults=faults,
+        stop={"rounds": result.summary["rounds"]},
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("exchange", [0, 1])
+@pytest.mark.parametrize("phase", ["broadcast", "compute"])
+def test_loss_stands_in_the_exchange_that_lacked_the_member_first(phase, exchange):
+    loss = {"round": 4, "lose": [1, 4], "phase": phase, "exchange": exchange}
+    result = play(faults=[loss, {"round": 9, "return": 2}])
+    first, second = past_of(result.story).faults
+    assert (first["round"], first["lose"], first["how"]) == (4, [1, 4], "kill")
+    assert (first["phase"], first.get("exchange")) in {("broadcast", exchange), ("apply", None)}
+    assert second == {"round": 9, "return": 2}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 5, 6])
+@pytest.mark.parametrize("absent", ["taylor", "ignore", "reload"])
+def test_random_kills_played_again_by_round_give_the_same_objective_in_every_round(absent, seed):
+    # Kills come at any moment of any exchange; what matters is whose share which sum lacked.
+    world = {
+        "seed": seed,
+        "jitter": 0.3,
+        "preemption": {"rate": 80.0, "away": [0.004, 0.02], "spare": 3},
+        "start_s": 0.001,
+        "detect_s": 0.001,
+    }
+    result = play(world, absent=absent, stop={"rounds": 25})
+    replayed = again(result, absent=absent)
+    assert len(told(result, "MemberLost")) > 0
+    lost = [[r["round"] for r in told(r_, "MemberLost")] for r_ in (result, replayed)]
+    assert column(replayed, "absent_examples") == column(result, "absent_examples"), lost
+    np.testing.assert_allclose(
+        column(replayed, "objective"), column(result, "objective"), rtol=1e-9
+    )
+
+
+def test_without_its_losses_a_run_is_the_undisturbed_one():
+    result = play(faults=[{"round": 4, "lose": 2}, {"round": 9, "return": 2}])
+    assert model(play(faults=[])) != model(result)
+    assert model(again(result)) == model(result)
+
+
+def test_a_member_that_had_a_notice_goes_by_it_again():
+    result = play(faults=[{"round": 5, "lose": [2], "how": "notice", "grace": 5.0}])
+    (fault,) = past_of(result.story).faults
+    assert (fault["how"], fault["round"], fault["lose"]) == ("notice", 5, [2])
+    assert column(again(result), "members") == column(result, "members")
+
+
+def test_pace_is_what_the_story_measured():
+    world = {"compute_s": {"gradient": 3e-5, "other": 1e-6}, "latency_s": 0.05}
+    pace = pace_of(play(world).story)
+    assert pace["compute_s"]["gradient"] == pytest.approx(3e-5, rel=1e-2)
+    assert pace["overhead_s"]["gradient"] == pytest.approx(4 * 0.05, abs=0.02)
+
+
+def test_a_run_of_two_lives_is_refused():
+    story = [{"event": "JobResumed", "t": 0.0}]
+    with pytest.raises(ConfigError, match="went on from a checkpoint"):
+        past_of(story)
+
+
+def test_losses_while_data_were_loaded_are_named():
+    result = play({"detect_s": 1e-7}, faults=[{"round": 0, "lose": [2], "phase": "load"}])
+    past = past_of(result.story)
+    assert (past.faults, past.lost) == ((), 0)
+    assert past.notes == ("1 lost while the data were loaded stay, here",)
