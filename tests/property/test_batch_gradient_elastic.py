@@ -73,6 +73,7 @@ def objective(w: np.ndarray) -> float:
     False,
     0,
 )
+@example([Vanish(round=0, members=(0, 2, 4), counted=True)], "taylor", "lbfgs", False, 0)
 def test_what_is_called_exact_is_the_objective_over_every_example_once(
     schedule: list[Vanish | Return], absent: str, optimizer: str, anchors: bool, roll_back: int
 ) -> None:

@@ -99,11 +99,12 @@ def first_length(value: float, slope: float, curvature: float) -> float:
 
     Used in the first round, and when the searched function has changed because examples vanished
     or returned. ``curvature`` is the second derivative along the direction; where it is not
-    positive, the length is that at which a linear function would have lost ``value``.
+    positive, the length is that at which a linear function would have lost ``value``. At the
+    optimum of an estimated function even the slope may have vanished: any length serves.
     """
     if curvature > 0.0:
         return -2.0 * slope / curvature
-    return abs(value) / -slope if value != 0.0 else 1.0
+    return abs(value) / -slope if value != 0.0 and slope != 0.0 else 1.0
 
 
 def shortened(longest: float, bound: float) -> float:
