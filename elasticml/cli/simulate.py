@@ -53,7 +53,7 @@ def simulate(
     # No chance in the job's id: the same file gives the same story, byte for byte.
     record = made.record(f"{file.name}-simulated", file.members.start or workers)
     # Thousands of members are millions of objects that live long: looked at less often.
-    gc.set_threshold(100_000, 20, 100)
+    gc.set_threshold(1_000_000, 50, 100)
     with Progress() as progress:
         result = follow(
             SimulatedJob(record, file.data if has_data else None, file.test if has_data else None),

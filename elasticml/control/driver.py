@@ -93,6 +93,10 @@ class Driver:
         self._stalled = False
         #: Examples by slot, as the story has them.
         self._rows_told: dict[str, int] = {}
+        #: Changes of ledger and membership by then.
+        self._rows_at: tuple[int, int] | None = None
+        #: The state at which the ledger's, the members' and the tree's books were derived last.
+        self.checked_at: tuple[object, ...] | None = None
         self._handlers = self._handler_table()
 
     def _handler_table(self) -> dict[type[ev.Event], Callable[[Any, float], list[Command]]]:
@@ -253,6 +257,10 @@ class Driver:
     def _loads(self) -> dict[str, dict[str, int]]:
         """Say how many examples each slot has, where that has changed since it was said."""
         state = self.state
+        at = (state.ledger.changes, state.membership.changes)
+        if at == self._rows_at:
+            return {}
+        self._rows_at = at
         rows = {str(r.id.slot): state.ledger.rows_of(r.id) for r in state.membership.working()}
         if rows == self._rows_told:
             return {}

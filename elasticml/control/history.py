@@ -64,15 +64,23 @@ class History:
 
     def ended(self, row: Mapping[str, Any], now_s: float) -> None:
         """Enter a finished round, which was no idle one."""
-        sums: dict[MemberId, float] = {}
-        for seconds in self._now.values():
+        first, *others = [*self._now.values()] or [{}]
+        sums = dict(first)
+        for seconds in others:
             for member, value in seconds.items():
                 sums[member] = sums.get(member, 0.0) + value
         self._now.clear()
+        members, rows_of, times = (
+            self.state.membership.members,
+            self.state.ledger.rows_of,
+            self._times,
+        )
         for member, value in sums.items():
-            rows = self.state.ledger.rows_of(member)
-            if rows and member in self.state.membership.members:
-                self._times.setdefault(member, deque(maxlen=ROUNDS_KEPT)).append((value, rows))
+            rows = rows_of(member)
+            if rows and member in members:
+                if member not in times:
+                    times[member] = deque(maxlen=ROUNDS_KEPT)
+                times[member].append((value, rows))
         objective = row.get("next_objective")
         self._progress.append(
             Progress(

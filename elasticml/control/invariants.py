@@ -11,6 +11,9 @@ from elasticml.terms import MemberId, mask_of
 if TYPE_CHECKING:
     from elasticml.control.driver import Driver
 
+#: Up to so many members all books are derived anew at every check, whatever has changed.
+BOOKS_MEMBERS_MIN = 1000
+
 
 def check(driver: Driver) -> None:
     """Re-derive the driver's invariants.
@@ -24,13 +27,26 @@ def check(driver: Driver) -> None:
     try:
         if state.stage == "ended":
             return
-        state.membership.check()
-        state.ledger.check(state.membership.members)
-        _tree(driver)
+        at = _books(driver)
+        # The books of thousands of members take as long as an exchange of theirs: they are derived
+        # again when something in them has changed. Those of few are every time.
+        if at != driver.checked_at or len(state.membership.members) <= BOOKS_MEMBERS_MIN:
+            state.membership.check()
+            state.ledger.check(state.membership.members)
+            _tree(driver)
+            driver.checked_at = at
         _transfers(driver)
         _sum(driver)
     except LocalProtocolError as error:
         raise LocalProtocolError(f"{error} (after {state.cause})", cause=state.cause) from error
+
+
+def _books(driver: Driver) -> tuple[object, ...]:
+    """Name the state of members, chunks and tree: at the same counts all are where they were."""
+    state = driver.state
+    ledger = state.ledger
+    absent = (tuple(ledger.groups), tuple(ledger.open))
+    return state.membership.changes, ledger.changes, *absent, state.generation
 
 
 def _tree(driver: Driver) -> None:

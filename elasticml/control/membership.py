@@ -54,6 +54,8 @@ class Membership:
 
     def __init__(self) -> None:
         self.members: dict[MemberId, MemberRecord] = {}
+        #: Counts comings, goings and changes of stage.
+        self.changes = 0
         self._incarnations: dict[int, int] = {}
         #: The last member at each address that has gone.
         self._former: dict[str, MemberId] = {}
@@ -90,6 +92,7 @@ class Membership:
             limit_bytes=limit_bytes,
         )
         self.members[record.id] = record
+        self.changes += 1
         self._taken.add(slot)
         self._at[address] = record
         self._stages[record.stage].add(record)
@@ -114,6 +117,7 @@ class Membership:
         """Strike a member; None when it is no longer there (a second word of the same loss)."""
         record = self.members.pop(member, None)
         if record is not None:
+            self.changes += 1
             self._former[record.address] = member
             self._taken.discard(member.slot)
             heapq.heappush(self._freed, member.slot)
@@ -126,6 +130,7 @@ class Membership:
         """Move a living member to another stage."""
         self._stages[record.stage].discard(record)
         record.stage = stage
+        self.changes += 1
         self._stages[stage].add(record)
 
     def at(self, address: str) -> MemberRecord | None:

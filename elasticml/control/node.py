@@ -61,6 +61,9 @@ class Node:
 
     def __init__(self, me: MemberId | None) -> None:
         self.me = me
+        #: Its bit in contributor masks and its name in orders of addition; the root has neither.
+        self._own = Mask(0) if me is None else me.bit
+        self._name = "" if me is None else str(me.slot)
         self.generation = Generation(0)
         self.parent: MemberId | None = None
         self.parent_address = ""
@@ -160,6 +163,8 @@ class Node:
 
     def _replay(self) -> list[Command]:
         """Handle partials that came before their exchange, or before their sender's adoption."""
+        if not self._early:
+            return []
         early, self._early = self._early, []
         commands: list[Command] = []
         for item in early:
@@ -240,17 +245,20 @@ class Node:
         if self._below & gather.covered != self._below:
             return []  # a child's contribution is not here yet
         gather.sent = True
-        own = Mask(0) if self.me is None else self.me.bit
-        parts = [] if self.me is None else [str(self.me.slot)]
-        parts += [gather.inputs[sender].order for sender in sorted(gather.inputs)]
-        contributors = Mask(gather.covered | own)
-        order = "(" + "+".join(parts) + ")" if len(parts) > 1 else "".join(parts)
+        inputs: tuple[int, ...] = ()
+        contributors, order = self._own, self._name
+        if gather.inputs:
+            parts = [self._name] if self._name else []
+            parts += [gather.inputs[sender].order for sender in sorted(gather.inputs)]
+            contributors = Mask(gather.covered | self._own)
+            order = "(" + "+".join(parts) + ")" if len(parts) > 1 else parts[0]
+            inputs = gather.handles()
         if self.me is None:
             return [
                 Gathered(
                     exchange=gather.exchange,
                     contributors=contributors,
-                    inputs=gather.handles(),
+                    inputs=inputs,
                     order=order,
                 )
             ]
@@ -259,7 +267,7 @@ class Node:
                 exchange=gather.exchange,
                 to=self.parent,
                 contributors=contributors,
-                inputs=gather.handles(),
+                inputs=inputs,
                 order=order,
             )
         ]

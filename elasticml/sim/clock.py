@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 
@@ -38,11 +38,12 @@ class Clock:
         """Actions that are planned."""
         return len(self._heap)
 
-    def step(self) -> bool:
-        """Perform the next action; False when there is none."""
-        if not self._heap:
-            return False
-        self.now_s, _, action, args = heapq.heappop(self._heap)
-        self.performed += 1
-        action(*args)
-        return True
+    def run(self, watched: Sized, until_s: float) -> None:
+        """Perform the next action, and those after it until a collection grows or time is up."""
+        heap, n = self._heap, len(watched)
+        while heap:
+            self.now_s, _, action, args = heapq.heappop(heap)
+            self.performed += 1
+            action(*args)
+            if len(watched) != n or self.now_s > until_s:
+                return

@@ -365,7 +365,7 @@ class VirtualMember:
             contributors=command.contributors,
             order=command.order,
             handle=0,
-            compute_s=dict(share.compute_s),
+            compute_s=share.compute_s,
         )
         port = self._driver if command.to is None else self._parent
         if port is not None:

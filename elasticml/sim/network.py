@@ -145,8 +145,11 @@ class Network:
         who = to.owner
         if who.is_paused:
             who.backlog.append((to.take, (message,)))
-        elif who.is_alive:
-            to.take(message)
+        elif who.is_alive and to.is_open:
+            if message is _CLOSED:
+                to.take(message)
+            else:
+                to.on_message(message)
 
     def perform(self, who: Endpoint, action: Callable[..., None], *args: Any) -> None:
         """Do something at an endpoint: now, when it goes on, or never when it is dead."""

@@ -90,7 +90,7 @@ class World:
         story, told, told_s = self.desk.journal.story, 0, self.clock.now_s
         clock, driver, quiet_s_max = self.clock, self.driver, self.options.quiet_s_max
         while not driver.has_ended:
-            clock.step()
+            clock.run(story, told_s + quiet_s_max)
             if len(story) != told:
                 if not self._has_only_waited(story[told:]):
                     told_s = clock.now_s

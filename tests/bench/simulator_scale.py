@@ -83,7 +83,7 @@ def record(args: argparse.Namespace, file: Path) -> dict[str, Any]:
 
 def run(job: dict[str, Any], says: bool) -> dict[str, Any]:
     """Run a job; return what came of it."""
-    gc.set_threshold(100_000, 20, 100)  # as ``elasticml simulate`` does
+    gc.set_threshold(1_000_000, 50, 100)  # as ``elasticml simulate`` does
     began_s, simulation = time.process_time(), Simulation(job)
     for batch in simulation.run():
         for told in batch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from elasticml.sim.clock import Clock
 from elasticml.sim.network import Endpoint, Network
 
@@ -25,8 +27,7 @@ class Net:
         self.heard.append((round(self.clock.now_s, 6), who, what))
 
     def run(self):
-        while self.clock.step():
-            pass
+        self.clock.run((), math.inf)
         return self.heard
 
 
@@ -96,6 +97,5 @@ def test_what_is_due_at_one_moment_happens_as_planned():
     clock, done = Clock(), []
     for name in "abc":
         clock.at(1.0, done.append, name)
-    while clock.step():
-        pass
+    clock.run((), math.inf)
     assert (done, clock.now_s) == (["a", "b", "c"], 1.0)
