@@ -148,7 +148,7 @@ def test_a_simulated_run_leaves_a_directory_like_a_real_one(command, tmp_path):
         simulate={"latency_s": 0.01},
     )
     code, out, err = command("simulate", path, "--json", "--out", tmp_path / "run")
-    assert (code, err.count("\n")) == (0, 1)
+    assert code == 0
     assert "| done after" in err
     summary = json.loads(out.splitlines()[-1])
     assert (summary["rounds"], summary["lost"], summary["returned"]) == (9, 1, 1)
@@ -170,7 +170,7 @@ def test_cocoa_and_its_policies_are_simulated(command, tmp_path):
         simulate={"slow": {0: 2.0}},
     )
     code, out, err = command("simulate", path, "--out", tmp_path / "run")
-    assert (code, err.count("\n")) == (0, 1)
+    assert code == 0
     assert "| done after" in err
     told = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert float(told["gap"]) <= 1e-6
