@@ -359,14 +359,21 @@ async def test_gone_server_is_given_up(monkeypatch):
 
 async def test_silent_server_is_given_up(monkeypatch):
     monkeypatch.setattr(dask_links, "CONNECT_S_MAX", 0.1)
+    given_up = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        given_up.set()
+
     async with servers() as there:
-        silent = await asyncio.start_server(
-            lambda reader, writer: asyncio.Event().wait(), "127.0.0.1"
-        )
+        silent = await asyncio.start_server(say_nothing, "127.0.0.1")
         host, port = silent.sockets[0].getsockname()
 
         with pytest.raises(LinkClosedError, match=str(port)):
             await transport_of(there.workers[0]).connect(f"tcp://{host}:{port}", {"job": "j"})
+        await given_up.wait()
         silent.close()
 
 
