@@ -32,6 +32,7 @@ from elasticml.data.rows import fit_columns
 from elasticml.data.source import (
     BLOCK_BYTES,
     BlockInfo,
+    check_columns,
     check_dtype,
     check_keys,
     resolve_chunk_bytes,
@@ -80,8 +81,7 @@ def read_images(
         When a setting is out of range, or no labels are named and none can be guessed.
     """
     check_dtype(dtype)
-    if n_columns is not None and n_columns < 1:
-        raise ConfigError(f"data.n_columns is {n_columns}, wanted at least 1", key="data.n_columns")
+    check_columns(n_columns)
     if labels is None:
         before, found, after = str(path).rpartition("images-idx3")
         if not found:

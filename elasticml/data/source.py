@@ -159,6 +159,12 @@ def check_dtype(dtype: str) -> None:
         )
 
 
+def check_columns(n_columns: int | None) -> None:
+    """Raise a ConfigError unless ``n_columns`` is None or a number of columns."""
+    if n_columns is not None and n_columns < 1:
+        raise ConfigError(f"data.n_columns is {n_columns}, wanted at least 1", key="data.n_columns")
+
+
 def chunk_size(total_bytes: int, n_members: int) -> int:
     """Bytes of a chunk: ``min(1 MiB, total / (64 * n_members))``, at least 16 KiB."""
     share = total_bytes // (CHUNKS_PER_MEMBER * max(1, n_members))

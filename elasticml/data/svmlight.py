@@ -29,7 +29,13 @@ from elasticml.data.files import (
     line_number,
     text_blocks,
 )
-from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
+from elasticml.data.source import (
+    BlockInfo,
+    check_columns,
+    check_dtype,
+    check_keys,
+    resolve_chunk_bytes,
+)
 from elasticml.errors import ConfigError, DataError
 
 ZeroBased = Literal["auto"] | bool
@@ -69,8 +75,7 @@ def read_svmlight(
         raise ConfigError(
             f"data.zero_based is {zero_based!r}, wanted auto, true or false", key="data.zero_based"
         )
-    if n_columns is not None and n_columns < 1:
-        raise ConfigError(f"data.n_columns is {n_columns}, wanted at least 1", key="data.n_columns")
+    check_columns(n_columns)
     return SvmlightSource(
         path=absolute(str(path)), zero_based=zero_based, dtype=dtype, n_columns=n_columns
     )
