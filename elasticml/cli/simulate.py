@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -52,9 +54,7 @@ def simulate(
     workers = 1 if isinstance(file.cluster, Address) else file.cluster.workers
     # No chance in the job's id: the same file gives the same story, byte for byte.
     record = made.record(f"{file.name}-simulated", file.members.start or workers)
-    # Thousands of members are millions of objects that live long: looked at less often.
-    gc.set_threshold(1_000_000, 50, 100)
-    with Progress() as progress:
+    with _rare_collections(), Progress() as progress:
         result = follow(
             SimulatedJob(record, file.data if has_data else None, file.test if has_data else None),
             run_dir=out or default_run_path(f"{file.name}-simulated", datetime.now()),
@@ -66,3 +66,14 @@ def simulate(
     tell(result.summary, as_json)
     if not as_json:
         click.echo(f"time        {result.summary.get('seconds'):.3f} s, virtual")
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for cycles less often: thousands of members are millions of objects that live long."""
+    before = gc.get_threshold()
+    gc.set_threshold(1_000_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

@@ -21,7 +21,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,11 +98,9 @@ def train(fan_out: int, rounds: int, members: int, kill: int) -> dict[str, Any]:
             chunk_size=1024,
         )
         handle = job.start(client)
-        while kill and handle.status().state in ("loading", "running"):
-            if handle.status().round >= rounds // 2:
+        for record in handle if kill else ():
+            if record["event"] == "RoundEnded" and record["round"] == rounds // 2:
                 os.kill(kill, signal.SIGKILL)
-                kill = 0
-            time.sleep(0.01)
         result = handle.result()
     ends = [row["seconds"] for row in result.history][FIRST_ROUND:rounds]
     spent = [b - a for a, b in itertools.pairwise(ends)]
