@@ -69,22 +69,27 @@ def dense_adjoint(values: Values, coefficients: F64, out: F64) -> None:
 
 
 @kernel
+def _csr_dot(indices: NDArray[np.int32], values: Values, w: F64, begin: int, end: int) -> float:
+    """Return a row times ``w``; four partial sums hide the latency of the additions."""
+    body = begin + (end - begin) // 4 * 4
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    for j in range(begin, body, 4):
+        s0 += values[j] * w[np.uint32(indices[j])]
+        s1 += values[j + 1] * w[np.uint32(indices[j + 1])]
+        s2 += values[j + 2] * w[np.uint32(indices[j + 2])]
+        s3 += values[j + 3] * w[np.uint32(indices[j + 3])]
+    for j in range(body, end):
+        s0 += values[j] * w[np.uint32(indices[j])]
+    return (s0 + s1) + (s2 + s3)
+
+
+@kernel
 def csr_forward(
     indptr: Pointers, indices: NDArray[np.int32], values: Values, w: F64, out: F64
 ) -> None:
-    """Write ``X @ w`` into ``out``; four partial sums a row hide the latency of the additions."""
+    """Write ``X @ w`` into ``out``."""
     for i in range(out.size):
-        begin, end = indptr[i], indptr[i + 1]
-        body = begin + (end - begin) // 4 * 4
-        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-        for j in range(begin, body, 4):
-            s0 += values[j] * w[np.uint32(indices[j])]
-            s1 += values[j + 1] * w[np.uint32(indices[j + 1])]
-            s2 += values[j + 2] * w[np.uint32(indices[j + 2])]
-            s3 += values[j + 3] * w[np.uint32(indices[j + 3])]
-        for j in range(body, end):
-            s0 += values[j] * w[np.uint32(indices[j])]
-        out[i] = (s0 + s1) + (s2 + s3)
+        out[i] = _csr_dot(indices, values, w, indptr[i], indptr[i + 1])
 
 
 @kernel
@@ -104,20 +109,25 @@ def csr_adjoint(
 
 
 @kernel
+def _binary_dot(indices: NDArray[np.int32], w: F64, begin: int, end: int) -> float:
+    """Return a row of ones times ``w``."""
+    body = begin + (end - begin) // 4 * 4
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    for j in range(begin, body, 4):
+        s0 += w[np.uint32(indices[j])]
+        s1 += w[np.uint32(indices[j + 1])]
+        s2 += w[np.uint32(indices[j + 2])]
+        s3 += w[np.uint32(indices[j + 3])]
+    for j in range(body, end):
+        s0 += w[np.uint32(indices[j])]
+    return (s0 + s1) + (s2 + s3)
+
+
+@kernel
 def binary_forward(indptr: Pointers, indices: NDArray[np.int32], w: F64, out: F64) -> None:
     """Write ``X @ w`` into ``out`` where every stored value is one."""
     for i in range(out.size):
-        begin, end = indptr[i], indptr[i + 1]
-        body = begin + (end - begin) // 4 * 4
-        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
-        for j in range(begin, body, 4):
-            s0 += w[np.uint32(indices[j])]
-            s1 += w[np.uint32(indices[j + 1])]
-            s2 += w[np.uint32(indices[j + 2])]
-            s3 += w[np.uint32(indices[j + 3])]
-        for j in range(body, end):
-            s0 += w[np.uint32(indices[j])]
-        out[i] = (s0 + s1) + (s2 + s3)
+        out[i] = _binary_dot(indices, w, indptr[i], indptr[i + 1])
 
 
 @kernel
@@ -222,18 +232,9 @@ def csr_product(
     """Add ``X.T @ products`` to ``out``; a row with curvature zero is skipped."""
     for i in range(products.size):
         begin, end = indptr[i], indptr[i + 1]
-        body = begin + (end - begin) // 4 * 4
-        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
         c = curvatures[i]
         if c != 0.0:
-            for j in range(begin, body, 4):
-                s0 += values[j] * v[np.uint32(indices[j])]
-                s1 += values[j + 1] * v[np.uint32(indices[j + 1])]
-                s2 += values[j + 2] * v[np.uint32(indices[j + 2])]
-                s3 += values[j + 3] * v[np.uint32(indices[j + 3])]
-            for j in range(body, end):
-                s0 += values[j] * v[np.uint32(indices[j])]
-            c *= (s0 + s1) + (s2 + s3) + offset
+            c *= _csr_dot(indices, values, v, begin, end) + offset
             for j in range(begin, end):
                 out[np.uint32(indices[j])] += c * values[j]
         products[i] = c
@@ -252,18 +253,9 @@ def binary_product(
     """Add ``X.T @ products`` to ``out`` where every stored value is one."""
     for i in range(products.size):
         begin, end = indptr[i], indptr[i + 1]
-        body = begin + (end - begin) // 4 * 4
-        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
         c = curvatures[i]
         if c != 0.0:
-            for j in range(begin, body, 4):
-                s0 += v[np.uint32(indices[j])]
-                s1 += v[np.uint32(indices[j + 1])]
-                s2 += v[np.uint32(indices[j + 2])]
-                s3 += v[np.uint32(indices[j + 3])]
-            for j in range(body, end):
-                s0 += v[np.uint32(indices[j])]
-            c *= (s0 + s1) + (s2 + s3) + offset
+            c *= _binary_dot(indices, v, begin, end) + offset
             for j in range(begin, end):
                 out[np.uint32(indices[j])] += c
         products[i] = c
