@@ -58,10 +58,16 @@ class Killer:
         workers = self._client.connect(report.id).get_containers(["dask.worker"], ["RUNNING"])
         # The youngest: nobody has asked for it before.
         container = str(max(workers, key=lambda worker: worker.instance).yarn_container_id)
-        for pid in self._yarn.processes():
-            if environment_of(pid).get("CONTAINER_ID") == container:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        pids = [
+            pid
+            for pid in self._yarn.processes()
+            if environment_of(pid).get("CONTAINER_ID") == container
+        ]
+        # Found first, then the worker before the shell that began it: where the shell goes first,
+        # the NodeManager ends what is left in the container with a SIGTERM, and the worker tells.
+        for pid in sorted(pids, reverse=True):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return container
 
 
