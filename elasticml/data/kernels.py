@@ -18,6 +18,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from elasticml.data.prefetch import prefetch
+
+#: Stored values that are fetched ahead of their use: rows of a chunk lie one behind the other, and
+#: look-ups in between keep the processor from running ahead by itself.
+_AHEAD = 64
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 F64 = NDArray[np.float64]
@@ -74,6 +80,8 @@ def _csr_dot(indices: NDArray[np.int32], values: Values, w: F64, begin: int, end
     body = begin + (end - begin) // 4 * 4
     s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
     for j in range(begin, body, 4):
+        prefetch(values, j + _AHEAD)
+        prefetch(indices, j + _AHEAD)
         s0 += values[j] * w[np.uint32(indices[j])]
         s1 += values[j + 1] * w[np.uint32(indices[j + 1])]
         s2 += values[j + 2] * w[np.uint32(indices[j + 2])]
@@ -93,6 +101,23 @@ def csr_forward(
 
 
 @kernel
+def _csr_add(
+    indices: NDArray[np.int32], values: Values, c: float, begin: int, end: int, out: F64
+) -> None:
+    """Add ``c`` times a row to ``out``."""
+    body = begin + (end - begin) // 4 * 4
+    for j in range(begin, body, 4):
+        prefetch(values, j + _AHEAD)
+        prefetch(indices, j + _AHEAD)
+        out[np.uint32(indices[j])] += c * values[j]
+        out[np.uint32(indices[j + 1])] += c * values[j + 1]
+        out[np.uint32(indices[j + 2])] += c * values[j + 2]
+        out[np.uint32(indices[j + 3])] += c * values[j + 3]
+    for j in range(body, end):
+        out[np.uint32(indices[j])] += c * values[j]
+
+
+@kernel
 def csr_adjoint(
     indptr: Pointers,
     indices: NDArray[np.int32],
@@ -104,8 +129,7 @@ def csr_adjoint(
     for i in range(coefficients.size):
         c = coefficients[i]
         if c != 0.0:
-            for j in range(indptr[i], indptr[i + 1]):
-                out[np.uint32(indices[j])] += c * values[j]
+            _csr_add(indices, values, c, indptr[i], indptr[i + 1], out)
 
 
 @kernel
@@ -114,6 +138,7 @@ def _binary_dot(indices: NDArray[np.int32], w: F64, begin: int, end: int) -> flo
     body = begin + (end - begin) // 4 * 4
     s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
     for j in range(begin, body, 4):
+        prefetch(indices, j + _AHEAD)
         s0 += w[np.uint32(indices[j])]
         s1 += w[np.uint32(indices[j + 1])]
         s2 += w[np.uint32(indices[j + 2])]
@@ -139,6 +164,7 @@ def binary_adjoint(
         c = coefficients[i]
         if c != 0.0:
             for j in range(indptr[i], indptr[i + 1]):
+                prefetch(indices, j + _AHEAD)
                 out[np.uint32(indices[j])] += c
 
 

@@ -1,0 +1,27 @@
+"""A hint to the processor, for compiled loops: this element of an array will be read soon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Fetch ``array[index]`` into the first-level cache; an index beyond the end does no harm."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        address = builder.bitcast(builder.gep(view.data, [arguments[1]]), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        hint = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # To read, to be kept, data.
+        builder.call(hint, [address, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
