@@ -22,7 +22,7 @@ from elasticml.job import Job
 from elasticml.jobs.follow import Watcher, follow
 from elasticml.jobs.job_file import JobFile, read_job_file
 from elasticml.jobs.simulated import SimulatedJob
-from elasticml.report.past import Past, pace_of, past_of
+from elasticml.report.past import Past, members_of, pace_of, past_of
 from elasticml.report.run import RunData, read_run
 from elasticml.terms import VERSION
 
@@ -74,6 +74,8 @@ def simulate_modes(
         When a mode is unknown or not one of the algorithm's, or the run cannot be simulated: it
         had no data of its own, they are gone, or its story lacks what is needed.
     """
+    if not modes:
+        raise ConfigError(f"what-if: got no rule, wanted some of {', '.join(MODES)}")
     for mode in modes:
         if mode not in MODES:
             raise ConfigError(
@@ -116,8 +118,7 @@ def _record(
     run: RunData, mode: str, file: JobFile, made: Job, past: Past, rounds: int
 ) -> dict[str, Any]:
     """Make the record of a mode: as many rounds, the same losses and returns."""
-    beginning = [r for r in run.records if r["event"] == "DataDealt"]
-    members = file.members.start or (int(beginning[0]["members"]) if beginning else 0)
+    members = members_of(run.records)
     if members < 1:
         raise ConfigError(f"what-if: the story of {run.path} does not say who began the job")
     hosts = {r.get("host") for r in run.records if r["event"] == "MemberJoined"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,14 @@ from elasticml.jobs.algorithms import (
 from elasticml.jobs.checkpoints import Setting, checkpoint_setting
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.job_text import change, read_mapping
-from elasticml.jobs.layout import Holders, Placement, cache_of, check_together, policy_entries
+from elasticml.jobs.layout import (
+    Holders,
+    Placement,
+    cache_of,
+    check_together,
+    expand_path,
+    policy_entries,
+)
 from elasticml.jobs.record import SECTIONS
 from elasticml.jobs.schema import read_settings, unknown_choice, unknown_key
 from elasticml.jobs.settings import (
@@ -221,7 +226,7 @@ def _with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     found = dict(spec)
     for key in ("path", "labels"):
         if isinstance(spec.get(key), str):
-            expanded = _expanded(spec[key], f"data.{key}")
+            expanded = expand_path(spec[key], f"data.{key}")
             found[key] = expanded if is_url(expanded) else str(folder / expanded)
     return found
 
@@ -229,23 +234,8 @@ def _with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def _file(path: object, folder: Path, key: str) -> Path | None:
     """Read the path of a file of this machine."""
     if path is None or isinstance(path, str):
-        return None if path is None else folder / _expanded(path, key)
+        return None if path is None else folder / expand_path(path, key)
     raise ConfigError(f"{key}: got {path!r}, wanted the path of a model.npz", path=key)
-
-
-def _expanded(path: str, key: str) -> str:
-    expanded = os.path.expanduser(os.path.expandvars(path))
-    unset = re.search(r"\$\{?(\w+)", expanded)
-    if unset:
-        raise ConfigError(
-            f"{key}: {path!r} names the environment variable {unset[1]}, which is not set; "
-            f"export {unset[1]}=...",
-            path=key,
-        )
-    if path.startswith("$") and "://" not in expanded:
-        # A folder that the environment names is seen from where the command runs, as a shell would.
-        expanded = os.path.abspath(expanded)
-    return expanded
 
 
 def _algorithm(section: Mapping[str, Any], scale: object) -> AnyAlgorithm:
@@ -286,7 +276,7 @@ def _places(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     found = {}
     for key in ("keytab", "specification", "result"):
         if isinstance(section.get(key), str):
-            expanded = _expanded(section[key], f"cluster.{key}")
+            expanded = expand_path(section[key], f"cluster.{key}")
             found[key] = expanded if "://" in expanded else str(folder / expanded)
     return found
 
@@ -301,7 +291,7 @@ def _world(section: object, folder: Path) -> Mapping[str, Any] | None:
     if section is not None and isinstance(preemption, Mapping):
         file = preemption.get("trace")
         if isinstance(file, str):
-            absolute = str(folder / _expanded(file, "simulate.preemption.trace"))
+            absolute = str(folder / expand_path(file, "simulate.preemption.trace"))
             section = {**section, "preemption": {**preemption, "trace": absolute}}
     options_from_section(section)
     return section
@@ -325,7 +315,7 @@ def _checkpoint(section: object, folder: Path, cluster: Cluster) -> Setting:
     )
     if found.path is None:
         return found
-    path = _expanded(found.path, "checkpoint.path")
+    path = expand_path(found.path, "checkpoint.path")
     return found.model_copy(update={"path": path if is_url(path) else str(folder / path)})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -144,6 +145,28 @@ def holders_of(
     return 2 if fits else 1
 
 
+def expand_path(path: str, key: str) -> str:
+    """Put the environment's and the user's folders into a path.
+
+    Raises
+    ------
+    ConfigError
+        When it names a variable that is not set.
+    """
+    found = os.path.expanduser(os.path.expandvars(path))
+    unset = re.search(r"\$\{?(\w+)", found)
+    if unset:
+        raise ConfigError(
+            f"{key}: {path!r} names the environment variable {unset[1]}, which is not set; "
+            f"export {unset[1]}=...",
+            path=key,
+        )
+    if path.startswith("$") and "://" not in found:
+        # A folder that the environment names is seen from where the command runs, as a shell would.
+        found = os.path.abspath(found)
+    return found
+
+
 def cache_of(given: Any, folder: Path | None = None) -> str | bool | None:
     """Read ``data.cache``: a directory, False for none, None for what the environment says.
 
@@ -157,7 +180,7 @@ def cache_of(given: Any, folder: Path | None = None) -> str | bool | None:
     if given is None or isinstance(given, bool):
         return False if given is False else None
     if isinstance(given, str | Path) and str(given) and not is_url(str(given)):
-        return str((folder or Path.cwd()) / Path(os.path.expandvars(given)).expanduser())
+        return str((folder or Path.cwd()) / expand_path(str(given), "data.cache"))
     raise ConfigError(
         f"data.cache: got {given!r}, wanted true, false or a directory on the workers' hosts",
         path="data.cache",

@@ -48,23 +48,33 @@ def past_of(records: Sequence[Record]) -> Past:
             "scheduler; what would have happened to one job cannot be simulated from it"
         )
     first = next((k for k, r in enumerate(records) if r["event"] == "RoundStarted"), len(records))
-    noticed: dict[str, Record] = {}
+    told: dict[str, Record] = {}
     faults: list[dict[str, Any]] = []
     came: dict[str, int | None] = {}
     lost: set[str] = set()
-    retired = 0
+    retired = requested = answered = 0
     for k, record in enumerate(records[first:], start=first):
         member, event = str(record.get("member")), record["event"]
         if event == "MemberNoticed":
-            noticed[member] = record
+            told[member] = record
+        elif event == "Reclaimed" and record.get("given"):
+            told.setdefault(str(record["given"]), record)
         elif event == "MemberLost" and record.get("reason") not in _OWN and member not in lost:
             lost.add(member)
-            is_given = record.get("reason") == "noticed" and member in noticed
+            # One that had nothing left went by its notice, whatever took its container then.
+            is_empty = not int(finite(record.get("chunks"), 0.0))
             faults.append(
-                _noticed(noticed[member]) if is_given else _killed(records, k, _slot(member))
+                _noticed(told.get(member, record), _slot(member))
+                if is_empty
+                else _killed(records, k, _slot(member))
             )
         elif event == "MemberLost" and record.get("reason") == "retired":
             retired += 1
+        elif event == "PolicyDecided" and record.get("suggestion") == "Request":
+            requested += int(finite(record.get("count"), 0.0))
+        elif event == "MemberJoined" and requested > answered:
+            # First come, first counted: what policies asked for they ask for again.
+            answered += 1
         elif event == "MemberJoined":
             came[member] = None
         elif event == "MemberActive" and member in came:
@@ -78,6 +88,8 @@ def past_of(records: Sequence[Record]) -> Past:
         notes.append(f"{early} lost while the data were loaded stay, here")
     if len(took_part) < len(came):
         notes.append(f"{len(came) - len(took_part)} newcomers that never took part are left out")
+    if answered:
+        notes.append(f"{answered} newcomers that policies asked for are left to the policies")
     if retired:
         notes.append(f"{retired} members that policies gave back are left to the policies")
     faults = _together(faults)
@@ -92,11 +104,11 @@ def _round(record: Record) -> int:
     return int(finite(record.get("round"), 0.0))
 
 
-def _noticed(record: Record) -> dict[str, Any]:
+def _noticed(record: Record, slot: int) -> dict[str, Any]:
     return {
         "round": _round(record),
         "phase": "broadcast",
-        "lose": [_slot(str(record["member"]))],
+        "lose": [slot],
         "how": "notice",
         # It went because it was empty, not at its deadline: virtual rounds are of other lengths.
         "grace": 1e6,
@@ -137,6 +149,14 @@ def _together(faults: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             made[key]["lose"] = sorted({*made[key]["lose"], *fault["lose"]})
     return sorted(made.values(), key=lambda f: (f["round"], f.get("exchange", 0), "return" in f))
+
+
+def members_of(records: Sequence[Record]) -> int:
+    """Count the slots with which the first round began; 0 where the story does not tell."""
+    for record in records:
+        if record["event"] == "RoundStarted" and record.get("rows"):
+            return 1 + max(int(slot) for slot in record["rows"])
+    return 0
 
 
 def pace_of(records: Sequence[Record]) -> dict[str, Any]:

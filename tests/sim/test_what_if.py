@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.report.past import pace_of, past_of
+from elasticml.report.past import members_of, pace_of, past_of
 from tests.sim.scenes import column, model, play, told
+from tests.sim.test_preempt import preempted
 
 
 def again(result, **changes):
@@ -84,3 +85,34 @@ def test_losses_while_data_were_loaded_are_named():
     past = past_of(result.story)
     assert (past.faults, past.lost) == ((), 0)
     assert past.notes == ("1 lost while the data were loaded stay, here",)
+
+
+def test_a_member_that_was_emptied_before_it_went_goes_by_notice_whatever_took_it():
+    told_to_end = play(faults=[{"round": 5, "lose": [2], "how": "terminate", "grace": 5.0}])
+    given = preempted()
+    for result, slot in ((told_to_end, 2), (given, 3)):
+        first, *back = past_of(result.story).faults
+        assert (first["how"], first["lose"]) == ("notice", [slot])
+        assert [fault["return"] for fault in back] == [1] * len(back)
+        assert set(column(again(result), "absent_examples")) == {0}
+
+
+def test_newcomers_that_policies_asked_for_are_left_to_the_policies():
+    story = [
+        {"event": "RoundStarted", "t": 0.0, "round": 0, "rows": {"0": 5, "1": 5}},
+        {"event": "MemberLost", "t": 1.0, "round": 1, "member": "1.1", "reason": "retired"},
+        {"event": "PolicyDecided", "t": 2.0, "round": 2, "suggestion": "Request", "count": 1},
+        *(
+            {"event": event, "t": t, "round": t, "member": member}
+            for t, member in ((3, "1.2"), (7, "2.1"))
+            for event in ("MemberJoined", "MemberActive")
+        ),
+    ]
+    past = past_of(story)
+    assert past.faults == ({"round": 7, "return": 1},)
+    assert [note.split()[:2] for note in past.notes] == [["1", "newcomers"], ["1", "members"]]
+
+
+def test_members_are_those_that_had_examples_in_the_first_round():
+    assert members_of([{"event": "MemberJoined", "member": "0.1"}]) == 0
+    assert members_of(play().story) == 6

@@ -106,7 +106,11 @@ def test_second_report_simulates_only_what_is_new(run):
 
 
 def test_what_cannot_be_done_is_said_in_one_line(run, tmp_path):
-    for modes, words in (("never", "'never', wanted some of auto"), ("freeze", "what-if freeze:")):
+    for modes, words in (
+        (",", "got no rule, wanted some of auto"),
+        ("never", "'never', wanted some of auto"),
+        ("freeze", "what-if freeze:"),
+    ):
         result = asked("report", run, "--what-if", modes)
         assert result.exit_code == 2
         assert words in result.output
