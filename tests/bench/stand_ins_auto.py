@@ -1,12 +1,14 @@
 """``absent: auto`` against the other rules where it matters which stand-ins there are.
 
-    python tests/bench/stand_ins_auto.py [sorted] [fixed] [search] [long] [random] [after]
+    python tests/bench/stand_ins_auto.py [sorted] [real] [fixed] [search] [long] [random] [after]
 
 ``sorted``
     a9a and w8a, dealt at random, sorted by label, and by their first singular direction, with each
     optimizer; 7 of 14 members leave after their last contribution. The gap at their return must be
     below that where they left, in 18 of 18; rho below 0.3 at random, above 0.3 sorted. Ignored
     positives cost 100 times the gap; Taylor keeps the AUPRC.
+``real``
+    The same 18, ``auto`` alone, on 14 worker processes, of which 7 get SIGKILL.
 ``fixed``
     TRON to convergence while members are away: Taylor ends at ``(q / (1 - q))^2`` of the gap where
     they left, within a factor of two; borrowed at most at 0.2 up to 9 of 14; the exact Hessian
@@ -22,7 +24,8 @@
     The same with L-BFGS and TRON, for 20 to 60 rounds or 2 to 6: the optimum to 1e-8 after the last
     return, within 300 and 15 further rounds.
 
-In one process, without a cluster (``tests/serial_world.py``), with the real trainer and solvers.
+But for ``real`` in one process, without a cluster (``tests/serial_world.py``), with the real
+trainer and solvers.
 Ends with status 1 where a figure is missed.
 """
 
@@ -38,11 +41,13 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from distributed import Client
 from scipy.sparse.linalg import svds
 from sklearn.metrics import average_precision_score
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import elasticml as em
 from elasticml.algorithms.batch_gradient import curvatures
 from elasticml.algorithms.batch_gradient.stand_ins import StandIns
 from tests.bench.stand_ins import MEMBERS, PROBLEMS, Rows
@@ -111,6 +116,11 @@ class Data:
 
     def dealt(self, layout: str) -> tuple[list[list[Any]], tuple[int, ...]]:
         """Return the members' chunks, and the half of them that leave."""
+        order, gone = self.order(layout)
+        return self.train.take(order, MEMBERS), gone
+
+    def order(self, layout: str) -> tuple[np.ndarray, tuple[int, ...]]:
+        """Return the rows in the order in which members get them, and who leaves."""
         if layout == "label":
             order, gone = np.argsort(-self.y, kind="stable"), tuple(range(HALF))
         elif layout == "direction":
@@ -120,7 +130,7 @@ class Data:
             rng = np.random.default_rng(0)
             order = rng.permutation(self.n)
             gone = tuple(sorted(rng.choice(MEMBERS, HALF, replace=False).tolist()))
-        return self.train.take(order, MEMBERS), gone
+        return order, gone
 
     def run(
         self, parts: list[list[Any]], absent: str, schedule: tuple, rounds: int, optimizer: str
@@ -172,6 +182,41 @@ def sorted_(data: Data) -> None:
                         data.check(gap >= 100 * anchor and auprc < 0.4, where)
                     if absent == "taylor":
                         data.check(auprc >= 0.73, f"{where}: auprc {auprc:.3f}")
+
+
+def real(data: Data) -> None:
+    for layout in LAYOUTS:
+        order, gone = data.order(layout)
+        source = em.from_arrays(data.X[order][:, :-1], data.train.labels[order])
+        for optimizer, (left, back) in SPANS.items():
+            with em.LocalCluster(MEMBERS) as cluster, Client(cluster) as client:
+                result = em.Job(
+                    em.BatchGradient(optimizer=optimizer, l2=data.penalty / data.n, intercept=True),
+                    source,
+                    absent="auto",
+                    partitions=MEMBERS,
+                    members=em.Members(start=MEMBERS),
+                    faults=[
+                        {"round": left, "lose": list(gone), "how": "kill", "phase": "apply"},
+                        {"round": back, "return": len(gone)},
+                    ],
+                    stop=em.Stop(rounds=back + 2),
+                    evaluate=em.Evaluate(rounds=(left, back)),
+                    chunk_size="16 KiB",
+                ).run(client)
+            rows = {row["round"]: row for row in result.history}
+            anchor, gap = (rows[r]["objective_full"] - data.best for r in (left, back))
+            away = rows[back - 1]
+            print(
+                f"{data.name} {layout:9s} {optimizer:5s} real processes: {away['members']} of "
+                f"{MEMBERS} there, gap {anchor:.2e} -> {gap:.2e}, ratio {gap / anchor:.3f}, "
+                f"{away['curvature_from']}, rho {away['likeness']:.2f}; lost "
+                f"{result.summary['lost']}, returned {result.summary['returned']}",
+                flush=True,
+            )
+            where = f"real {layout} {optimizer}"
+            data.check(gap < anchor, f"{where}: gap at return {gap / anchor:.2f}")
+            data.check(away["members"] == MEMBERS - len(gone), f"{where}: {away['members']} left")
 
 
 @contextmanager
@@ -319,6 +364,7 @@ def after(data: Data) -> None:
 
 STUDIES = {
     "sorted": sorted_,
+    "real": real,
     "fixed": fixed,
     "search": search,
     "long": long,
