@@ -47,8 +47,9 @@ def hand_over(
     handed : Handed
         Is filled in as soon as something is known.
     announce : callable
-        Is told the application at once, before anything else can go wrong. That it cannot be
-        written down is a warning: the job runs.
+        Is told the application, whatever comes between: an interrupt, too. Where it is written
+        down, that comes first, for whoever reads the id may use it at once; that it cannot be is a
+        warning, since the job runs.
 
     Raises
     ------
@@ -59,13 +60,13 @@ def hand_over(
     from elasticml.jobs.yarn_submit import submit_plan
 
     application = handed.application = submit_plan(client, plan, record, evaluates=evaluates)
-    announce(application)
     try:
         remember(plan.conf, application)
+        handed.is_listed = True
     except ConfigError as error:
         say(f"{application.id} runs, but status and result will not know it: {error.message}")
-    else:
-        handed.is_listed = True
+    finally:
+        announce(application)
     return application
 
 

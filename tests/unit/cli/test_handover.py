@@ -99,6 +99,14 @@ def test_a_job_that_is_left_alone_is_found_by_its_id(plan, capsys):
     assert recall(APPLICATION, plan.conf).place == plan.place
 
 
+def test_whoever_reads_the_id_may_use_it_at_once(plan, capsys, writing_down):
+    said = []
+    writing_down(lambda: said.append(capsys.readouterr()))
+    submit_and_follow(Cluster(), plan, RECORD, evaluates=True, detach=True)
+    assert [(before.out, before.err) for before in said] == [("", "")]
+    assert capsys.readouterr().out == f"{APPLICATION}\n"
+
+
 def test_the_id_of_a_job_that_cannot_be_written_down_is_said(plan, capsys, writing_down):
     # The home directory was read-only: exit 2 without the id, and the job ran on.
     def refuse():
