@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from elasticml.cli.handover import (
+    INTERRUPTED,
+    Handed,
+    hand_over,
+    left_in_doubt,
+    nothing_submitted,
+    say,
+    tell_how_to_get_back,
+)
 from elasticml.cli.interrupts import held_interrupts
 from elasticml.cli.job_options import job_options, tell
 from elasticml.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import skein
+
     from elasticml.jobs.applications import Application
     from elasticml.jobs.job_file import JobFile
     from elasticml.jobs.submission import Verdict
     from elasticml.jobs.yarn_submit import Plan
-
-INTERRUPTED = 130
 
 _HELP = """Run the job that JOB (a YAML file) describes in containers of a Hadoop cluster.
 
@@ -112,50 +121,82 @@ def run_on_yarn(
         What is wrong with the job or the cluster, or made the job fail.
     """
     from elasticml.clusters.on_yarn.submission import start_client
-    from elasticml.jobs.mirror import fetch
     from elasticml.jobs.run_directory import check_free, default_run_path
-    from elasticml.jobs.standing import cancel
 
     path = out or default_run_path(file.name, datetime.now())
     if not detach:
         check_free(path)
-    with _nothing_submitted():
+    with nothing_submitted():
         plan, record, evaluates = _prepared(file)
-        from elasticml.jobs.yarn_submit import packed, submit_plan
+        from elasticml.jobs.yarn_submit import packed
 
-        plan = packed(plan, _say)
+        plan = packed(plan, say)
         client = start_client(keytab=plan.cluster.keytab, principal=plan.cluster.principal)
     with client:
-        # What is submitted runs: nobody may go before its id is known.
-        with held_interrupts() as held:
-            application = submit_plan(client, plan, record, evaluates=evaluates)
+        ended = submit_and_follow(
+            client, plan, record, evaluates=evaluates, detach=detach, path=path if cancels else None
+        )
+    if ended is not None:
+        show_result(*ended, path, as_json=as_json)
+
+
+def submit_and_follow(
+    client: skein.Client,
+    plan: Plan,
+    record: Mapping[str, Any],
+    *,
+    evaluates: bool,
+    detach: bool = False,
+    path: Path | None = None,
+) -> tuple[Application, Verdict] | None:
+    """Submit a job and follow it to its end; None where it is left alone from the beginning.
+
+    Parameters
+    ----------
+    path : Path or None
+        Where the run is fetched to when Ctrl-C ends the job; None where it ends the looking on.
+
+    Raises
+    ------
+    ElasticmlError
+        When the job is not submitted, or nothing is heard of it any more.
+    KeyboardInterrupt
+        When the job has been ended by Ctrl-C.
+    click.exceptions.Exit
+        When the looking on has.
+    """
+    from elasticml.jobs.standing import cancel
+
+    def announce(application: Application) -> None:
         if detach:
             click.echo(application.id)
-            _tell_how_to_get_back(application)
-            return
-        _say(f"{application.id}; its run is in {application.place}")
-        try:
-            held.act()
-            verdict = _look_on(client, application)
-        except KeyboardInterrupt:
-            if not cancels:
-                _say(f"{application.id} goes on")
-                _tell_how_to_get_back(application)
-                raise click.exceptions.Exit(INTERRUPTED) from None
-            cancel(client, application.id, application.place)
-            fetch(application.place, path)
-            raise
-    show_result(application, verdict, path, as_json=as_json)
+        else:
+            say(f"{application.id}; its run is in {application.place}")
 
-
-@contextmanager
-def _nothing_submitted() -> Iterator[None]:
-    """Say of an interrupt that it came before there was anything to interrupt."""
+    handed = Handed()
     try:
-        yield
+        # What is submitted runs: nobody may go before its id is known.
+        with held_interrupts() as held:
+            application = hand_over(
+                client, plan, record, handed, evaluates=evaluates, announce=announce
+            )
+        if detach:
+            tell_how_to_get_back(application, is_listed=handed.is_listed)
+            return None
+        held.act()
+        return application, _look_on(client, application)
     except KeyboardInterrupt:
-        _say("interrupted; nothing has been submitted")
-        raise click.exceptions.Exit(INTERRUPTED) from None
+        # A second one is heard at once, wherever the first one was held back.
+        if handed.application is None:
+            raise left_in_doubt(plan) from None
+        application = handed.application
+        if path is None:
+            say(f"{application.id} goes on")
+            tell_how_to_get_back(application, is_listed=handed.is_listed)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        cancel(client, application.id, application.place)
+        fetch_run(application, path)
+        raise
 
 
 def _prepared(file: JobFile) -> tuple[Plan, dict[str, Any], bool]:
@@ -197,30 +238,63 @@ def show_result(application: Application, verdict: Verdict, path: Path, *, as_js
     ElasticmlError
         What made the job fail.
     """
-    from elasticml.jobs.mirror import fetch
-
-    is_there = bool(fetch(application.place, path))
     error = verdict.to_error()
+    try:
+        is_there = bool(fetch_run(application, path))
+    except ConfigError as unfetched:
+        if error is None:
+            raise
+        say(unfetched.message)  # what made the job fail matters more
+        is_there = False
     if error is not None:
-        message = error.message.replace(application.place, str(path))
-        if is_there and str(path) not in message:
-            message += f"; what there is of the run is in {path}"
+        message = error.message
+        if is_there:
+            message = message.replace(application.place, str(path))
+            if str(path) not in message:
+                message += f"; what there is of the run is in {path}"
         raise type(error)(f"{message}; see elasticml logs {application.id}", **error.fields)
     if verdict.state != "done":
-        _say(f"{application.id}: {verdict.state} after {verdict.reason}")
-    if not (path / "summary.json").exists():
-        return  # it was ended before it had begun, or before it went on
-    tell(json.loads((path / "summary.json").read_text(encoding="utf-8")), as_json)
+        say(f"{application.id}: {verdict.state} after {verdict.reason}")
+    summary = path / "summary.json"
+    if not summary.exists():
+        _tell_unsummarised(application, verdict, as_json)
+        return
+    tell(json.loads(summary.read_text(encoding="utf-8")), as_json)
 
 
-def _tell_how_to_get_back(application: Application) -> None:
-    for command, what in (
-        ("status", "how it stands"),
-        ("result", f"fetch its run, which is in {application.place}"),
-        ("kill", "end it"),
-    ):
-        _say(f"elasticml {command} {application.id}: {what}")
+def fetch_run(application: Application, path: Path) -> list[str]:
+    """Fetch the directory of a run to where nothing else is by now; return its files' names.
+
+    Raises
+    ------
+    ConfigError
+        When another run has been put there since it was looked at, or it cannot be written.
+    """
+    from elasticml.jobs.mirror import fetch
+    from elasticml.jobs.run_directory import check_free
+
+    try:
+        check_free(path)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error.message}; {application.id} has kept its run: elasticml result "
+            f"{application.id} --out DIR",
+            **error.fields,
+        ) from error
+    return fetch(application.place, path)
 
 
-def _say(text: str) -> None:
-    click.echo(f"elasticml: {text}", err=True)
+def _tell_unsummarised(application: Application, verdict: Verdict, as_json: bool) -> None:
+    """Tell of a job that was ended before it had begun, or before it went on."""
+    from elasticml.data import places
+    from elasticml.jobs.applications import status_at
+    from elasticml.jobs.checkpoints import FOLDER
+
+    kept = places.join(application.place, FOLDER)
+    if places.names(kept):
+        say(f"{application.id}: what it had reached before is kept as a checkpoint in {kept}")
+    if as_json:
+        rounds = status_at(application.place).round
+        click.echo(
+            json.dumps({"name": application.name, "reason": verdict.reason, "rounds": rounds})
+        )

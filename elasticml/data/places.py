@@ -101,6 +101,23 @@ def remove(place: str) -> None:
             system.rm(inner, recursive=True)
 
 
+def remove_empty(place: str) -> None:
+    """Remove a directory in which there is nothing; any other is left, and absence is fine.
+
+    The file system itself looks whether there is anything: what another process puts there in the
+    same moment is safe.
+    """
+    with _failing(place, "removed"):
+        system, inner = system_of(place)
+        try:
+            system.rmdir(inner)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+
 def write_whole(place: str, content: bytes) -> None:
     """Write a file under another name, then rename it: a reader sees all of it or none.
 

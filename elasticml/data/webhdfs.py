@@ -141,6 +141,10 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     def _rm(self, path: str) -> None:
         self.rm(path)
 
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory; the name node itself refuses one that is not."""
+        self.rm(path)
+
     def mv(self, path1: str, path2: str, **options: Any) -> None:
         """Rename a file, in one step in place of any that has the new name."""
         new = self._strip_protocol(path2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -67,6 +68,20 @@ def default_result(conf: HadoopConf, name: str, now: datetime) -> str:
     return place
 
 
+def check_vacant(place: str) -> None:
+    """Prove that there is nothing yet where a run is to be.
+
+    Raises
+    ------
+    ConfigError
+        When there is.
+    """
+    if places.names(place):
+        raise ConfigError(
+            f"cluster.result: {place} holds something already; name another place", path=place
+        )
+
+
 def check_result(place: str) -> None:
     """Prove that a run can be written to a place, by writing to it.
 
@@ -75,17 +90,21 @@ def check_result(place: str) -> None:
     ConfigError
         When it cannot, or holds a run already.
     """
-    if places.names(place):
-        raise ConfigError(
-            f"cluster.result: {place} holds something already; name another place", path=place
-        )
-    trial = places.join(place, ".elasticml-trial")
+    check_vacant(place)
+    trial = places.join(place, f".elasticml-trial-{secrets.token_hex(4)}")
     places.write_whole(trial, b"written to see whether that works\n")
-    places.remove(place)
+    places.remove(trial)
+    places.remove_empty(place)  # another job may have claimed it meanwhile
 
 
 def remember(conf: HadoopConf, application: Application) -> None:
-    """Write down which application runs what, for ``elasticml status`` and the like."""
+    """Write down which application runs what, for ``elasticml status`` and the like.
+
+    Raises
+    ------
+    ConfigError
+        When the user's home directory cannot be written.
+    """
     content = json.dumps(asdict(application), indent=2).encode() + b"\n"
     places.write_whole(_index(conf, application.id), content)
 

@@ -11,7 +11,7 @@ from elasticml.clusters.on_yarn.compat import import_skein
 from elasticml.clusters.on_yarn.spec import SCHEDULER
 from elasticml.clusters.polling import until
 from elasticml.errors import ConfigError, SubmissionError, one_line
-from elasticml.jobs.submission import CANCEL_KEY, read_verdict
+from elasticml.jobs.submission import CANCEL_KEY, Verdict, read_verdict
 
 if TYPE_CHECKING:
     import skein
@@ -22,6 +22,9 @@ LOOK_S = 1.0
 CANCEL_S_MAX = 120.0
 #: The same where no scheduler is running, whose driver could end it: the next one may come yet.
 UNHEARD_S_MAX = 20.0
+#: Seconds that a job has to end its application by itself once it has written how it ended: it is
+#: about to. One that is done clears its checkpoints away before.
+SETTLE_S_MAX, SETTLE_DONE_S_MAX = 10.0, 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +108,25 @@ def cancel(client: skein.Client, application_id: str, place: str | None) -> None
             is_heard = _ask_to_end(client, application_id)
         wait_s = CANCEL_S_MAX if is_heard else UNHEARD_S_MAX
 
-        def has_ended() -> bool:
-            # Skein's master leaves the queue only for a job that is done; after every other end
-            # YARN would start it again, until there are no attempts left.
-            return standing(client, application_id).is_over or _has_verdict(place)
+        def is_over() -> bool:
+            return standing(client, application_id).is_over
 
-        until(has_ended, wait_s=wait_s, every_s=LOOK_S)
-        if standing(client, application_id).is_over:
+        until(lambda: is_over() or _verdict(place) is not None, wait_s=wait_s, every_s=LOOK_S)
+        verdict = _verdict(place)
+        settle_s = 0.0
+        if verdict is not None:
+            settle_s = SETTLE_DONE_S_MAX if verdict.state == "done" else SETTLE_S_MAX
+        # Without the agent skein's master leaves the queue only for a job that is done; after every
+        # other end YARN would start it again, until there are no attempts left.
+        if until(is_over, wait_s=settle_s, every_s=LOOK_S):
             return
     kill(client, application_id)
 
 
-def _has_verdict(place: str | None) -> bool:
+def _verdict(place: str | None) -> Verdict | None:
     with suppress(ConfigError):
-        return place is not None and read_verdict(place) is not None
-    return False
+        return None if place is None else read_verdict(place)
+    return None
 
 
 def _ask_to_end(client: skein.Client, application_id: str) -> bool:

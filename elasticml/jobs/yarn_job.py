@@ -112,7 +112,7 @@ class YarnJob:
         place = self._submission.place
         threading.Thread(target=self._heed, name="em-heed", daemon=True).start()
         try:
-            verdict = await asyncio.to_thread(read_verdict, place)
+            verdict = await asyncio.to_thread(_trying, lambda: read_verdict(place))
             if verdict is None:
                 verdict = await self._drive()
         except Superseded:
@@ -134,12 +134,12 @@ class YarnJob:
         record = dict(submission.record)
         source = source_from_spec(record["data"])
         test = None if record.get("test") is None else source_from_spec(record["test"])
-        await asyncio.to_thread(check_readable, source)
+        # Of a first attempt nobody has read them yet: what is wrong is said at once.
+        tries = TRIES_MAX if begun.attempt.number > 1 else 1
+        await asyncio.to_thread(_trying, lambda: check_readable(source), tries)
         members = await self._workers(begun.resume is not None)
         if begun.resume is not None:
-            status = await asyncio.to_thread(status_at, submission.place)
-            record["resume"] = begun.resume
-            record["reached"] = {"round": status.round, "seconds": status.seconds}
+            record |= await asyncio.to_thread(self._resumed, begun.resume)
         else:
             start = min(record["members"]["start"], members)
             record["members"] = {**record["members"], "start": start}
@@ -175,6 +175,11 @@ class YarnJob:
             )
         write_attempt(place, attempt)
         return Beginning(attempt=attempt, resume=None if found is None else kept)
+
+    def _resumed(self, resume: str) -> dict[str, Any]:
+        """Return what a job record says of a job that goes on."""
+        status = _trying(lambda: status_at(self._submission.place))
+        return {"resume": resume, "reached": {"round": status.round, "seconds": status.seconds}}
 
     def _was_taken_away(self, container: str) -> bool:
         """Tell whether the container of an attempt before this one was pre-empted."""
@@ -286,8 +291,8 @@ def check_readable(source: Source) -> None:
         ) from error
 
 
-def _trying(act: Callable[[], T]) -> T:
-    return persistently(act, tries=TRIES_MAX, pause_s=TRY_PAUSE_S)
+def _trying(act: Callable[[], T], tries: int = TRIES_MAX) -> T:
+    return persistently(act, tries=tries, pause_s=TRY_PAUSE_S)
 
 
 def main() -> None:

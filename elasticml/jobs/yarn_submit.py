@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -25,9 +26,9 @@ from elasticml.errors import ConfigError
 from elasticml.jobs.applications import (
     Application,
     check_result,
+    check_vacant,
     default_result,
     home_place,
-    remember,
 )
 from elasticml.jobs.mirror import DRIVER_DIRECTORY
 from elasticml.jobs.settings import YarnContainers
@@ -140,7 +141,7 @@ def submit_plan(
     Raises
     ------
     ConfigError
-        When the place of its run cannot be written any more.
+        When the place of its run cannot be written any more, or another job has it by now.
     SubmissionError
         When YARN refuses it.
     """
@@ -153,16 +154,17 @@ def submit_plan(
         workers_min=cluster.workers_min or plan.workers,
         evaluates=evaluates,
     )
-    with tempfile.TemporaryDirectory(prefix="elasticml-submit-") as folder:
+    # What YARN has accepted runs: nothing may go wrong any more, not even with the folder.
+    with tempfile.TemporaryDirectory(
+        prefix="elasticml-submit-", ignore_cleanup_errors=True
+    ) as folder:
         file = Path(folder) / SUBMISSION_FILE
         file.write_bytes(submission.to_json())
         spec = with_driver(plan.spec, file)
         # Containers get tokens for these, where the cluster wants Kerberos.
         spec.file_systems = sorted({*(spec.file_systems or ()), *file_systems_of(submission)})
         with _claimed(plan):
-            application = Application(id=submit(client, spec), name=plan.name, place=plan.place)
-    remember(plan.conf, application)
-    return application
+            return Application(id=submit(client, spec), name=plan.name, place=plan.place)
 
 
 @contextmanager
@@ -171,17 +173,36 @@ def _claimed(plan: Plan) -> Iterator[None]:
 
     Only on a cluster's own file system, where containers are the same user as the client; on a
     shared path their directories are better their own.
+
+    A claim on what was refused is given up. One that an interrupt came between is kept: YARN may
+    have accepted the application all the same.
+
+    Raises
+    ------
+    ConfigError
+        When another job has come first while this one was packed and sent.
     """
+    check_vacant(plan.place)
     if not places.is_url(plan.place):
         yield
         return
     claim = places.join(plan.place, DRIVER_DIRECTORY, "submitted.json")
-    places.write_whole(claim, json.dumps({"name": plan.name}).encode() + b"\n")
+    content = json.dumps({"name": plan.name, "token": secrets.token_hex(8)}).encode() + b"\n"
+    places.write_whole(claim, content)
     try:
         yield
-    except BaseException:
-        places.remove(plan.place)
+    except Exception:
+        with suppress(ConfigError, FileNotFoundError):
+            _give_up(plan.place, claim, content)
         raise
+
+
+def _give_up(place: str, claim: str, content: bytes) -> None:
+    """Remove a claim and the directories made for it, and nothing that is another job's."""
+    if places.read_bytes(claim) == content:
+        places.remove(claim)
+        places.remove_empty(places.join(place, DRIVER_DIRECTORY))
+        places.remove_empty(place)
 
 
 def file_systems_of(submission: Submission) -> set[str]:

@@ -22,6 +22,7 @@ from elasticml.data.places import (
     names,
     read_bytes,
     remove,
+    remove_empty,
     system_of,
     write_whole,
 )
@@ -68,6 +69,17 @@ def test_what_is_written_whole_is_read_back_and_leaves_nothing_else(folder):
     assert (exists(join(folder, "no")), names(join(folder, "no"))) == (False, [])
     with pytest.raises(FileNotFoundError):
         read_bytes(join(folder, "no"))
+
+
+def test_only_an_empty_directory_is_removed_as_one(folder):
+    inner = join(folder, "claimed", "driver")
+    write_whole(join(inner, "claim"), b"1")
+    remove_empty(inner)
+    assert read_bytes(join(inner, "claim")) == b"1"
+    remove(join(inner, "claim"))
+    remove_empty(inner)
+    remove_empty(inner)
+    assert (exists(inner), exists(join(folder, "claimed"))) == (False, True)
 
 
 def test_ranges_across_the_file_systems_own_blocks_are_whole(folder):

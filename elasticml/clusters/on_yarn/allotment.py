@@ -19,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from elasticml.clusters.on_yarn.exits import last_line
+
 State = Literal["waiting", "requested", "running", "succeeded", "failed", "killed"]
 
 #: States of containers that there are, or that are on their way.
@@ -37,6 +39,10 @@ REPLACE_S = 1.0
 #: Seconds after a mark's end in which a container that is given may have been meant for it: the job
 #: had chosen it by then, and its word waits while others are acted on.
 LATE_S = 5.0
+
+#: A container that has been given back so long and is there still is given back once more: skein's
+#: calls fail now and then. Workers are left before that, which takes half as long.
+INSIST_S = 60.0
 
 #: A request that a younger one has overtaken is lost after so long.
 LOST_S = 3.0
@@ -90,7 +96,11 @@ Action = Kill | Add | EndApplication
 @dataclass(slots=True)
 class _Record:
     instance: int
+    #: As skein tells it.
     state: State
+    #: When it was given back, or the request for it withdrawn. skein hears of that only when its
+    #: worker has been left, and shows it active until then.
+    given_s: float | None = None
     #: Pre-emptions of young containers in its place, one after the other.
     streak: int = 0
     #: Whether it is known in whose place it is; nobody else's replacement then.
@@ -98,6 +108,11 @@ class _Record:
     has_registered: bool = False
     requested_s: float | None = None
     started_s: float | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is there or on its way, and is to stay."""
+        return self.state in ACTIVE and self.given_s is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +147,9 @@ class Allotment:
     _heirs: list[_Heir] = field(default_factory=list, init=False)
     #: Streaks of the containers that are held back, and when each is to be asked for.
     _held: list[tuple[float, int]] = field(default_factory=list, init=False)
-    #: Containers that YARN wants back and for which none has been given.
+    #: Containers that failed after they were given back, for which skein makes replacements.
+    _unwanted: list[int] = field(default_factory=list, init=False)
+    #: Containers that YARN wants back, or others for them, and for which none has been given.
     _marked: list[str] = field(default_factory=list, init=False)
     #: When marks ended for which none had been given, the first first.
     _late: list[float] = field(default_factory=list, init=False)
@@ -143,11 +160,12 @@ class Allotment:
     @property
     def count(self) -> int:
         """Containers that are there, asked for, or held back."""
-        active = sum(record.state in ACTIVE for record in self._records.values())
+        active = sum(record.is_kept for record in self._records.values())
         return active + len(self._held) + len(self._heirs)
 
     def see(self, containers: Iterable[ContainerSeen], now_s: float) -> list[Action]:
         """Take note of the containers of the service, in whatever state, and of the time."""
+        actions: list[Action] = []
         for seen in containers:
             record = self._records.get(seen.name)
             if record is None:
@@ -156,11 +174,11 @@ class Allotment:
                 record.requested_s = now_s
             if seen.state == "running" and record.started_s is None:
                 record.started_s = now_s
+            if record.given_s is not None:
+                actions += self._see_given(seen, record, now_s)
             record.state = seen.state
-        actions = [*self._claim(now_s), *self._ask_again(now_s)]
-        due = [streak for due_s, streak in self._held if due_s <= now_s]
-        self._held = [(due_s, streak) for due_s, streak in self._held if due_s > now_s]
-        actions += [Add(streak=streak) for streak in due if self._has_room()]
+        actions += [*self._withdraw(now_s), *self._claim(now_s), *self._ask_again(now_s)]
+        actions += self._ask_for_due(now_s)
         missing = self.minimum - self.count - sum(isinstance(action, Add) for action in actions)
         return actions + [Add() for _ in range(missing)]
 
@@ -181,9 +199,14 @@ class Allotment:
         """
         self._unplaced += 1
 
-    def marked(self, name: str) -> None:
-        """Take note that YARN wants a container back."""
-        if name not in self._marked:
+    def marked(self, name: str, *, strict: bool, now_s: float) -> None:
+        """Take note that YARN wants a container back; where it is not strict, or another one.
+
+        For a strict one none is given: YARN takes it, and skein asks for another.
+        """
+        if strict:
+            self.lapsed(name, now_s)
+        elif name not in self._marked:
             self._marked.append(name)
 
     def lapsed(self, name: str, now_s: float) -> None:
@@ -210,8 +233,9 @@ class Allotment:
         self.lapsed(name, now_s)
         if record is None:
             return []
-        was_killed = record.state == "killed"
-        record.state = record.state if record.state not in ACTIVE else "failed"
+        was_killed = record.given_s is not None or record.state == "killed"
+        if record.is_kept:
+            record.state = "failed"
         if reason == "preempted" and not was_killed:
             lived_s = now_s - (now_s if record.started_s is None else record.started_s)
             streak = record.streak + 1 if lived_s < YOUNG_S else 1
@@ -232,7 +256,7 @@ class Allotment:
         self._late = [at_s for at_s in self._late if now_s - at_s < LATE_S]
         for name in names:
             record = self._records.get(name)
-            if record is None or record.state not in ACTIVE:
+            if record is None or not record.is_kept:
                 continue
             if self._marked:
                 self._marked.remove(name if name in self._marked else self._marked[0])
@@ -242,12 +266,53 @@ class Allotment:
                 self._held.append((now_s + REPLACE_S, 0))
             elif self.count <= self.minimum:
                 continue
-            record.state = "killed"
+            record.given_s = now_s
             actions.append(Kill(name=name))
         return actions
 
-    def _has_room(self) -> bool:
-        return self.maximum is None or self.count < self.maximum
+    def _see_given(self, seen: ContainerSeen, record: _Record, now_s: float) -> list[Action]:
+        """Look what has become of a container that was given back."""
+        assert record.given_s is not None
+        if seen.state == "failed" and record.state in ACTIVE:
+            self._unwanted.append(record.instance)  # YARN took it before skein heard of it
+        if seen.state not in ACTIVE or now_s - record.given_s < INSIST_S:
+            return []
+        record.given_s = now_s
+        return [Kill(name=seen.name)]
+
+    def _withdraw(self, now_s: float) -> list[Action]:
+        """Withdraw skein's replacements of containers that had been given back."""
+        found = []
+        left = []
+        for instance in self._unwanted:
+            name = self._replacement(instance)
+            if name is None:
+                left.append(instance)
+                continue
+            self._records[name].given_s = now_s
+            found.append(name)
+        self._unwanted = left
+        return [Kill(name=name) for name in found]
+
+    def _ask_for_due(self, now_s: float) -> list[Action]:
+        """Ask for those that have been held back long enough, as far as there is room by now.
+
+        Of what has been given back, that which still runs takes room.
+        """
+        room = len(self._held)
+        if self.maximum is not None:
+            records = self._records.values()
+            room = self.maximum - len(self._heirs)
+            room -= sum(record.is_kept or record.state == "running" for record in records)
+        actions: list[Action] = []
+        left = []
+        for due_s, streak in self._held:
+            if due_s <= now_s and len(actions) < room:
+                actions.append(Add(streak=streak))
+            else:
+                left.append((due_s, streak))
+        self._held = left
+        return actions
 
     def _claim(self, now_s: float) -> list[Action]:
         """Find the replacements of pre-empted containers; hold back those that come too often."""
@@ -262,7 +327,7 @@ class Allotment:
             record.is_claimed, record.streak = True, heir.streak
             wait_s = backoff_s(heir.streak)
             if wait_s > 0 and record.state == "requested":
-                record.state = "killed"
+                record.given_s = now_s
                 self._held.append((now_s + wait_s, heir.streak))
                 actions.append(Kill(name=name))
         self._heirs = left
@@ -273,7 +338,7 @@ class Allotment:
         waiting = sorted(
             (record.instance, name, record)
             for name, record in self._records.items()
-            if record.state == "requested" and record.requested_s is not None
+            if record.is_kept and record.state == "requested" and record.requested_s is not None
         )
         started = [r for r in self._records.values() if r.started_s is not None]
         lost = []
@@ -289,7 +354,7 @@ class Allotment:
         if not waiting:
             self._unplaced = 0
         for _, record in lost:
-            record.state = "killed"
+            record.given_s = now_s
             self._held.append((now_s, record.streak))
         return [Kill(name=name) for name, _ in lost]
 
@@ -298,7 +363,8 @@ class Allotment:
         free = [
             (record.state == "requested", record.instance, name)
             for name, record in self._records.items()
-            if record.state in ("requested", "running")
+            if record.is_kept
+            and record.state != "waiting"
             and record.instance > instance
             and not (record.is_claimed or record.has_registered)
         ]
@@ -327,20 +393,3 @@ def backoff_s(streak: int) -> float:
     [0.0, 0.0, 1.0, 2.0, 4.0, 60.0]
     """
     return 0.0 if streak < 2 else float(min(BACKOFF_S_MAX, 2 ** min(streak - 2, 10)))
-
-
-def last_line(message: str) -> str:
-    r"""Return the last line that says something in what YARN tells of a container's end.
-
-    >>> last_line("Exit code: 1\nLast 4096 bytes of stderr :\nNo module named 'x'\n\n[]\n.")
-    "No module named 'x'"
-    """
-    lines = [line.strip() for line in message.splitlines()]
-    telling = [line for line in lines if sum(map(str.isalpha, line)) > 2 and not _is_frame(line)]
-    return telling[-1] if telling else "nothing is known of why; see the containers' logs"
-
-
-def _is_frame(line: str) -> bool:
-    """Tell what YARN puts around the output of a container."""
-    frames = ("Last 4096 bytes", "For more detailed output", "Error file:", "Failing this attempt")
-    return any(frame in line for frame in frames)

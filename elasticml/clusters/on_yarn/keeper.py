@@ -19,9 +19,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from elasticml.clusters import notices as told
 from elasticml.clusters.on_yarn import allotment as plan
 from elasticml.clusters.on_yarn.ending import end_for_good
+from elasticml.clusters.on_yarn.exits import board_reason, last_line, reason_in
 from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY, WORD_KEY, WORKER_SERVICE
 from elasticml.clusters.on_yarn.whereabouts import Whereabouts
-from elasticml.runtime.reclaims import Ended, NodeTold, Reason, Reclaim, Restored, reclaims_of
+from elasticml.runtime.reclaims import Ended, NodeTold, Reclaim, Restored, reclaims_of
 from elasticml.runtime.scaling import SCALER_EXTENSION
 
 if TYPE_CHECKING:
@@ -39,9 +40,6 @@ UNHURRIED_S_MAX = 30.0
 
 #: States as skein names them.
 _STATES = ("WAITING", "REQUESTED", "RUNNING", "SUCCEEDED", "FAILED", "KILLED")
-
-#: What the board calls the reasons that it has no word of its own for.
-_BOARD_REASONS: dict[str, Reason] = {"aborted": "killed", "success": "exit"}
 
 
 class YarnKeeper(SchedulerPlugin):
@@ -129,8 +127,9 @@ class YarnKeeper(SchedulerPlugin):
         self._allotment.registered(str(state.name))
         if container in self._marks:
             strict, until_s = self._marks.pop(container)
-            self._allotment.marked(str(state.name))
-            self._post_mark(worker, max(0.0, until_s - time.monotonic()), strict)
+            now_s = time.monotonic()
+            self._allotment.marked(str(state.name), strict=strict, now_s=now_s)
+            self._post_mark(worker, max(0.0, until_s - now_s), strict)
 
     # --- what jobs ask -------------------------------------------------------------------
 
@@ -237,7 +236,8 @@ class YarnKeeper(SchedulerPlugin):
             return
         for one in seen:
             if one.state not in plan.ACTIVE and one.container not in self._over:
-                await self._ended(one.container, _reason(one), None, one.message)
+                reason = reason_in(one.state, one.message)
+                await self._ended(one.container, reason, None, one.message)
 
     async def _act_on(self, notice: told.Notice) -> None:
         match notice:
@@ -262,6 +262,7 @@ class YarnKeeper(SchedulerPlugin):
         if container in self._over:
             return
         name, address = self._where.name(container), self._where.address(container)
+        now_s = time.monotonic()
         if name is None and self._where.is_essential(container):
             word = Reclaim(
                 address=self._where.on_board(container),
@@ -269,15 +270,15 @@ class YarnKeeper(SchedulerPlugin):
                 negotiable=not notice.strict,
                 essential=True,
             )
-            self._allotment.marked(container)
+            self._allotment.marked(container, strict=notice.strict, now_s=now_s)
             self._board.post(word)
             return
         if name is not None:
-            self._allotment.marked(name)
+            self._allotment.marked(name, strict=notice.strict, now_s=now_s)
         if address is not None:
             self._post_mark(address, notice.deadline_s, notice.strict)
         else:
-            self._marks[container] = (notice.strict, time.monotonic() + notice.deadline_s)
+            self._marks[container] = (notice.strict, now_s + notice.deadline_s)
 
     def _post_mark(self, address: str, grace_s: float, strict: bool) -> None:
         self._board.post(Reclaim(address=address, grace_s=grace_s, negotiable=not strict))
@@ -297,9 +298,9 @@ class YarnKeeper(SchedulerPlugin):
                 Ended(
                     address=address,
                     container=container,
-                    reason=_board_reason(reason),
+                    reason=board_reason(reason),
                     status=status,
-                    message=plan.last_line(message),
+                    message=last_line(message),
                 )
             )
         if name is None:
@@ -375,24 +376,6 @@ class YarnKeeper(SchedulerPlugin):
                     logger.error("%s", message)
                     await asyncio.to_thread(end_for_good, self._app, "FAILED", message)
         return count
-
-
-def _reason(seen: plan.ContainerSeen) -> told.ExitReason:
-    """Tell from what skein says how a container ended, where no agent tells."""
-    message = seen.message.lower()
-    if seen.state == "succeeded":
-        return "success"
-    if seen.state == "killed":
-        return "released"
-    if "preempted" in message:
-        return "preempted"
-    if "*lost* node" in message:
-        return "node"
-    return "memory" if "memory" in message else "exit"
-
-
-def _board_reason(reason: str) -> Reason:
-    return _BOARD_REASONS.get(reason, reason)  # type: ignore[arg-type]
 
 
 def _skein_error() -> type[Exception]:

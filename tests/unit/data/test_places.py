@@ -16,6 +16,7 @@ from elasticml.data.places import (
     read_bytes,
     remedy_of,
     remove,
+    remove_empty,
     write_whole,
 )
 from elasticml.errors import ConfigError
@@ -64,6 +65,17 @@ def test_a_directory_is_made_once_or_twice_and_removed_with_all_in_it(place):
     assert names(join(place, "a")) == ["b"]
     remove(join(place, "a"))
     assert exists(join(place, "a")) is False
+
+
+def test_only_an_empty_directory_is_removed_as_one(place):
+    folder = join(place, "a", "b")
+    write_whole(join(folder, "c"), b"1")
+    remove_empty(folder)
+    assert read_bytes(join(folder, "c")) == b"1"
+    remove(join(folder, "c"))
+    remove_empty(folder)
+    remove_empty(folder)
+    assert (exists(folder), exists(join(place, "a"))) == (False, True)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_remains(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """What a submission leaves where the run will be."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
@@ -7,7 +9,7 @@ pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
 from elasticml.data import places
 from elasticml.data.hadoop_sites import HadoopConf
 from elasticml.errors import ConfigError, SubmissionError
-from elasticml.jobs.applications import check_result, recall
+from elasticml.jobs.applications import Application, check_result
 from elasticml.jobs.settings import YarnContainers
 from elasticml.jobs.yarn_spec import make_spec
 from elasticml.jobs.yarn_submit import Plan, submit_plan
@@ -22,6 +24,17 @@ class Accepting:
 
     def submit(self, spec):
         return APPLICATION
+
+
+class Meanwhile:
+    """A client of a cluster on which another job begins while YARN decides."""
+
+    def __init__(self, other, ends):
+        self.other, self.ends = other, ends
+
+    def submit(self, spec):
+        places.write_whole(self.other, b"another job's")
+        raise self.ends
 
 
 class Refusing:
@@ -44,7 +57,7 @@ def test_the_place_of_a_run_that_waits_for_containers_is_nobody_elses(plan):
     # Two jobs with one result, both waiting: the second driver took over the first one's run.
     check_result(plan.place)
     application = submit_plan(Accepting(), plan, RECORD, evaluates=True)
-    assert recall(APPLICATION, LOCAL) == application
+    assert application == Application(id=APPLICATION, name="job", place=plan.place)
     with pytest.raises(ConfigError, match="holds something already; name another place"):
         check_result(plan.place)
 
@@ -53,3 +66,62 @@ def test_a_submission_that_is_refused_leaves_the_place_free(plan):
     with pytest.raises(SubmissionError, match="queue ml is STOPPED"):
         submit_plan(Refusing(), plan, RECORD, evaluates=True)
     assert not places.exists(plan.place)
+
+
+def test_a_place_that_was_taken_while_the_job_was_packed_is_left_alone(plan):
+    # It was looked at minutes before; then the run of another job was written over, and removed.
+    check_result(plan.place)
+    other = places.join(plan.place, "story.jsonl")
+    places.write_whole(other, b"another job's")
+    with pytest.raises(ConfigError, match="holds something already; name another place"):
+        submit_plan(Refusing(), plan, RECORD, evaluates=True)
+    assert places.names(plan.place) == ["story.jsonl"]
+
+
+def test_a_shared_path_that_was_taken_meanwhile_is_left_alone(plan, tmp_path):
+    shared = replace(plan, place=str(tmp_path / "run"))
+    check_result(shared.place)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "story.jsonl").write_text("another job's")
+    with pytest.raises(ConfigError, match="holds something already; name another place"):
+        submit_plan(Accepting(), shared, RECORD, evaluates=True)
+
+
+@pytest.mark.parametrize("name", ["story.jsonl", "driver/attempt.json"])
+def test_a_refusal_removes_the_claim_and_nothing_else(plan, name):
+    other = places.join(plan.place, *name.split("/"))
+    with pytest.raises(SubmissionError, match="queue ml is STOPPED"):
+        submit_plan(
+            Meanwhile(other, ValueError("queue ml is STOPPED")), plan, RECORD, evaluates=True
+        )
+    assert places.read_bytes(other) == b"another job's"
+    assert not places.exists(places.join(plan.place, "driver", "submitted.json"))
+
+
+def test_the_claim_of_another_job_stays(plan):
+    claim = places.join(plan.place, "driver", "submitted.json")
+    with pytest.raises(SubmissionError):
+        submit_plan(Meanwhile(claim, ValueError("refused")), plan, RECORD, evaluates=True)
+    assert places.read_bytes(claim) == b"another job's"
+
+
+def test_a_job_that_may_have_been_accepted_keeps_its_place(plan):
+    other = places.join(plan.place, "story.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        submit_plan(Meanwhile(other, KeyboardInterrupt()), plan, RECORD, evaluates=True)
+    assert places.names(plan.place) == ["driver", "story.jsonl"]
+
+
+def test_trying_a_place_removes_only_the_trial(plan, monkeypatch):
+    # Between the look and the trial another job claimed the place; with the trial its run went.
+    claim = places.join(plan.place, "driver", "submitted.json")
+    write_whole = places.write_whole
+
+    def write_both(place, content):
+        write_whole(place, content)
+        write_whole(claim, b"another job's")
+
+    monkeypatch.setattr(places, "write_whole", write_both)
+    check_result(plan.place)
+    assert places.read_bytes(claim) == b"another job's"
+    assert places.names(plan.place) == ["driver"]

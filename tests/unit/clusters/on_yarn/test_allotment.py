@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.clusters.on_yarn.allotment import (
+    INSIST_S,
     LATE_S,
     YOUNG_S,
     Add,
@@ -13,8 +14,8 @@ from elasticml.clusters.on_yarn.allotment import (
     EndApplication,
     Kill,
     State,
-    last_line,
 )
+from elasticml.clusters.on_yarn.exits import last_line
 
 PREEMPTED = ("preempted", -102, "Container preempted by scheduler")
 
@@ -34,6 +35,11 @@ def running(n: int, **limits: int) -> Allotment:
     for i in range(n):
         allotment.registered(f"w{i}")
     return allotment
+
+
+def mark(allotment: Allotment, *names: str, strict: bool = False) -> None:
+    for name in names:
+        allotment.marked(name, strict=strict, now_s=0.0)
 
 
 def preempt(allotment: Allotment, instance: int, now_s: float) -> list[object]:
@@ -140,7 +146,7 @@ def test_a_grant_that_nobody_waits_for_is_forgotten():
 
 def test_a_container_given_for_a_marked_one_is_asked_for_anew():
     allotment = running(3)
-    allotment.marked("w0")
+    mark(allotment, "w0")
     assert allotment.release(["w2"], now_s=5.0) == [Kill(name="w2")]
     assert allotment.see([seen(2, "killed")], now_s=5.5) == []
     assert allotment.see([], now_s=6.0) == [Add()]
@@ -148,14 +154,14 @@ def test_a_container_given_for_a_marked_one_is_asked_for_anew():
 
 def test_a_mark_is_answered_once():
     allotment = running(3)
-    allotment.marked("w0")
+    mark(allotment, "w0")
     assert allotment.release(["w1", "w2"], now_s=5.0) == [Kill(name="w1"), Kill(name="w2")]
     assert allotment.see([], now_s=9.0) == [Add()]
 
 
 def test_a_mark_that_lapsed_long_ago_is_not_answered():
     allotment = running(2)
-    allotment.marked("w0")
+    mark(allotment, "w0")
     allotment.lapsed("w0", 4.0)
     assert allotment.release(["w1"], now_s=4.0 + LATE_S) == [Kill(name="w1")]
     assert allotment.see([], now_s=20.0) == []
@@ -164,8 +170,8 @@ def test_a_mark_that_lapsed_long_ago_is_not_answered():
 def test_a_container_given_for_a_mark_that_has_just_ended_is_asked_for_anew():
     # The job gave it for the mark; meanwhile YARN took the marked one, or wanted it no more.
     allotment = running(4)
-    allotment.marked("w0")
-    allotment.marked("w1")
+    mark(allotment, "w0")
+    mark(allotment, "w1")
     allotment.lapsed("w1", 4.5)
     preempt(allotment, 0, now_s=5.0)
     allotment.release(["w2", "w3"], now_s=5.1)
@@ -173,6 +179,81 @@ def test_a_container_given_for_a_mark_that_has_just_ended_is_asked_for_anew():
     assert allotment.see([], now_s=9.0) == [Add(), Add()]
     assert allotment.release(["w4"], now_s=5.2) == [Kill(name="w4")]
     assert allotment.count == 1, "each is answered once"
+
+
+def test_strict_marks_are_answered_with_nothing():
+    # Four strict marks were executed, and three seconds later a policy retired four members: all of
+    # those were asked for anew, as if they had been given for the marks.
+    allotment = running(8)
+    mark(allotment, "w0", "w1", strict=True)
+    assert allotment.release(["w4"], now_s=1.0) == [Kill(name="w4")]
+    allotment.ended("w0", *PREEMPTED, 2.0)
+    allotment.lapsed("w1", 2.0)
+    assert allotment.release(["w5", "w6"], now_s=3.0) == [Kill(name="w5"), Kill(name="w6")]
+    assert allotment.see([seen(8, "requested")], now_s=9.0) == []
+    assert allotment.count == 5
+
+
+def test_a_mark_that_becomes_strict_may_have_been_answered_before_that():
+    allotment = running(3)
+    mark(allotment, "w0")
+    allotment.marked("w0", strict=True, now_s=4.0)
+    allotment.release(["w1"], now_s=4.5)
+    allotment.release(["w2"], now_s=4.6)
+    assert allotment.see([], now_s=9.0) == [Add()]
+
+
+def test_a_container_given_for_a_mark_is_asked_for_anew_when_it_has_been_left():
+    # skein shows it running until its worker has been left; the request for another was dropped
+    # for want of room, and then it ended: one container fewer for good.
+    allotment = running(3, maximum=3)
+    mark(allotment, "w0")
+    allotment.release(["w2"], now_s=5.0)
+    for now_s in (5.5, 6.5, 7.5):
+        assert allotment.see([seen(i) for i in range(3)], now_s) == []
+        assert allotment.count == 3
+    assert allotment.see([seen(0), seen(1), seen(2, "killed")], now_s=8.5) == [Add()]
+
+
+def test_a_container_that_yarn_takes_while_it_is_left_is_asked_for_once():
+    # skein takes it for failed and asks for another itself, besides the one that is held back.
+    allotment = running(3, maximum=3)
+    mark(allotment, "w0")
+    allotment.release(["w2"], now_s=5.0)
+    allotment.see([seen(2)], now_s=5.2)
+    assert allotment.ended("w2", *PREEMPTED, 5.5) == []
+    assert allotment.see([seen(2, "failed"), seen(3, "requested")], 5.6) == [Kill(name="w3")]
+    assert allotment.count == 3
+    assert allotment.see([seen(3, "killed")], now_s=6.0) == [Add()]
+
+
+def test_a_retired_container_that_yarn_takes_while_it_is_left_is_not_replaced():
+    allotment = running(3)
+    allotment.release(["w2"], now_s=5.0)
+    assert allotment.see([seen(2, "failed")], now_s=5.5) == []
+    assert allotment.ended("w2", *PREEMPTED, 5.6) == []
+    assert allotment.see([seen(3, "requested")], now_s=6.0) == [Kill(name="w3")]
+    assert allotment.see([seen(3, "killed"), seen(4, "requested")], now_s=7.0) == []
+    assert allotment.count == 3, "the next one is another's"
+
+
+def test_of_those_that_are_due_as_many_are_asked_for_as_there_is_room():
+    allotment = running(4, maximum=4)
+    mark(allotment, "w0", "w1")
+    allotment.release(["w2", "w3"], now_s=0.0)
+    assert allotment.see([seen(2, "killed"), seen(3)], now_s=2.0) == [Add()]
+    allotment.added("w4", 4, streak=0)
+    assert allotment.see([seen(4, "requested")], now_s=9.0) == []
+    assert allotment.see([seen(3, "killed")], now_s=10.0) == [Add()]
+
+
+def test_a_container_that_was_given_back_in_vain_is_given_back_again():
+    allotment = running(2)
+    allotment.release(["w1"], now_s=0.0)
+    assert allotment.see([seen(1)], now_s=INSIST_S - 1.0) == []
+    assert allotment.see([seen(1)], now_s=INSIST_S) == [Kill(name="w1")]
+    assert allotment.see([seen(1)], now_s=INSIST_S + 1.0) == []
+    assert allotment.see([seen(1, "killed")], now_s=3 * INSIST_S) == []
 
 
 def test_a_released_container_is_not_taken_for_a_preempted_one():
@@ -191,7 +272,7 @@ def test_a_job_gets_what_the_maximum_leaves():
 
 def test_what_is_held_back_counts_for_the_maximum():
     allotment = running(2, maximum=2)
-    allotment.marked("w0")
+    mark(allotment, "w0")
     allotment.release(["w1"], now_s=0.0)
     assert allotment.request(1) == []
 

@@ -238,6 +238,32 @@ def test_a_container_is_given_back_in_time_and_its_retirement_not_broken_off(mon
     assert world.keeper._leaving == set()
 
 
+def test_a_look_between_a_release_and_the_kill_changes_nothing(monkeypatch):
+    # The containers are looked at every second, and a worker is left for up to 30 s.
+    monkeypatch.setattr(keeper_module, "UNHURRIED_S_MAX", 0.05)
+    world = World(2, maximum=2)
+    world.tell(marked("container_2"))
+    world.keeper._board.post(Restored(address=address(0)))  # nothing is hurried any more
+
+    async def release() -> None:
+        async def retire_workers(workers: list[str], **options: Any) -> None:
+            await world.keeper._keep()
+
+        world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
+        await world.keeper.release([address(1)])
+
+    asyncio.run(release())
+    assert world.app.killed == ["dask.worker_1"]
+    assert world.keeper._allotment.count == 2  # one is there, one will be asked for
+
+
+def test_nothing_is_given_for_a_strict_mark():
+    world = World(2)
+    world.tell(marked("container_2", strict=True), MarkLapsed(container="container_2"))
+    asyncio.run(world.keeper.release([address(1)]))
+    assert world.keeper._allotment.count == 1  # it was retired, and nobody asks for another
+
+
 def test_a_mark_is_kept_for_a_worker_that_registers_later():
     world = World(1, registered=0)
     world.tell(marked("container_2"))

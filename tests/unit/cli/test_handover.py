@@ -1,0 +1,158 @@
+"""A job handed over to YARN while somebody presses Ctrl-C, or the home directory is away."""
+
+from __future__ import annotations
+
+import signal
+from types import SimpleNamespace
+
+import click
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+pytest.importorskip("skein", reason="elasticml[yarn] is not installed")
+
+from elasticml.cli.submit import submit_and_follow
+from elasticml.data import places
+from elasticml.data.hadoop_sites import HadoopConf
+from elasticml.jobs.applications import recall
+from elasticml.jobs.settings import YarnContainers
+from elasticml.jobs.yarn_spec import make_spec
+from elasticml.jobs.yarn_submit import Plan
+
+APPLICATION = "application_1_0001"
+RECORD = {"data": {"format": "synthetic_splice"}}
+
+
+def press(times):
+    """Press Ctrl-C so often."""
+    for _ in range(times):
+        signal.raise_signal(signal.SIGINT)
+
+
+class Cluster:
+    """A client of a cluster that takes every application; each is over by the next look.
+
+    Parameters
+    ----------
+    presses : int
+        How often Ctrl-C is pressed while it thinks.
+    """
+
+    def __init__(self, presses=0):
+        self.presses = presses
+
+    def submit(self, spec):
+        press(self.presses)
+        return APPLICATION
+
+    def application_report(self, application_id):
+        used = SimpleNamespace(memory=0, vcores=0)
+        return SimpleNamespace(
+            state="KILLED",
+            final_status="KILLED",
+            queue="ml",
+            user="me",
+            diagnostics="",
+            progress=0.0,
+            tracking_url="",
+            usage=SimpleNamespace(num_used_containers=0, used_resources=used),
+        )
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    monkeypatch.setenv("HADOOP_USER_NAME", "me")
+    system = f"memory://handed-{tmp_path.name}"
+    cluster = YarnContainers(kind="yarn", workers=2, environment="venv:///opt/env")
+    yield Plan(
+        name="job",
+        cluster=cluster,
+        conf=HadoopConf(values={"fs.defaultFS": system}),
+        spec=make_spec(cluster, "job"),
+        place=f"{system}/run",
+    )
+    places.remove(system)
+
+
+@pytest.fixture
+def writing_down(monkeypatch):
+    """Have something happen whenever it is written down which application runs what."""
+
+    def happens(act):
+        pipe_file = MemoryFileSystem.pipe_file
+
+        def pipe(self, path, value, **options):
+            if "/.elasticml/applications/" in str(path):
+                act()
+            return pipe_file(self, path, value, **options)
+
+        monkeypatch.setattr(MemoryFileSystem, "pipe_file", pipe)
+
+    return happens
+
+
+def test_a_job_that_is_left_alone_is_found_by_its_id(plan, capsys):
+    assert submit_and_follow(Cluster(1), plan, RECORD, evaluates=True, detach=True) is None
+    out, err = capsys.readouterr()
+    assert out == f"{APPLICATION}\n"
+    assert f"elasticml status {APPLICATION}: how it stands\n" in err
+    assert recall(APPLICATION, plan.conf).place == plan.place
+
+
+def test_whoever_reads_the_id_may_use_it_at_once(plan, capsys, writing_down):
+    said = []
+    writing_down(lambda: said.append(capsys.readouterr()))
+    submit_and_follow(Cluster(), plan, RECORD, evaluates=True, detach=True)
+    assert [(before.out, before.err) for before in said] == [("", "")]
+    assert capsys.readouterr().out == f"{APPLICATION}\n"
+
+
+def test_the_id_of_a_job_that_cannot_be_written_down_is_said(plan, capsys, writing_down):
+    # The home directory was read-only: exit 2 without the id, and the job ran on.
+    def refuse():
+        raise PermissionError(13, "Permission denied")
+
+    writing_down(refuse)
+    submit_and_follow(Cluster(), plan, RECORD, evaluates=True, detach=True)
+    out, err = capsys.readouterr()
+    assert out == f"{APPLICATION}\n"
+    assert f"{APPLICATION} runs, but status and result will not know it: " in err
+    assert "cannot be written: Permission denied" in err
+    assert f"elasticml kill {APPLICATION}: end it\n" in err
+    assert "elasticml status" not in err
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_whoever_insists_while_the_job_is_written_down_knows_its_id(
+    plan, capsys, writing_down, detach
+):
+    writing_down(lambda: press(2))
+    with pytest.raises(click.exceptions.Exit) as ended:
+        submit_and_follow(Cluster(), plan, RECORD, evaluates=True, detach=detach)
+    assert ended.value.exit_code == 130
+    out, err = capsys.readouterr()
+    assert out == (f"{APPLICATION}\n" if detach else "")
+    assert f"elasticml: {APPLICATION} goes on\n" in err
+    assert places.names(plan.place) == ["driver"]
+
+
+def test_whoever_insists_while_yarn_is_asked_is_told_that_the_job_may_run(plan, capsys):
+    with pytest.raises(click.exceptions.Exit) as ended:
+        submit_and_follow(Cluster(2), plan, RECORD, evaluates=True)
+    assert ended.value.exit_code == 130
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "the job job, which may run all the same: yarn application -list" in err
+    assert places.names(plan.place) == ["driver"]
+
+
+def test_a_job_that_ctrl_c_is_to_end_is_ended_and_fetched(plan, tmp_path, capsys, writing_down):
+    def interrupted():
+        places.write_whole(f"{plan.place}/story.jsonl", b"")
+        press(2)
+
+    writing_down(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        submit_and_follow(Cluster(), plan, RECORD, evaluates=True, path=tmp_path / "run")
+    assert f"{APPLICATION}; its run is in {plan.place}" in capsys.readouterr().err
+    assert (tmp_path / "run" / "story.jsonl").exists()
