@@ -52,11 +52,14 @@ class PackedRecords(Sequence[Record]):
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._blocks: list[Block] = []
         self._recent: list[Record] = []
+        #: All of them: their number is asked for more often than they are.
+        self._n = 0
         self.extend(records)
 
     def append(self, record: Record) -> None:
         """Add a record at the end."""
         self._recent.append(record)
+        self._n += 1
         if len(self._recent) >= RECENT + BLOCK:
             self._blocks.append(_packed(self._recent[:BLOCK]))
             del self._recent[:BLOCK]
@@ -83,7 +86,7 @@ class PackedRecords(Sequence[Record]):
 
     def __len__(self) -> int:
         """Count the records."""
-        return BLOCK * len(self._blocks) + len(self._recent)
+        return self._n
 
     def __iter__(self) -> Iterator[Record]:
         """Go through the records that there are now."""
