@@ -316,6 +316,7 @@ class PureWorld:
                 self._down(life, lambda: life.obey(command))
             case cmd.Order():
                 self._check_target(command)
+                self._check_room(command)
                 self.orders.append(command)
                 life = self._known.get(command.member)
                 self._down(life, lambda: life.obey(command))
@@ -359,6 +360,19 @@ class PureWorld:
         others = [r for r in state.membership.stage("spare", "active") if not r.is_marked]
         if record is not None and record.is_marked:
             assert not others, f"{target} is asked for back and is given {order}"
+
+    def _check_room(self, order: cmd.Order) -> None:
+        """What a group's return brings to a member fits its memory."""
+        mobility, ledger = self.driver.mobility, self.driver.state.ledger
+        if not isinstance(order, cmd.LoadChunks) or self.limit_bytes is None:
+            return
+        returning = {(c, m) for o in mobility.returning.values() for c, m in o.items()}
+        if not {(c, order.member) for c in order.chunks} <= returning:
+            return
+        if any(not ledger.holds(order.member, c) for c in order.chunks):
+            dropping = sum(ledger.info[c].nbytes for c in mobility.dropping.get(order.member, ()))
+            coming = mobility.bytes_to().get(order.member, 0) - dropping
+            assert ledger.held_bytes(order.member) + coming <= self.limit_bytes, order
 
     def _welcome(self, command: cmd.Welcome) -> None:
         life = self._arrivals.pop(command.arrival)

@@ -30,11 +30,12 @@ from elasticml.control.policy import (
     Tune,
     View,
 )
+from elasticml.control.room import Rooms
 from elasticml.control.rounds import Rounds
 from elasticml.control.state import JobState
-from elasticml.control.views import Views
+from elasticml.control.views import LedgerChunks, Views
 from elasticml.errors import ElasticmlError, JobFailedError
-from elasticml.terms import ChunkId, MemberId
+from elasticml.terms import ChunkId, GroupId, MemberId
 
 
 class Advising:
@@ -64,6 +65,8 @@ class Advising:
         #: What they said and has not been tried yet.
         self._pending: list[tuple[Policy, Suggestion]] = []
         self._untold: dict[str, Scalar] = {}
+        #: Groups of which it has been told that there is no room for them.
+        self._without_room: set[GroupId] = set()
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -196,6 +199,9 @@ class Advising:
             return []
         if len(self._known(owners)) < len(owners):
             return []
+        if lacking := self._lacking(owners):
+            return self._wait_for_room(group.id, lacking, suggestion.why)
+        self._without_room.discard(group.id)
         told = self.state.record(
             "GroupReadmitted",
             group=group.id,
@@ -203,6 +209,26 @@ class Advising:
             why=suggestion.why,
         )
         return [told, *self.mobility.readmit(group, owners)]
+
+    def _lacking(self, owners: Mapping[ChunkId, MemberId]) -> int:
+        """Bytes by which chunks exceed their new owners' memory; 0 where all of them fit."""
+        members, ledger = self.state.membership.members, self.state.ledger
+        takers = {m for c, m in owners.items() if not ledger.holds(m, c)}
+        rooms = Rooms(LedgerChunks(self.state), {**self.mobility.coming(), **owners})
+        lacking = 0
+        for member in sorted(takers):
+            limit = members[member].limit_bytes
+            if limit is not None:
+                left = rooms.left(member, limit) - self.copying.ordered_bytes_to(member)
+                lacking += max(0, -left)
+        return lacking
+
+    def _wait_for_room(self, group: GroupId, lacking: int, why: str) -> list[Command]:
+        """Leave a group absent that its new owners' memory does not take; tell of it once."""
+        if group in self._without_room:
+            return []
+        self._without_room.add(group)
+        return [self.state.record("GroupWithoutRoom", group=group, lacking_bytes=lacking, why=why)]
 
     def _are_staying(self, members: Iterable[MemberId]) -> bool:
         found = [self.state.membership.members.get(m) for m in members]

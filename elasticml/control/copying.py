@@ -49,6 +49,12 @@ class Copying:
         info = self.state.ledger.info
         return sum(info[c].nbytes for c, target in self.targets().items() if target == member)
 
+    def ordered_bytes_to(self, member: MemberId) -> int:
+        """Bytes that have been ordered and are still to come to a member."""
+        info = self.state.ledger.info
+        under_way = self.under_way.items()
+        return sum(info[c].nbytes for c, copy in under_way if copy.target == member)
+
     def is_source(self, member: MemberId, chunk: ChunkId) -> bool:
         """Whether a member is sending a copy of a chunk now."""
         copy = self.under_way.get(chunk)

@@ -163,6 +163,13 @@ class Mobility:
         self.rereading.clear()
         self.at_hand.clear()
 
+    def coming(self) -> dict[ChunkId, MemberId]:
+        """Chunks on their way to members that will own them."""
+        found = {chunk: move.target for chunk, move in self.moves.items()}
+        for owners in (self.rereading, *self.returning.values()):
+            found.update(owners)
+        return found
+
     def bytes_to(self) -> dict[MemberId, int]:
         """Bytes on their way to members that will own them, or that are being dropped there."""
         info = self.state.ledger.info

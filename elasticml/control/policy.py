@@ -44,6 +44,8 @@ class GroupView:
     rows: int
     absent_since_s: float
     chunks: tuple[ChunkId, ...] = ()
+    #: What each of the former owned; they come back to the same target.
+    shares: Mapping[MemberId, tuple[ChunkId, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,28 @@ class Shown(Sequence[MemberView]):
         """Return one member, or some of them."""
         return self.seen()[k]
 
+    # As with a tuple of members, which other fields of a view are.
+
+    def __add__(self, other: object) -> tuple[MemberView, ...]:
+        """Append the members of another field."""
+        if not isinstance(other, tuple | Shown):
+            return NotImplemented
+        return (*self.seen(), *other)
+
+    def __radd__(self, other: object) -> tuple[MemberView, ...]:
+        """Append these members to another field's."""
+        if not isinstance(other, tuple):
+            return NotImplemented
+        return (*other, *self.seen())
+
+    def __eq__(self, other: object) -> bool:
+        """Whether these are the same members with the same facts."""
+        if not isinstance(other, tuple | Shown):
+            return NotImplemented
+        return self.seen() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -158,6 +182,8 @@ class View:
     requested: int = 0
     #: Members that a planned return brings at this boundary, and that are not here yet.
     expected: int = 0
+    #: Members that planned returns of later rounds bring.
+    planned: int = 0
     #: Members with which the job began; 0 where that is not known.
     start_members: int = 0
     #: Examples that nobody owns: of groups, returning ones too, and of the open set.
@@ -168,6 +194,8 @@ class View:
     copying: Mapping[ChunkId, MemberId] = field(default_factory=dict)
     #: Chunks that are changing their owner; none at the beginning of a boundary.
     moving: int = 0
+    #: Chunks on their way to a new owner, those of groups that return included: chunk -> to whom.
+    coming: Mapping[ChunkId, MemberId] = field(default_factory=dict)
     #: Bytes a second that chunk moves are taken to reach.
     move_bytes_per_s: float = 200e6
     #: Of the job: with the round it is the only source of chance that a policy has.

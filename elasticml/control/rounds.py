@@ -140,6 +140,11 @@ class Rounds:
         self.prepared = True
         return [Inject(cause="planned", kind="prepare", count=count)]
 
+    @property
+    def planned_returns(self) -> int:
+        """Members that returns bring which are planned and not due yet."""
+        return sum(f.count for f in self.planned if f.kind == "return")
+
     def due_return(self) -> list[Command]:
         """Start the planned return of this round, if there is one."""
         if self.expected is not None or self.injecting:

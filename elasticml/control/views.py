@@ -103,6 +103,7 @@ class Views:
                     rows=g.rows,
                     absent_since_s=mobility.absent_since_s.get(g.id, now_s),
                     chunks=g.chunks,
+                    shares=g.shares,
                 )
                 for g in ledger.groups.values()
                 if g.id not in mobility.returning
@@ -116,11 +117,13 @@ class Views:
             tuned=dict(self._tuned),
             requested=state.requested,
             expected=self._rounds.expected or 0,
+            planned=self._rounds.planned_returns,
             start_members=state.settings.start_members,
             absent_rows=ledger.absent_rows(),
             holders=state.holders,
             copying=self._copying.targets(),
             moving=len(mobility.moves),
+            coming=mobility.coming(),
             move_bytes_per_s=state.settings.move_bytes_per_s,
             seed=state.settings.seed,
         )

@@ -20,6 +20,7 @@ from elasticml.jobs.record import job_of
 from elasticml.jobs.result import Result, evaluate, make_result
 from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
 from elasticml.jobs.wire import Outcome
+from elasticml.training.packed_records import PackedRecords
 
 #: How long an interrupted job is given to say its last words.
 LAST_WORDS_S = 5.0
@@ -103,10 +104,10 @@ def _follow(
     evaluates: bool,
     cancels: bool,
 ) -> Result:
-    story: list[Mapping[str, Any]] = []
+    story = PackedRecords()
     try:
         for batch in handle.batches():
-            story += batch
+            story.extend(dict(record) for record in batch)
             for watcher in watchers:
                 watcher.record(batch)
         result = _collect(handle, job, directory, story, evaluates)
@@ -139,7 +140,7 @@ def _collect(
     handle: Followed,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
-    story: list[Mapping[str, Any]],
+    story: PackedRecords,
     evaluates: bool,
 ) -> Result:
     outcome = handle.outcome()
@@ -160,15 +161,13 @@ def _collect(
     return result
 
 
-def _last_words(
-    handle: Followed, watchers: Sequence[Watcher], story: list[Mapping[str, Any]]
-) -> None:
+def _last_words(handle: Followed, watchers: Sequence[Watcher], story: PackedRecords) -> None:
     """Cancel the job and take down what it still has to say."""
     end_s = time.monotonic() + LAST_WORDS_S
     try:
         handle.cancel()
         for batch in handle.batches(since=len(story)):
-            story += batch
+            story.extend(dict(record) for record in batch)
             for watcher in watchers:
                 watcher.record(batch)
             if time.monotonic() > end_s:
@@ -181,7 +180,7 @@ def _rescue(
     handle: Followed,
     job: Mapping[str, Any],
     directory: RunDirectory | None,
-    story: list[Mapping[str, Any]],
+    story: PackedRecords,
     reason: str,
 ) -> None:
     """Write what there is of a run that did not come to its end."""

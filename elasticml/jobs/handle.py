@@ -60,11 +60,13 @@ class Handle:
         JobFailedError
             When the scheduler cannot be reached.
         """
-        answer = self._ask("em_poll", since=self._seen, wait_s=0.0)
-        for record in answer["records"]:
-            self._status = self._status.after(record)
-        self._seen = answer["next"]
-        return self._status
+        while True:
+            answer = self._ask("em_poll", since=self._seen, wait_s=0.0)
+            for record in answer["records"]:
+                self._status = self._status.after(record)
+            self._seen = answer["next"]
+            if self._seen >= answer["told"]:
+                return self._status
 
     def cancel(self) -> None:
         """End the job now; what it has reached stays as its result."""

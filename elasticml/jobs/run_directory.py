@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from elasticml.data.places import reason_of, write_whole
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.training.chain import SEAL, Chain
+from elasticml.training.packed_records import PackedRecords
 
 Row = dict[str, Any]
 
@@ -166,7 +167,7 @@ class RunDirectory:
         self._history: IO[str] | None = None
         #: Columns of the history as it stands in the file.
         self._columns: list[str] = []
-        self._rows: list[Row] = []
+        self._rows = PackedRecords()
         #: Directories that were made for the run, the innermost first.
         self._made: list[Path] = []
         self._continues = False

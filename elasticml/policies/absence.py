@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
 from elasticml.control.policy import GroupView, MemberView, Readmit, View
+from elasticml.control.room import Rooms
 from elasticml.terms import ChunkId, MemberId
 
 
@@ -14,10 +16,11 @@ class WholeGroup:
     """Bring the oldest group back once as many members are free as vanished with it.
 
     With fewer newcomers than that for ``patience_s`` seconds, the group is spread over those that
-    there are. With none, it is spread over those that work, as far as their memory has room: after
-    ``patience_s`` if they are as many as the job began with, since nobody else need come then, and
-    after ``alone_s`` otherwise, since a node may be lost for good. The paper's rule is
-    ``patience_s=inf, alone_s=inf``.
+    there are. With none, and no planned return to come, it is spread over those that work, as far
+    as their memory has room: after ``patience_s`` if they are as many as the job began with, since
+    nobody else need come then, and after ``alone_s`` otherwise, since a node may be lost for good.
+    Newcomers whose memory does not take what is theirs share the group with those that work, after
+    ``patience_s``. The paper's rule is ``patience_s=inf, alone_s=inf``.
 
     Source: Algorithm 2 of the resource-elastic paper, lines 18-21. Deviations: patience, and
     ``first_fitting``, which lets a later, smaller group pass a large one that waits at the head.
@@ -49,27 +52,38 @@ class WholeGroup:
         found: list[Readmit] = []
         homes = _Homes(view)
         alone_s, why_alone = self.alone_s, ""
-        if 0 < view.start_members <= len(view.working):
+        if view.expected or view.planned:
+            alone_s = math.inf
+        elif 0 < view.start_members <= len(view.working):
             alone_s, why_alone = self.patience_s, ", and as many work as at the start"
         for group in view.groups:
             size = len(group.former)
             waited = view.now_s - group.absent_since_s
-            if len(free) >= size:
-                targets = _former_slots_first(group, free)[:size]
-                why = f"{len(free)} members free, {size} needed"
-            elif free and waited >= self.patience_s:
-                targets = _former_slots_first(group, free)
-                why = f"{len(free)} of {size} members free after {waited:.0f} s"
-            elif not free and waited >= alone_s and (owners := homes.spread(group)):
-                why = f"nobody free in {waited:.0f} s{why_alone}"
+            targets: tuple[MemberId, ...] = ()
+            why, spreads = f"nobody free in {waited:.0f} s{why_alone}", waited >= alone_s
+            if free:
+                newcomers = _former_slots_first(group, free)
+                why, spreads = f"{len(free)} members free, {size} needed", False
+                if len(free) < size:
+                    why = f"{len(free)} of {size} members free after {waited:.0f} s"
+                # While a planned return is under way, the first of them are not all of them.
+                is_late = waited >= self.patience_s and not view.expected
+                if len(free) >= size or is_late:
+                    targets = tuple(m.id for m in newcomers[:size])
+                    # Newcomers may have less memory than those in whose place they are.
+                    spreads = is_late
+            if targets and homes.house(_in_turn(group, targets)):
+                found.append(Readmit(group=group.id, targets=targets, why=why))
+                given = set(targets)
+            elif spreads and (owners := homes.spread(group)):
+                why = f"{why}, no room for whole shares" if targets else why
                 found.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
-                continue
+                given = set(owners.values())
             elif self.first_fitting:
                 continue
             else:
                 break
-            found.append(Readmit(group=group.id, targets=tuple(t.id for t in targets), why=why))
-            free = [m for m in free if m not in targets]
+            free = [m for m in free if m.id not in given]
         return found
 
 
@@ -101,7 +115,7 @@ class Reload:
                 break
             why = "free members" if free else "read again on survivors"
             targets = tuple(m.id for m in hosts[: max(len(group.former), 1)])
-            if owners or not homes.fit(group, targets):
+            if owners or not homes.house(_in_turn(group, targets)):
                 if owners:
                     why = f"{len(owners)} of {len(group.chunks)} copies, {why}"
                 others = [m.id for m in (*free, *view.steady)]
@@ -114,30 +128,29 @@ class Reload:
 
 
 class _Homes:
-    """What members that stay own, and what their memory has room for; grows with what is given."""
+    """What members that stay own, and what their memory has room for; grows with what is given.
+
+    Looks at members only as far as it is asked for them: there may be thousands.
+    """
 
     def __init__(self, view: View) -> None:
         self._chunks = view.chunks
         self._view = view
+        self._spares = {m.id: m for m in view.spares}
+        #: Bytes that a member has left before anything is given to it; None without a limit.
+        self._free: dict[MemberId, int | None] = {}
+        #: Examples and bytes that have been given since.
+        self._rows: dict[MemberId, int] = {}
+        self._nbytes: dict[MemberId, int] = {}
 
     @cached_property
-    def _members(self) -> tuple[MemberView, ...]:
-        return (*self._view.steady, *self._view.spares)
+    def _members(self) -> dict[MemberId, MemberView]:
+        return {m.id: m for m in (*self._view.steady, *self._view.spares)}
 
     @cached_property
-    def _rows(self) -> dict[MemberId, int]:
-        return {m.id: m.rows for m in self._members}
-
-    @cached_property
-    def _left(self) -> dict[MemberId, int | None]:
-        """Bytes left when copies of others' chunks are dropped; None without a limit."""
-        return {m.id: self._room(m) for m in self._members}
-
-    def _room(self, member: MemberView) -> int | None:
-        chunks, limit = self._chunks, member.limit_bytes
-        if chunks is None or limit is None:
-            return None
-        return limit - sum(chunks.nbytes(c) for c in chunks.of(member.id))
+    def _rooms(self) -> Rooms:
+        assert self._chunks is not None
+        return Rooms(self._chunks, self._view.coming)
 
     def of_holders(self, group: GroupView) -> dict[ChunkId, MemberId]:
         """Give every chunk that somebody has to the emptiest of those who have it."""
@@ -145,27 +158,32 @@ class _Homes:
         if self._chunks is None:
             return owners
         for chunk in group.chunks:
-            holders = [m for m in self._chunks.holders(chunk) if m in self._rows]
+            holders = [m for m in self._chunks.holders(chunk) if m in self._members]
             if holders:
-                self._take(owners, chunk, min(holders, key=lambda m: (self._rows[m], m)))
+                self._take(owners, chunk, min(holders, key=self._load))
         return owners
 
-    def fit(self, group: GroupView, members: Sequence[MemberId]) -> bool:
-        """Whether each of these has room for the group."""
-        chunks, lefts = self._chunks, [self._left[m] for m in members]
-        if chunks is None or all(left is None for left in lefts):
-            return True
-        nbytes = sum(chunks.nbytes(c) for c in group.chunks)
-        return all(left is None or left >= nbytes for left in lefts)
+    def house(self, wanted: Mapping[ChunkId, MemberId]) -> bool:
+        """Set memory aside for chunks with these owners, unless it does not take all of them."""
+        before = dict(self._rows), dict(self._nbytes)
+        for chunk, member in wanted.items():
+            if not self._roomy(chunk, [member]):
+                self._rows, self._nbytes = before
+                return False
+            self._take({}, chunk, member)
+        return True
 
     def spread(self, group: GroupView) -> dict[ChunkId, MemberId]:
         """Give every chunk to those who have it or else to the emptiest; nothing if not all fit."""
+        before = dict(self._rows), dict(self._nbytes)
         owners = self.of_holders(group)
         for chunk in group.chunks:
             if chunk not in owners:
-                if not (among := self._roomy(chunk, list(self._rows))):
+                if not (among := self._roomy(chunk, list(self._members))):
+                    # What does not come back takes nobody's memory.
+                    self._rows, self._nbytes = before
                     return {}
-                self._take(owners, chunk, min(among, key=lambda m: (self._rows[m], m)))
+                self._take(owners, chunk, min(among, key=self._load))
         return owners
 
     def give(
@@ -175,23 +193,61 @@ class _Homes:
         wanted: Sequence[MemberId],
         others: Sequence[MemberId],
     ) -> None:
-        """Give the other chunks of a group to the emptiest that has room, the wanted ones first."""
+        """Give the other chunks of a group to the emptiest that has room, the wanted ones first.
+
+        Where nobody has any, the wanted ones get them all the same: the driver refuses it, and
+        tells how much memory is lacking.
+        """
+        before, fits = (dict(self._rows), dict(self._nbytes)), True
         for chunk in group.chunks:
             if chunk not in owners:
-                among = self._roomy(chunk, wanted) or self._roomy(chunk, others) or wanted
-                self._take(owners, chunk, min(among, key=lambda m: (self._rows[m], m)))
+                among = self._roomy(chunk, wanted) or self._roomy(chunk, others)
+                fits = fits and bool(among)
+                self._take(owners, chunk, min(among or wanted, key=self._load))
+        if not fits:
+            self._rows, self._nbytes = before
+
+    def _load(self, member: MemberId) -> tuple[int, MemberId]:
+        return self._member(member).rows + self._rows.get(member, 0), member
+
+    def _member(self, member: MemberId) -> MemberView:
+        return self._spares.get(member) or self._members[member]
+
+    def _left(self, member: MemberId) -> int | None:
+        """Bytes left when copies of others' chunks are dropped; None without a limit."""
+        if member not in self._free:
+            limit = self._member(member).limit_bytes
+            self._free[member] = None if limit is None else self._rooms.left(member, limit)
+        free = self._free[member]
+        return None if free is None else free - self._nbytes.get(member, 0)
 
     def _roomy(self, chunk: ChunkId, members: Sequence[MemberId]) -> list[MemberId]:
         assert self._chunks is not None
-        nbytes = self._chunks.nbytes(chunk)
-        return [m for m in members if (left := self._left[m]) is None or left >= nbytes]
+        nbytes, holders = self._chunks.nbytes(chunk), self._chunks.holders(chunk)
+        return [
+            m for m in members if m in holders or (left := self._left(m)) is None or left >= nbytes
+        ]
 
     def _take(self, owners: dict[ChunkId, MemberId], chunk: ChunkId, member: MemberId) -> None:
         assert self._chunks is not None
         owners[chunk] = member
-        self._rows[member] += self._chunks.rows(chunk)
-        left = self._left[member]
-        self._left[member] = None if left is None else left - self._chunks.nbytes(chunk)
+        self._rows[member] = self._rows.get(member, 0) + self._chunks.rows(chunk)
+        nbytes, holders = self._chunks.nbytes(chunk), self._chunks.holders(chunk)
+        if member not in holders:
+            self._nbytes[member] = self._nbytes.get(member, 0) + nbytes
+            return
+        # Its own memory is taken already; other holders need their copies no longer.
+        for other in holders - {member}:
+            self._nbytes[other] = self._nbytes.get(other, 0) - nbytes
+
+
+def _in_turn(group: GroupView, targets: Sequence[MemberId]) -> dict[ChunkId, MemberId]:
+    """Give each former member's share to a target in turn, as a Readmit with targets does."""
+    return {
+        chunk: targets[k % len(targets)]
+        for k, former in enumerate(group.former)
+        for chunk in group.shares.get(former, ())
+    }
 
 
 def _former_slots_first(group: GroupView, free: Sequence[MemberView]) -> list[MemberView]:

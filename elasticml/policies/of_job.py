@@ -30,4 +30,5 @@ def policies_of_job(record: Mapping[str, Any], settings: Settings) -> list[Polic
         gap_target=settings.gap_target,
         members_min=settings.members_min,
         local_epochs=algorithm.get("local_epochs"),
+        is_paper=algorithm.get("mode") == "paper",
     )

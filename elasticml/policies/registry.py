@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -163,6 +164,7 @@ def make_policies(
     gap_target: float | None = None,
     members_min: int = 1,
     local_epochs: float | None = None,
+    is_paper: bool = False,
 ) -> list[Policy]:
     """Make the policies that a job runs with, in the order in which they are asked.
 
@@ -186,6 +188,8 @@ def make_policies(
         With fewer members than these the job waits; policies do not go below by themselves.
     local_epochs : float, optional
         The algorithm's setting, with which tuning begins.
+    is_paper : bool
+        Whether the algorithm goes by the papers' letter; absent groups then wait for newcomers.
 
     Returns
     -------
@@ -222,6 +226,7 @@ def make_policies(
         "target": gap_target,
         "start": local_epochs,
         "redeal_share": 1.0 if draws_all else None,
+        "alone_s": math.inf if is_paper else None,
     }
     made: list[Policy] = []
     for name, settings in found.items():

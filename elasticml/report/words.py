@@ -218,6 +218,12 @@ def _group_readmitted(records: Sequence[Record]) -> tuple[str, str]:
     return "load", text + (f": {why}." if why else ".")
 
 
+def _group_without_room(records: Sequence[Record]) -> tuple[str, str]:
+    lacking = format_size(_sum(records, "lacking_bytes"))
+    text = f"Absent chunks stay away: the members' memory lacks {lacking} for them"
+    return "trouble", f"{text}; more members, or more memory per worker, would do."
+
+
 def _move_failed(records: Sequence[Record]) -> tuple[str, str]:
     reasons = ", ".join(dict.fromkeys(str(r["reason"]) for r in records if r.get("reason")))
     text = f"{count(_sum(records, 'chunks'), 'chunk')} could not be moved"
@@ -309,6 +315,7 @@ _TELLERS: dict[str, Callable[[Sequence[Record]], tuple[str, str]]] = {
     "JobEnded": _job_ended,
     "DataDealt": _data_dealt,
     "GroupReadmitted": _group_readmitted,
+    "GroupWithoutRoom": _group_without_room,
     "MoveFailed": _move_failed,
     "NoticeWithdrawn": _notice_withdrawn,
     "Reclaimed": _reclaimed,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -88,7 +88,7 @@ def decode(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return values, arrays
 
 
-def encode_lines(entries: Mapping[str, list[Any]]) -> bytes:
+def encode_lines(entries: Mapping[str, Iterable[Any]]) -> bytes:
     """Write entries of several kinds, one JSON object a line: ``{"row": {...}}``."""
     return b"".join(
         json.dumps({kind: entry}, default=plain).encode() + b"\n"

@@ -32,6 +32,7 @@ from elasticml.runtime.checkpoints import (
 from elasticml.runtime.execution import Runner
 from elasticml.training.checkpoint import Standing, without_arrays
 from elasticml.training.desk import Desk
+from elasticml.training.packed_records import Stretch
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Task:
     #: Parts of the journal that stay, and the entries of the one to be written.
     parts: tuple[Part, ...]
     start: Position
-    entries: Mapping[str, list[Any]]
+    entries: Mapping[str, Stretch | list[Any]]
     #: Models that are not written yet, by round.
     models: Mapping[int, Arrays]
 
@@ -171,7 +172,7 @@ class Checkpointer:
     # --- what ------------------------------------------------------------------------------------
 
     def _task(self, standing: Standing) -> Task:
-        """Take everything that the thread needs; lists only grow, so that slices are enough."""
+        """Take everything that the thread needs; lists only grow, so that parts are enough."""
         journal, facts, ledger = self._desk.journal, self._desk.facts, self._driver.state.ledger
         assert facts is not None
         end = (standing.story, standing.rows, standing.progress)
@@ -189,8 +190,8 @@ class Checkpointer:
             parts=parts,
             start=start,
             entries={
-                "story": journal.story[start[0] : end[0]],
-                "row": journal.rows[start[1] : end[1]],
+                "story": journal.story.stretch(start[0], end[0]),
+                "row": journal.rows.stretch(start[1], end[1]),
                 "progress": list(progress[start[2] : end[2]]),
             },
             models={
@@ -250,8 +251,9 @@ class Checkpointer:
         parts = task.parts
         if any(task.entries.values()):
             name = f"journal-{self._attempt:03d}-{number:08d}.jsonl"
-            entries = {**task.entries}
-            entries["progress"] = [progress_entry(p) for p in entries["progress"]]
+            entries: dict[str, Stretch | list[Any]] = {**task.entries}
+            finished: list[Any] = list(entries["progress"])
+            entries["progress"] = [progress_entry(p) for p in finished]
             end = (standing.story, standing.rows, standing.progress)
             part, size = write_part(self.place, name, task.start, end, entries)
             parts, nbytes = (*parts, part), nbytes + size

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -182,7 +182,7 @@ def write_part(
     name: str,
     start: tuple[int, int, int],
     end: tuple[int, int, int],
-    entries: Mapping[str, list[Any]],
+    entries: Mapping[str, Iterable[Any]],
 ) -> tuple[Part, int]:
     """Write a part of the journal; return what tells of it, and its bytes."""
     content = encode_lines(entries)

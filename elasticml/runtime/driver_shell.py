@@ -22,7 +22,7 @@ from elasticml.control.settings import settings_from_record
 from elasticml.data.facts import BlockSummary
 from elasticml.data.source import Source
 from elasticml.errors import ElasticmlError
-from elasticml.policies.registry import make_policies
+from elasticml.policies.of_job import policies_of_job
 from elasticml.runtime.checkpointing import Checkpointer
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.execution import Runner
@@ -95,15 +95,7 @@ class DriverShell:
         self.desk = Desk(record, source, resumed)
         self._intake = Intake(bodies or {}, summaries)
         settings = settings_from_record(record, n_blocks, source.needs_survey)
-        policies = make_policies(
-            record.get("policies") or (),
-            absent=settings.absent,
-            # Where the members' memory decides, a view that wants one holder has no copies made.
-            holders=2 if settings.holders is None else settings.holders,
-            algorithm=str(record["algorithm"]["name"]),
-            gap_target=settings.gap_target,
-            members_min=settings.members_min,
-        )
+        policies = policies_of_job(record, settings)
         self.driver = Driver(settings, policies, check_every_event)
         #: Set when the job is over; and whenever the story has grown (then replaced).
         self.ended = asyncio.Event()

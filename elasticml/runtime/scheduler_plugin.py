@@ -38,6 +38,8 @@ TICK_S = 0.02
 #: Finished jobs are kept so long for clients that have not fetched their results.
 RESULT_KEPT_S = 24 * 3600.0
 RECORD_VERSION = 1
+#: Records of a story in one answer: a day's story is larger than a message should be.
+POLLED_MAX = 10_000
 
 
 class ElasticmlScheduler(SchedulerPlugin):
@@ -224,19 +226,24 @@ class ElasticmlScheduler(SchedulerPlugin):
         return shell
 
     async def poll(self, job: str, since: int = 0, wait_s: float = 0.0) -> dict[str, Any]:
-        """Return story records from ``since`` on; wait for the next one if there is none yet."""
+        """Return story records from ``since`` on; wait for the next one if there is none yet.
+
+        A long story comes in parts: there is more while ``next`` is less than ``told``.
+        """
         try:
             shell = self._shell(job)
         except ElasticmlError as error:
-            return {"error": error_to_dict(error), "done": True, "records": [], "next": since}
+            nothing = {"done": True, "records": [], "next": since, "told": since}
+            return {"error": error_to_dict(error), **nothing}
         if len(shell.journal.story) <= since and not shell.ended.is_set() and wait_s > 0:
             waiting = asyncio.ensure_future(shell.grown.wait())
             await asyncio.wait([waiting], timeout=wait_s)
             waiting.cancel()
-        records = shell.journal.story[since:]
+        records = shell.journal.story[since : since + POLLED_MAX]
         return {
             "records": records,
             "next": since + len(records),
+            "told": len(shell.journal.story),
             "done": shell.ended.is_set(),
             "state": shell.state,
             "rows": len(shell.journal.rows),
@@ -262,7 +269,7 @@ class ElasticmlScheduler(SchedulerPlugin):
         return {
             "arrays": _wire(training.last_arrays() if training is not None else {}),
             "snapshots": {r: _wire(arrays) for r, arrays in desk.journal.snapshots.items()},
-            "history": desk.journal.rows,
+            "history": list(desk.journal.rows),
             "summary": desk.summary,
             "facts": None if desk.facts is None else desk.facts.to_json(),
             "data": desk.source.spec(),

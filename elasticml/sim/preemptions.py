@@ -38,7 +38,8 @@ def read_preemptions(path: str | Path) -> list[dict[str, Any]]:
         Naming file and line, when it cannot be read or a value is out of its range.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        # Spreadsheets begin the text with a byte-order mark.
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
@@ -69,7 +70,7 @@ def _line(cells: dict[str, str], who: str, where: str) -> tuple[float, float | N
     away = _number(cells, "away", where) if cells.get("away", "").strip() else None
     told = cells.get(who, "").strip()
     number = told.split(".")[0] if who == "member" else told
-    if not number.isdigit() or (who == "count" and int(number) < 1):
+    if not number.isdecimal() or (who == "count" and int(number) < 1):
         wanted = {"slot": "a slot, counted from 0", "member": "a member such as 3.1"}
         raise ConfigError(
             f"simulate.preemption.trace: {where}: {who}: got {told!r}, wanted "

@@ -108,8 +108,8 @@ class Simulation:
         world, desk = self.world, self.world.desk
         return SimResult(
             state=desk.state,
-            story=desk.journal.story,
-            rows=desk.journal.rows,
+            story=list(desk.journal.story),
+            rows=list(desk.journal.rows),
             snapshots=desk.journal.snapshots,
             arrays={} if desk.training is None else desk.training.last_arrays(),
             summary={**desk.summary, "simulated": True},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from elasticml.algorithms.base import Model, Scalar
@@ -83,6 +84,8 @@ class Desk:
             check_same_job(resumed, record, self.fingerprint)
             kept = resumed.standing
             self.journal.go_on(kept.counts, resumed.story, resumed.rows, resumed.snapshots)
+            # The journal has them from now on, in less memory.
+            self.resumed = replace(resumed, story=(), rows=())
 
     def open(self, now_s: float) -> None:
         """Write the story's first record, or the first one of another process that goes on."""

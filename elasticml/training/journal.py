@@ -9,6 +9,7 @@ import numpy as np
 
 from elasticml.algorithms.base import Arrays, Model
 from elasticml.data.facts import DataFacts
+from elasticml.training.packed_records import PackedRecords
 
 #: What a journal counts, by the names of its attributes.
 _COUNTED = (
@@ -35,8 +36,8 @@ class Journal:
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         self.record = record
-        self.story: list[dict[str, Any]] = []
-        self.rows: list[dict[str, Any]] = []
+        self.story = PackedRecords()
+        self.rows = PackedRecords()
         self.snapshots: dict[int, Arrays] = {}
         self.moved_bytes = 0
         self.chunks_moved = 0
@@ -123,8 +124,8 @@ class Journal:
         """Go on writing after what another process has written and counted."""
         for name in (*_COUNTED, "decisions"):
             setattr(self, name, counts[name])
-        self.story += [dict(record) for record in story]
-        self.rows += [dict(row) for row in rows]
+        self.story.extend(dict(record) for record in story)
+        self.rows.extend(dict(row) for row in rows)
         self.snapshots.update(snapshots)
         self.attempts += 1
         self._sent_before = int(self.rows[-1]["sent_bytes"]) if self.rows else 0

@@ -90,7 +90,7 @@ class JobMachine(RuleBasedStateMachine):
         early=st.integers(0, 60),
         holders=st.integers(1, 2),
         placement=st.sampled_from(["contiguous", "random"]),
-        limit_bytes=st.sampled_from([None, None, 1000]),
+        limit_bytes=st.sampled_from([None, None, 400, 1000]),
         kinds=st.lists(st.sampled_from(KINDS), max_size=4),
         seed=st.integers(0, 1000),
     )

@@ -41,11 +41,17 @@ def test_members_are_named_by_their_lives_or_counted(tmp_path):
         ("time,slot,away\n1,-2,3\n", "line 2: slot: got '-2'"),
         ("time,slot,away\n1,2,-3\n", "line 2: away: got '-3'"),
         ("time,count,away\n1,0,3\n", "line 2: count: got '0'"),
+        ("time,slot,away\n1,²,3\n", "line 2: slot: got '²'"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_line(tmp_path, text, words):
     with pytest.raises(ConfigError, match=words):
         read_preemptions(written(tmp_path, text))
+
+
+def test_byte_order_mark_of_a_spreadsheet_is_no_part_of_a_name(tmp_path):
+    path = written(tmp_path, "\ufefftime,slot,away\n1,2,3\n")
+    assert read_preemptions(path) == [{"at": 1.0, "lose": [2], "away": 3.0}]
 
 
 def test_a_file_that_is_not_there_is_named():

@@ -249,3 +249,35 @@ def test_cluster_that_grew_and_shrank_to_its_start_has_all_examples_again(absent
     result = play(world, members=members, absent=absent, stop={"rounds": 400, "seconds": 60})
     assert column(result, "absent_examples")[-1] == 0
     assert column(result, "members")[-1] == 5
+
+
+def test_planned_newcomers_find_their_group_however_long_a_round_takes():
+    # Nobody came for a minute, those who worked took the group over, and `stall`, which waits for
+    # the planned return, went on with half of the members.
+    faults = [{"round": 5, "lose": 3}, {"round": 15, "return": 3}]
+    result = play({"overhead_s": 8.0}, faults=faults, absent="stall", stop={"rounds": 20})
+    (returned,) = told(result, "GroupReturned")
+    assert (returned["round"], returned["members"]) == (15, ["3.2", "4.2", "5.2"])
+    assert returned["absent_s"] > 60
+    # Without a plan those who work take over what is absent.
+    (taken,) = told(
+        play({"overhead_s": 8.0}, faults=faults[:1], stop={"rounds": 20}), "GroupReturned"
+    )
+    assert {str(m) for m in taken["members"]} == {"0.1", "1.1", "2.1"}
+
+
+@pytest.mark.parametrize("absent", ["reload", "taylor"])
+def test_chunks_that_fit_nobody_s_memory_stay_away_until_somebody_comes(absent):
+    # They were sent all the same, and the job ended in an error.
+    costs = {"rows": 6000, "row_bytes": 1000, "columns": 10, "chunks_per_member": 4}
+    faults = [{"round": 5, "lose": 3}, {"round": 10, "return": 3}]
+    result = simulate(
+        record(faults=faults, absent=absent, stop={"rounds": 20}, evaluate=None),
+        options=options_from_section({"limit_bytes": 1_300_000, "costs": costs, "overhead_s": 5.0}),
+        check_every_event=True,
+    )
+    assert (result.error, result.rows[-1]["absent_examples"]) == (None, 0)
+    lacking = [r["lacking_bytes"] for r in told(result, "GroupWithoutRoom")]
+    # Three members with 1.0 of 1.3 MB in use are asked to take 3 MB.
+    assert lacking == ([2_100_000] if absent == "reload" else [])
+    assert [r["round"] for r in told(result, "GroupReturned")] == [10]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elasticml.control.advising import Advising
@@ -11,8 +13,9 @@ from elasticml.control.events import ChunksLoaded, MoveFailed
 from elasticml.control.history import History
 from elasticml.control.mobility import BATCH, MOVE_PAUSE_S, Mobility
 from elasticml.control.policy import View
+from elasticml.control.room import Rooms
 from elasticml.control.rounds import Rounds
-from elasticml.control.settings import Settings
+from elasticml.control.settings import PlannedFault, Settings
 from elasticml.control.state import JobState
 from elasticml.policies.absence import Reload, WholeGroup
 from elasticml.terms import ChunkId, ChunkInfo, MemberId
@@ -247,3 +250,78 @@ def test_those_who_owe_chunks_are_known():
     assert moves.awaited() == {C}
     moves.loaded(loaded(C, chunk(1, 0), chunk(1, 1)))
     assert moves.awaited() == set()
+
+
+def limited(moves: Mobility, **limits: int) -> None:
+    for member, limit in limits.items():
+        moves.state.membership.members[{"a": A, "b": B, "c": C}[member]].limit_bytes = limit
+
+
+def test_group_is_not_sent_where_it_does_not_fit_and_that_is_told_once():
+    # The member could not take it in, and the job failed.
+    moves = mobility(n_chunks=3)
+    lose(moves, B)
+    limited(moves, a=5, c=2)
+    asked = advising(moves, Reload())
+    # Two of three fit the newcomer, and one more those who work.
+    commands = asked.readmit(0.0)
+    assert [c.member for c in commands if isinstance(c, LoadChunks)] == [C, A]
+    moves = mobility(n_chunks=3)
+    lose(moves, B)
+    limited(moves, a=3, c=2)
+    asked = advising(moves, Reload())
+    (_, told) = asked.readmit(0.0)
+    assert (told.event, told.fields["lacking_bytes"]) == ("GroupWithoutRoom", 1)
+    assert asked.readmit(1.0) == []
+    assert (moves.returning, moves.loading) == ({}, {})
+    limited(moves, c=3)
+    assert [c.member for c in asked.readmit(2.0) if isinstance(c, LoadChunks)] == [C]
+
+
+def test_memory_that_a_returning_group_will_take_is_seen():
+    moves = mobility(n_chunks=3)
+    lose(moves, B)
+    readmit(moves, 0.0, Reload())
+    moves.loaded(loaded(C, chunk(1, 0)))
+    seen = view(moves, 0.0)
+    assert seen.coming == {chunk(1, k): C for k in range(3)}
+    assert Rooms(seen.chunks, seen.coming).left(C, 10) == 7
+
+
+def test_group_may_drop_copies_for_itself_but_not_the_last_of_another_absent_one():
+    moves = mobility(n_chunks=3)
+    moves.state.ledger.hold(A, [chunk(1, 0)])
+    moves.state.ledger.hold(C, [chunk(0, 0)])
+    seen = view(moves, 0.0)
+    rooms = Rooms(seen.chunks, seen.coming)
+    assert (rooms.left(A, 3), rooms.left(B, 3), rooms.left(C, 3)) == (0, 0, 3)
+    lose(moves, B)
+    assert rooms.left(A, 3) == -1
+    # Once it is promised to one who has it, the others' copies are not needed.
+    moves.state.ledger.hold(C, [chunk(1, 0)])
+    assert Rooms(seen.chunks, {chunk(1, 0): C}).left(A, 3) == 0
+
+
+def test_view_counts_the_newcomers_of_planned_returns():
+    moves = mobility()
+    faults = tuple(
+        PlannedFault(round=k, kind=kind, count=4) for k, kind in enumerate(("lose", "return"))
+    )
+    moves.state.settings = replace(moves.state.settings, faults=faults)
+    assert view(moves, 0.0).planned == 4
+
+
+def test_members_that_work_are_like_the_tuples_that_other_fields_are():
+    # They were no tuple any more, and own policies that add or compare them failed.
+    seen = view(mobility(), 0.0)
+    working, spares = seen.working, seen.spares
+    members = tuple(working)
+    assert [m.id for m in working + spares] == [A, B, C]
+    assert [m.id for m in spares + working] == [C, A, B]
+    assert (working + working, working == members, members == working) == (
+        (*members, *members),
+        True,
+        True,
+    )
+    assert working != spares
+    assert seen.working == view(mobility(), 0.0).working

@@ -93,10 +93,16 @@ def chunks_of_a_group(held_by: dict[int, int], survivors: dict[int, int]) -> Fak
     return FakeChunks(infos=infos, owners=owners, held=held)
 
 
+def of_chunks(seen_group: GroupView, chunks: FakeChunks, start: int, stop: int) -> GroupView:
+    """The group of these chunks; its one former member owned them all."""
+    ids = tuple(chunks.infos)[start:stop]
+    return replace(seen_group, chunks=ids, shares=dict.fromkeys(seen_group.former, ids))
+
+
 def left_alone(limit_bytes: int = 1000, **facts: float) -> View:
     """Four chunks vanished at 10 s, of which slot 2 has a copy of one; three members survive."""
     chunks = chunks_of_a_group({3: 2}, {0: 5, 1: 6, 2: 6})
-    gone = replace(group(1, 8, since_s=10.0), chunks=tuple(chunks.infos)[:4])
+    gone = of_chunks(group(1, 8, since_s=10.0), chunks, 0, 4)
     rows = {0: 5, 1: 6, 2: 6}
     working = tuple(replace(seen(k, rows=n)[0], limit_bytes=limit_bytes) for k, n in rows.items())
     return replace(view([gone], (), working), chunks=chunks, start_members=4, **facts)
@@ -127,9 +133,71 @@ def test_it_waits_as_long_as_there_is_no_room_for_it():
     assert spread(WholeGroup(), left_alone(now_s=99.0, limit_bytes=60)) == []
 
 
+def test_it_waits_while_its_memory_is_promised_to_a_group_that_is_on_its_way():
+    # Two groups, one after the other, were given the same free memory, and the job failed.
+    seen_view = left_alone(now_s=99.0, limit_bytes=70)
+    coming = ChunkId("data", 1, 0)
+    chunks = seen_view.chunks
+    chunks.infos[coming] = ChunkInfo(id=coming, rows=1, nbytes=10)
+    assert spread(WholeGroup(), replace(seen_view, coming={coming: MemberId(1, 2)})) == []
+    # The body that is there already takes memory, too, until the group is back.
+    chunks.held[coming] = {MemberId(1, 2)}
+    assert spread(WholeGroup(), replace(seen_view, coming={coming: MemberId(1, 2)})) == []
+    # A copy that can be dropped does not.
+    chunks.owners[coming] = MemberId(3, 2)
+    assert spread(WholeGroup(), seen_view) == [0, 0, 1, 2]
+
+
+def three_groups(**facts: float) -> View:
+    """Slots 8, 9 and 10 have vanished, with 4, 3 and 1 chunks; slot 0, with 5 chunks, survives."""
+    chunks = chunks_of_a_group({}, {0: 5, 1: 4})
+    for chunk in list(chunks.infos)[-4:]:
+        del chunks.owners[chunk]
+    ids = list(chunks.infos)
+    order = (0, 4), (9, 12), (12, 13)
+    assert len(ids) == 13
+    groups = [of_chunks(group(k, 7 + k), chunks, *order[k - 1]) for k in (1, 2, 3)]
+    survivor = replace(seen(0, rows=5)[0], limit_bytes=80)
+    return replace(view(groups, (), (survivor,)), chunks=chunks, now_s=99.0, **facts)
+
+
+def test_group_that_does_not_fit_takes_no_memory_from_a_smaller_one():
+    # The first chunks of the large group counted as given, and the small one was refused.
+    found = WholeGroup(first_fitting=True).suggest(three_groups())
+    assert [(r.group, set(r.owners.values())) for r in found] == [(2, {MemberId(0, 2)})]
+    assert WholeGroup().suggest(three_groups()) == []
+
+
+def test_newcomer_that_was_given_a_group_has_no_room_for_the_next_one():
+    # It counted as empty, got both groups, and the job failed.
+    newcomer = replace(seen(7)[0], limit_bytes=50)
+    first, *others = WholeGroup().suggest(three_groups(spares=(newcomer,)))
+    assert (first.group, first.targets) == (1, (newcomer.id,))
+    assert [[m.slot for m in r.owners.values()] for r in others] == [[7, 0, 0], [0]]
+
+
+def test_newcomer_that_is_too_small_shares_a_group_with_those_who_work():
+    newcomer = replace(seen(7)[0], limit_bytes=30)
+    (first,) = WholeGroup().suggest(three_groups(spares=(newcomer,)))
+    assert [m.slot for m in first.owners.values()] == [7, 7, 7, 0]
+    assert WholeGroup(patience_s=1e3).suggest(three_groups(spares=(newcomer,))) == []
+
+
+def test_nobody_takes_over_what_planned_newcomers_will_want():
+    # Rounds of a second, faults by round: members planned for round 200 found nothing to take.
+    seen_view = left_alone(now_s=1e9)
+    assert spread(WholeGroup(), replace(seen_view, planned=7)) == []
+    assert spread(WholeGroup(), replace(seen_view, expected=7, start_members=3)) == []
+    assert spread(WholeGroup(), seen_view) == [0, 0, 1, 2]
+    # The first of them to be there got the whole group.
+    waiting = view([group(1, 3, 4)], seen(7), now_s=1e9)
+    assert readmitted(WholeGroup(), replace(waiting, expected=1)) == {}
+    assert readmitted(WholeGroup(), waiting) == {1: [7]}
+
+
 def reloaded(chunks: FakeChunks, limit_bytes: int) -> list[int]:
     """Slots to which the four chunks go, in their order."""
-    gone = replace(group(1, 8), chunks=tuple(chunks.infos)[:4])
+    gone = of_chunks(group(1, 8), chunks, 0, 4)
     working = tuple(replace(m, limit_bytes=limit_bytes, rows=5) for m in seen(0, 1))
     (found,) = Reload().suggest(replace(view([gone], (), working), chunks=chunks))
     if found.owners is None:

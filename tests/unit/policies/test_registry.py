@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from elasticml.control.policy import View
@@ -128,6 +130,16 @@ def test_record_says_it_all():
     assert found["gap_per_container_second"].minimum == 3
     assert found["tune_local_work"].start == 2
     assert [p.name for p in of_job({})] == ["whole_group", "elastic_scaling"]
+
+
+def test_by_the_papers_letter_absent_groups_wait_for_newcomers_unless_the_job_says_otherwise():
+    def patience(**more):
+        return of_job({"algorithm": {"name": "batch_gradient"} | more})[0].alone_s
+
+    assert (patience(), patience(mode="paper")) == (60.0, math.inf)
+    entry = {"name": "whole_group", "alone_s": 5.0}
+    record = {"algorithm": {"name": "batch_gradient", "mode": "paper"}, "policies": [entry]}
+    assert of_job(record)[0].alone_s == 5.0
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -1,0 +1,60 @@
+"""A job's story as clients ask the scheduler for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from elasticml.jobs.handle import Handle, story_batches
+from elasticml.jobs.status import JobStatus
+from elasticml.runtime import scheduler_plugin
+from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
+from tests.memory_world import World, toy_record
+
+
+class NearHandle(Handle):
+    """Asks a plugin of this process."""
+
+    def __init__(self, plugin: ElasticmlScheduler, job: str) -> None:
+        super().__init__(None, job, {})  # type: ignore[arg-type]
+        self.plugin = plugin
+
+    def _ask(self, handler: str, **arguments: Any) -> Any:
+        return asyncio.run(self.plugin.poll(self.job_id, **arguments))
+
+
+async def ended_world() -> World:
+    world = World(toy_record())
+    for _ in range(6):
+        await world.add()
+    world.shell.desk.open(0.0)
+    await world.run()
+    await world.close()
+    return world
+
+
+def test_long_story_comes_in_parts_and_its_status_is_the_last(monkeypatch):
+    monkeypatch.setattr(scheduler_plugin, "POLLED_MAX", 7)
+    shell = asyncio.run(ended_world()).shell
+    plugin = ElasticmlScheduler()
+    plugin._jobs = {shell.job: shell}
+    handle = NearHandle(plugin, shell.job)
+    batches = list(story_batches(lambda n: handle._ask("em_poll", since=n), 0))
+    assert {len(batch) for batch in batches[:-2]} == {7}
+    story = [record for batch in batches for record in batch]
+    assert shell.journal.story == story
+    status = JobStatus(job=shell.job)
+    for record in story:
+        status = status.after(record)
+    assert (handle.status(), handle.status().state) == (status, "done")
+
+
+@pytest.mark.parametrize("since", [0, 5])
+def test_answer_about_a_stranger_s_job_is_an_error(since):
+    plugin = ElasticmlScheduler()
+    plugin._jobs = {}
+    answer = asyncio.run(plugin.poll("nobody", since=since))
+    assert "no job 'nobody' here" in answer["error"]["message"]
+    assert (answer["records"], answer["next"], answer["told"]) == ([], since, since)
