@@ -84,7 +84,7 @@ def cached(
     key: str,
     parse: Callable[[], Block],
     setting: Setting = None,
-    is_current: Callable[[], bool] = lambda: True,
+    is_kept: Callable[[Block], bool] = lambda block: True,
 ) -> Block:
     """Return the block cached under ``key``, or parse it and cache it.
 
@@ -97,9 +97,9 @@ def cached(
         supports advisory locks.
     setting : path, bool or None
         Where the cache is; False for none.
-    is_current : callable
-        Asked after ``parse`` whether ``key`` still names the data; if not, the block, which may
-        hold some of either version, is not kept.
+    is_kept : callable
+        Asked of the block that was parsed whether it is worth its place, and whether ``key`` still
+        names the data: a block that may hold some of either version must not be kept.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def cached(
             return found
         block = parse()
         with contextlib.suppress(OSError):
-            if is_current() and _has_room(folder, block):
+            if is_kept(block) and _has_room(folder, block):
                 _store(path, block)
                 _sweep(folder, keep=path)
         return block

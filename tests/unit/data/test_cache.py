@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticml.data import cache
+from elasticml.data import cache, files
 from elasticml.data.sequences import read_sequences
 from elasticml.data.source import Source, read_block
 from elasticml.data.svmlight import SvmlightSource, read_svmlight
@@ -199,6 +199,29 @@ def test_data_larger_than_the_cache_leave_it_alone(tmp_path: Path, monkeypatch) 
     monkeypatch.setenv("ELASTICML_CACHE_SIZE", "many")
     with pytest.raises(ConfigError, match="ELASTICML_CACHE_SIZE is 'many', wanted a size"):
         read(data, folder)
+
+
+def test_text_that_grows_beyond_the_cache_leaves_it_alone(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
+    folder = tmp_path / "cache"
+    (tmp_path / "short.csv").write_text("y,a,b,c,d\n" + "0,1,2,3,4\n" * 999)
+    source = read_csv(str(tmp_path / "short.csv"), "y")
+    before = text(tmp_path)
+    read(before, folder)
+    n_text = sum(info.nbytes for info in source.blocks())
+    parsed = [source.read(info.index, 2000, 4)[0] for info in source.blocks()]
+    n_parsed = sum(chunk.nbytes for chunks in parsed for chunk in chunks)
+    room = 2 * n_text
+    assert n_text < room < n_parsed
+    held = kept(folder)
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(room))
+    for info in source.blocks():
+        read_block(source, info.index, 2001, 4, folder)
+    assert kept(folder) == held
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(2 * n_parsed))
+    for info in source.blocks():
+        read_block(source, info.index, 2001, 4, folder)
+    assert kept(folder) == held + ["2001"] * len(parsed)
 
 
 def test_a_disk_that_is_nearly_full_gets_no_cache(tmp_path: Path, monkeypatch) -> None:
