@@ -24,6 +24,7 @@ from typing import Final
 
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary
+from elasticml.data.open_files import allow_open_files
 from elasticml.errors import ConfigError, DataError
 from elasticml.terms import chunk_id, parse_size
 
@@ -173,6 +174,7 @@ def _store(path: Path, block: Block) -> None:
 
 def _load(path: Path) -> Block | None:
     """Map a cached block and mark it as used; None when it is not there, or damaged."""
+    allow_open_files()  # a mapping holds one as long as anybody has a chunk of the block
     try:
         with path.open("rb") as source:
             view = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))

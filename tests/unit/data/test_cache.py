@@ -254,6 +254,29 @@ def test_the_environment_names_the_cache_or_switches_it_off(
     assert kept(tmp_path / ".cache" / "elasticml") == ["2000"]
 
 
+READER = """
+import resource, sys
+from elasticml.data import files
+from elasticml.data.source import read_block
+from elasticml.data.svmlight import SvmlightSource, read_svmlight
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
+files.BLOCK_BYTES = 100
+source = read_svmlight(sys.argv[1])
+blocks = [info.index for info in source.blocks()]
+assert len(blocks) > 64
+for block in blocks:
+    read_block(source, block, 2000, 4, sys.argv[2])
+SvmlightSource.read = None
+held = [read_block(source, block, 2000, 4, sys.argv[2]) for block in blocks]
+assert sum(chunk.n_rows for chunks, _ in held for chunk in chunks) == 400
+"""
+
+
+def test_more_blocks_are_mapped_than_files_may_usually_be_open(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", READER, text(tmp_path).path, str(tmp_path / "cache")]
+    subprocess.run(arguments, check=True)
+
+
 WRITER = """
 import sys
 from elasticml.data.source import read_block
