@@ -32,7 +32,8 @@ from elasticml.collective.comm_link import CommLink
 from elasticml.collective.frames import VERSION, Frame, Header, Kind
 from elasticml.collective.pieces import PIECE_BYTES
 from elasticml.collective.shared_link import SharedLink
-from elasticml.collective.shared_slots import NoSharedMemoryError, SlotPool, check_offer
+from elasticml.collective.shared_slots import SlotPool
+from elasticml.collective.slot_descriptors import NoSharedMemoryError, check_offer
 from elasticml.collective.socket_link import SocketLink
 from elasticml.collective.stream_link import StreamLink
 from elasticml.collective.transport import Link, LinkClosedError, OnLink
@@ -58,7 +59,8 @@ class Agreed:
     """What both ends of a new link know."""
 
     kind: str
-    is_shared: bool
+    #: What the peer said of its memory; None where vectors travel through the link.
+    offer: Mapping[str, Any] | None
 
 
 class Server(Protocol):
@@ -128,11 +130,15 @@ class DaskTransport:
         except BaseException:
             _abort(comm)
             raise
-        link = _link_over(comm, agreed.kind, hello)
-        kept = self._keep(SharedLink(link, self._pool) if agreed.is_shared else link)
+        link, is_shared = _link_over(comm, agreed.kind, hello), agreed.offer is not None
+        kept = self._keep(SharedLink(link, self._pool, agreed.offer) if is_shared else link)
         # The accepter is silent until it has this, so that nothing is lost between the comm's
         # last message and the link's first frame.
-        await link.send(Frame(kind=Kind.CONTROL, prefix={"shared": agreed.is_shared}))
+        try:
+            await link.send(Frame(kind=Kind.CONTROL, prefix={"shared": is_shared}))
+        except BaseException:
+            kept.close()
+            raise
         return kept
 
     def listen(self, on_link: OnLink) -> None:
@@ -180,7 +186,7 @@ class DaskTransport:
         try:
             if (await link.receive(_no_payload)).prefix.get("shared"):
                 self._links.discard(link)
-                link = self._keep(SharedLink(link, self._pool))
+                link = self._keep(SharedLink(link, self._pool, shared))
             await on_link(link)
             await link.closed.wait()
         except LinkClosedError:
@@ -218,7 +224,7 @@ class DaskTransport:
         is_shared = theirs is not None and not apart
         if not is_shared and choice in ("auto", "shm"):
             self._stay_apart(comm.peer_address, choice, refusal or apart)
-        return Agreed(kind, is_shared)
+        return Agreed(kind, theirs if is_shared else None)
 
     def _own_offer(self) -> tuple[dict[str, Any] | None, str]:
         """Offer this process's memory; or say why there is none."""

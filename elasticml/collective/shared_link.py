@@ -22,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.collective.frames import Frame, Header, Kind
-from elasticml.collective.shared_slots import (
+from elasticml.collective.shared_slots import POOL_BYTES_MAX, Lease, SlotPool
+from elasticml.collective.slot_descriptors import (
     DESCRIPTOR_BYTES,
     HEAD_BYTES,
     WHOSE,
-    Lease,
+    Descriptor,
     NoSharedMemoryError,
-    SlotPool,
+    check_offer,
     content_of,
     fault_of,
     map_slot,
@@ -41,8 +42,10 @@ logger = logging.getLogger(__name__)
 
 #: Vectors lent over one link at a time; what is sent beyond that travels through the link.
 LOANS_MAX: Final = 16
-#: Slots of the peer that stay mapped.
+#: Slots that stay mapped, and their bytes: more than a process has at a time. What is used longest
+#: ago goes first, as its owner may have shut it: it is the mapping here that keeps its memory then.
 MAPS_MAX: Final = 32
+MAPS_BYTES_MAX: Final = POOL_BYTES_MAX
 #: In a loan's number when it is given back: a reader further on went without a word.
 SPOILT_BIT: Final = 1 << 63
 _NUMBER: Final = struct.Struct("<Q")
@@ -91,9 +94,11 @@ class SharedLink:
         An ordered link to a process whose slots can be opened here, and the other way round.
     pool : SlotPool
         The slots of this process.
+    offer : mapping, optional
+        What the peer said of its memory when the link was opened (``SlotPool.offer``).
     """
 
-    def __init__(self, inner: Link, pool: SlotPool) -> None:
+    def __init__(self, inner: Link, pool: SlotPool, offer: Mapping[str, Any] | None = None) -> None:
         self.hello = inner.hello
         self.peer = inner.peer
         #: On one host nothing is cut.
@@ -103,6 +108,7 @@ class SharedLink:
         self.borrowed_bytes = 0
         self._inner: Any = inner
         self._pool = pool
+        self._offer = offer
         self._n_lent = 0
         #: What the peer has of us, by number: an array that is held here is not written to again.
         self._lent: dict[int, tuple[object, Lease]] = {}
@@ -226,31 +232,47 @@ class SharedLink:
             array_and_lease[1].spoil()
 
     def _look(self, place: bytes, nbytes: int) -> NDArray[np.float64]:
-        memory = self._maps.get(place[WHOSE])
+        memory = self._maps.pop(place[WHOSE], None)
         if memory is None:
-            owner = unpack_descriptor(place)
-            try:
-                memory = map_slot(owner.pid, owner.fd)
-            except NoSharedMemoryError as fault:
-                raise self._unreadable(fault) from None
-            while len(self._maps) >= MAPS_MAX:
-                del self._maps[next(iter(self._maps))]
-            if memory[WHOSE] != place[WHOSE]:
-                # The owner has shut the slot, and its descriptor is another file's by now.
-                gone = f"slot {owner.slot} of process {owner.pid} is shut"
-                raise self._unreadable(NoSharedMemoryError(gone, is_gone=True))
-            self._maps[place[WHOSE]] = memory
+            memory = self._map(place)
+        self._maps[place[WHOSE]] = memory  # behind all that were used longer ago
         fault_found = fault_of(memory, place)
         if fault_found is not None:
             raise RemoteProtocolError(f"{self.peer} announced a vector, and there is {fault_found}")
         return np.frombuffer(memory, np.float64, nbytes // 8, HEAD_BYTES)
 
-    def _unreadable(self, fault: NoSharedMemoryError) -> LinkClosedError:
-        """Say that the link ends; where the owner is still there, links to come are plain ones."""
-        if not fault.is_gone:
+    def _map(self, place: bytes) -> mmap.mmap:
+        """Map a slot that was not looked at lately, in place of others where there are too many."""
+        owner = unpack_descriptor(place)
+        try:
+            memory = map_slot(owner.pid, owner.fd)
+            if memory[WHOSE] != place[WHOSE]:
+                # The owner has shut the slot, and its descriptor is another file's by now.
+                gone = f"slot {owner.slot} of process {owner.pid} is shut"
+                raise NoSharedMemoryError(gone, is_gone=True)
+        except NoSharedMemoryError as fault:
+            raise self._unreadable(owner, fault) from None
+        n_bytes = len(memory) + sum(map(len, self._maps.values()))
+        while self._maps and (len(self._maps) >= MAPS_MAX or n_bytes > MAPS_BYTES_MAX):
+            n_bytes -= len(self._maps.pop(next(iter(self._maps))))
+        return memory
+
+    def _unreadable(self, owner: Descriptor, fault: NoSharedMemoryError) -> LinkClosedError:
+        """Say that the link ends; where memory cannot be shared, links to come are plain ones."""
+        if not fault.is_gone and not (fault.is_other and self._is_readable(owner)):
             logger.warning("a vector of %s cannot be read; sharing ends: %s", self.peer, fault)
             self._pool.stop(str(fault))
         return LinkClosedError(f"the link to {self.peer} is closed: {fault}")
+
+    def _is_readable(self, owner: Descriptor) -> bool:
+        """Whether the owner of a slot is the peer, and its memory can be read as before."""
+        if self._offer is None or owner.life.hex() != self._offer["life"]:
+            return False
+        try:
+            check_offer(self._offer)
+        except NoSharedMemoryError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close at once; what the peer has of us is never written to again."""

@@ -13,38 +13,33 @@ without giving back may still read, or only be stopped: what it had is never wri
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import mmap
 import os
 import secrets
-import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.collective.slot_descriptors import (
+    EXCHANGE,
+    HEAD_BYTES,
+    LIFE,
+    MAGIC,
+    NBYTES,
+    SEQUENCE,
+    SLOT,
+    Descriptor,
+    NoSharedMemoryError,
+)
+
 Vector = NDArray[np.float64]
 
-#: A slot begins with eight words: a magic one, then, as in a descriptor behind its first word,
-#: whose it is, which one, and what lies in it. The sequence is 0 until that is whole.
-HEAD_BYTES: Final = 64
-MAGIC: Final = b"emlslot1"
-_LIFE, _SLOT, _SEQUENCE, _EXCHANGE, _NBYTES = 1, 3, 4, 5, 6
-#: pid, descriptor, life, slot, sequence, exchange, bytes.
-_DESCRIPTOR: Final = struct.Struct("<II16sQQQQ")
-DESCRIPTOR_BYTES: Final = _DESCRIPTOR.size
-assert DESCRIPTOR_BYTES == 8 * (_NBYTES + 1)
-#: In a descriptor: which slot of whom, and what must lie there.
-WHOSE: Final = slice(8 * _LIFE, 8 * _SEQUENCE)
-WHAT: Final = slice(8 * _LIFE, DESCRIPTOR_BYTES)
-#: Exchange and bytes, at the end of a descriptor.
-_CONTENT: Final = struct.Struct("<QQ")
 #: A shorter payload goes through the link itself: that is as fast, and holds no slot.
 SHARED_BYTES_MIN: Final = 64 * 1024
 #: What one process may have in slots, and how many. What goes beyond travels through the links.
@@ -55,51 +50,6 @@ _ALL_SEALS: Final = (
     if hasattr(fcntl, "F_SEAL_SEAL")
     else 0
 )
-
-
-class NoSharedMemoryError(Exception):
-    """This process cannot share memory, or not with that peer; the message says why.
-
-    Parameters
-    ----------
-    is_gone : bool
-        The owner is no longer there, or has closed the slot.
-    """
-
-    def __init__(self, message: str, is_gone: bool = False) -> None:
-        super().__init__(message)
-        self.is_gone = is_gone
-
-
-@dataclass(frozen=True, slots=True)
-class Descriptor:
-    """Where a vector lies, and which one must lie there."""
-
-    pid: int
-    fd: int
-    #: Drawn by the owner when it begins to share; another process of the same pid has another one.
-    life: bytes
-    slot: int
-    sequence: int
-    exchange: int
-    nbytes: int
-
-    def pack(self) -> bytes:
-        """Write it as bytes."""
-        return _DESCRIPTOR.pack(
-            self.pid, self.fd, self.life, self.slot, self.sequence, self.exchange, self.nbytes
-        )
-
-
-def unpack_descriptor(raw: bytes) -> Descriptor:
-    """Read a descriptor back from the beginning of ``raw``."""
-    return Descriptor(*_DESCRIPTOR.unpack_from(raw))
-
-
-def content_of(raw: bytes) -> tuple[int, int]:
-    """Read exchange and bytes from a descriptor."""
-    exchange, nbytes = _CONTENT.unpack_from(raw, 8 * _EXCHANGE)
-    return exchange, nbytes
 
 
 class Lease(Protocol):
@@ -152,8 +102,8 @@ class OwnLease:
         """Commit the vector, at the first time, as this exchange's; see ``Lease``."""
         if self.exchange is None:
             slot, self.exchange = self.slot, exchange
-            slot.words[_EXCHANGE], slot.words[_NBYTES] = exchange, self.nbytes
-            slot.words[_SEQUENCE] = sequence = slot.sequence
+            slot.words[EXCHANGE], slot.words[NBYTES] = exchange, self.nbytes
+            slot.words[SEQUENCE] = sequence = slot.sequence
             self.descriptor = Descriptor(
                 os.getpid(), slot.fd, self.pool.life, slot.number, sequence, exchange, self.nbytes
             ).pack()
@@ -174,7 +124,9 @@ class OwnLease:
 class SlotPool:
     """The slots of one process, and the arrays here that can be lent: its own, and loans.
 
-    Arrays may be taken and dropped in any thread.
+    Arrays may be taken and dropped in any thread. The lock is for those who take: an array may be
+    dropped in the midst of any line, by the garbage collector in the very thread that holds the
+    lock. What dropping does, each step of it at once, must therefore be expected everywhere.
     """
 
     bytes_max: int = POOL_BYTES_MAX
@@ -212,7 +164,7 @@ class SlotPool:
             if slot is None:
                 return None
             # Whoever should still look here finds nothing that is whole.
-            slot.words[_SEQUENCE] = 0
+            slot.words[SEQUENCE] = 0
             slot.sequence += 1
         array: Vector = np.frombuffer(slot.memory, np.float64, nbytes // 8, HEAD_BYTES)
         self.enter(array, OwnLease(self, slot, nbytes))
@@ -283,28 +235,30 @@ class SlotPool:
         self.stop("this process shares no memory any more")
         with self._lock:
             self.idle.clear()
-            for slot in (*self._slots.values(), self._probe):
-                if slot is not None:
-                    os.close(slot.fd)
-            self._slots.clear()
+            for slot in list(self._slots.values()):
+                self._discard(slot)
+            if self._probe is not None:
+                os.close(self._probe.fd)
             self._probe = None
 
     def _idle_slot(self, nbytes: int) -> Slot | None:
         """Find a slot that fits, tightly enough, among those that nobody holds."""
-        for _ in range(len(self.idle)):
-            slot = self.idle.pop()  # the newest, which the processor's cache still has
-            if slot.is_spoilt:
-                self._discard(slot)
-            elif nbytes <= slot.capacity <= nbytes + nbytes // 4 + mmap.PAGESIZE:
-                return slot
-            else:
-                self.idle.appendleft(slot)
+        with contextlib.suppress(IndexError):  # all discarded meanwhile
+            for _ in range(len(self.idle)):
+                slot = self.idle.pop()  # the newest, which the processor's cache still has
+                if slot.is_spoilt:
+                    self._discard(slot)
+                elif nbytes <= slot.capacity <= nbytes + nbytes // 4 + mmap.PAGESIZE:
+                    return slot
+                else:
+                    self.idle.appendleft(slot)
         return None
 
     def _new_slot(self, nbytes: int) -> Slot | None:
         """Make another slot, in place of idle ones of other sizes where there are too many."""
-        while self.idle and self._is_full(nbytes):
-            self._discard(self.idle.popleft())
+        with contextlib.suppress(IndexError):
+            while self._is_full(nbytes):
+                self._discard(self.idle.popleft())
         if self._is_full(nbytes):
             return None
         self._n_made += 1
@@ -312,7 +266,7 @@ class SlotPool:
         return slot
 
     def _is_full(self, nbytes: int) -> bool:
-        used = sum(len(slot.memory) for slot in self._slots.values())
+        used = sum(len(slot.memory) for slot in list(self._slots.values()))
         return len(self._slots) >= self.slots_max or used + nbytes + HEAD_BYTES > self.bytes_max
 
     def _discard(self, slot: Slot) -> None:
@@ -334,67 +288,6 @@ def _make_slot(number: int, life: bytes, nbytes: int) -> Slot:
         os.close(fd)
         raise
     words = np.frombuffer(memory, np.uint64, HEAD_BYTES // 8)
-    words[0], words[_SLOT] = int.from_bytes(MAGIC, "little"), number
-    words[_LIFE : _LIFE + 2] = np.frombuffer(life, np.uint64)
+    words[0], words[SLOT] = int.from_bytes(MAGIC, "little"), number
+    words[LIFE : LIFE + 2] = np.frombuffer(life, np.uint64)
     return Slot(number, fd, memory, words)
-
-
-def map_slot(pid: int, fd: int) -> mmap.mmap:
-    """Map the memory behind a process's file descriptor, to be read.
-
-    Raises
-    ------
-    NoSharedMemoryError
-        When there is none of this user's that others cannot read, or the process is gone.
-    """
-    try:
-        own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as fault:
-        raise NoSharedMemoryError(
-            f"the memory of process {pid} is out of reach: {fault}",
-            is_gone=fault.errno in (errno.ENOENT, errno.ESRCH),
-        ) from None
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.close, own)
-        try:
-            facts = os.fstat(own)
-            if facts.st_uid != os.geteuid() or facts.st_mode & 0o177777 != 0o100600:
-                raise NoSharedMemoryError(
-                    f"the memory of process {pid} belongs to user {facts.st_uid}, mode "
-                    f"{facts.st_mode & 0o7777:o}, wanted user {os.geteuid()}, mode 600"
-                )
-            return mmap.mmap(own, facts.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
-        except (OSError, ValueError) as fault:
-            raise NoSharedMemoryError(f"the memory of process {pid}: {fault}") from None
-
-
-def fault_of(memory: mmap.mmap, wanted: bytes) -> str | None:
-    """Say why what lies in a slot is not what a packed descriptor says; None where it is."""
-    _, nbytes = content_of(wanted)
-    if len(memory) < HEAD_BYTES + nbytes:
-        return f"a slot of {len(memory)} bytes, wanted {HEAD_BYTES} + {nbytes}"
-    # One comparison: the head is laid out as the descriptor is.
-    if memory[WHAT] == wanted[WHAT] and memory[:8] == MAGIC:
-        return None
-    here, there = unpack_descriptor(memory[:HEAD_BYTES]), unpack_descriptor(wanted)
-    owner = "its owner's" if here.life == there.life else "another life's"
-    got, want = (
-        f"slot {d.slot}, sequence {d.sequence}, exchange {d.exchange}, {d.nbytes} bytes"
-        for d in (here, there)
-    )
-    return f"{owner} {got}, wanted {want}"
-
-
-def check_offer(offer: Mapping[str, Any]) -> None:
-    """Find out whether the memory of the peer that made this offer can be read here.
-
-    Raises
-    ------
-    NoSharedMemoryError
-        When it is on another host, in another container, another user's, or gone.
-    """
-    memory = map_slot(int(offer["pid"]), int(offer["fd"]))
-    wanted = Descriptor(0, 0, bytes.fromhex(offer["life"]), 0, 0, 0, 0)
-    fault = fault_of(memory, wanted.pack())
-    if fault is not None:
-        raise NoSharedMemoryError(f"process {offer['pid']} here is not the peer: {fault}")

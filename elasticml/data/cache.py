@@ -24,6 +24,7 @@ from typing import Final
 
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary
+from elasticml.data.open_files import allow_open_files
 from elasticml.errors import ConfigError, DataError
 from elasticml.terms import chunk_id, parse_size
 
@@ -84,7 +85,7 @@ def cached(
     key: str,
     parse: Callable[[], Block],
     setting: Setting = None,
-    is_current: Callable[[], bool] = lambda: True,
+    is_kept: Callable[[Block], bool] = lambda block: True,
 ) -> Block:
     """Return the block cached under ``key``, or parse it and cache it.
 
@@ -97,9 +98,9 @@ def cached(
         supports advisory locks.
     setting : path, bool or None
         Where the cache is; False for none.
-    is_current : callable
-        Asked after ``parse`` whether ``key`` still names the data; if not, the block, which may
-        hold some of either version, is not kept.
+    is_kept : callable
+        Asked of the block that was parsed whether it is worth its place, and whether ``key`` still
+        names the data: a block that may hold some of either version must not be kept.
 
     Raises
     ------
@@ -123,7 +124,7 @@ def cached(
             return found
         block = parse()
         with contextlib.suppress(OSError):
-            if is_current() and _has_room(folder, block):
+            if is_kept(block) and _has_room(folder, block):
                 _store(path, block)
                 _sweep(folder, keep=path)
         return block
@@ -173,6 +174,7 @@ def _store(path: Path, block: Block) -> None:
 
 def _load(path: Path) -> Block | None:
     """Map a cached block and mark it as used; None when it is not there, or damaged."""
+    allow_open_files()  # a mapping holds one as long as anybody has a chunk of the block
     try:
         with path.open("rb") as source:
             view = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))

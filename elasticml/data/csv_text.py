@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import re
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,14 @@ from typing import Any, Final, NoReturn
 import pyarrow
 import pyarrow.csv
 
-from elasticml.data.files import Piece, block_pieces, file_facts, line_number
+from elasticml.data.files import (
+    FileFacts,
+    Piece,
+    block_pieces,
+    file_facts,
+    line_number,
+    once_per_version,
+)
 from elasticml.data.tables import Columns
 from elasticml.errors import DataError
 
@@ -35,9 +41,10 @@ class CsvText:
     delimiter: str
 
 
-def csv_texts(path: str, block: int, delimiter: str, header: bool) -> Iterator[CsvText]:
+def csv_texts(
+    path: str, block: int, facts: FileFacts, delimiter: str, header: bool
+) -> Iterator[CsvText]:
     """Yield the texts of one block that hold any row."""
-    facts = file_facts(path)
     names = csv_names(path, facts.token, delimiter, header)
     for piece in block_pieces(path, block, facts):
         skipped = 0
@@ -115,7 +122,7 @@ def place_of(text: CsvText, row: int) -> str:
     return f"line {line_number(text.path, text.piece, at)}"
 
 
-@functools.lru_cache(maxsize=64)
+@once_per_version
 def csv_names(path: str, token: str, delimiter: str, header: bool) -> tuple[str, ...]:
     """Names of the columns, from the first line; ``token`` tells versions of the file apart."""
     piece = next(block_pieces(path, 0, file_facts(path)), None)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import hashlib
 import json
 import lzma
+import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, cast
+from typing import Any, BinaryIO, Final, Literal, TypeVar, cast
 
 from elasticml.data.hdfs import absolute_hdfs, is_hdfs
 from elasticml.data.places import local_path, reason_of, remedy_of, system_of
@@ -19,6 +21,7 @@ from elasticml.data.source import BLOCK_BYTES, BlockInfo
 from elasticml.errors import ConfigError, DataError
 
 Compression = Literal["gzip", "bzip2", "xz"]
+T = TypeVar("T")
 
 _MAGIC: Final[tuple[tuple[bytes, Compression], ...]] = (
     (b"\x1f\x8b", "gzip"),
@@ -29,6 +32,14 @@ _MAGIC: Final[tuple[tuple[bytes, Compression], ...]] = (
 _EXPANSION: Final = {None: 1, "gzip": 4, "bzip2": 6, "xz": 6}
 #: Bytes asked of a decompressor at once; an error names the last line before it.
 _READ_BYTES: Final = 2**18
+#: What fsspec's file systems tell of a file's version, the surest first.
+_VERSION_KEYS: Final = (
+    *("ETag", "etag", "Content-MD5", "Digest", "sha"),
+    *("mtime", "modificationTime", "LastModified", "last_modified", "Last-Modified"),
+    *("updated", "modify"),
+)
+#: Bytes of a remote file that are looked through at once for the end of a line.
+_LINE_BYTES: Final = 2**16
 #: Part of every fingerprint: a change in how text becomes chunks makes old caches unusable.
 READING_VERSION: Final = 1
 
@@ -99,10 +110,38 @@ def file_facts(path: str) -> FileFacts:
         raise ConfigError(f"data path {path} is a directory, wanted a file", path=path)
     if info["size"] == 0:
         raise DataError(f"{path} is empty (0 bytes), wanted at least one example", path=path)
+    size, token = int(info["size"]), _token(inner, info)
+    return FileFacts(size=size, token=token, compression=_compression(path, token, size))
+
+
+def tells_versions(path: str) -> bool:
+    """Whether another version of a file of the same size can be told from this one."""
+    return file_facts(path).token != ""
+
+
+def once_per_version(look: Callable[..., T]) -> Callable[..., T]:
+    """Remember what a function of a file's path, its token and more has seen in the file.
+
+    Threads that ask meanwhile wait for the first one. Without a token nothing is remembered.
+    """
+    seen, looking = functools.lru_cache(maxsize=64)(look), threading.Lock()
+
+    @functools.wraps(look)
+    def looked(path: str, token: str, *more: Hashable) -> T:
+        if not token:
+            return look(path, token, *more)
+        with looking:
+            return seen(path, token, *more)
+
+    return looked
+
+
+@once_per_version
+def _compression(path: str, token: str, size: int) -> Compression | None:
+    """Tell by the first bytes how a file is compressed."""
     with open_binary(path) as source:
         start = source.read(6)
-    found = next((name for magic, name in _MAGIC if start.startswith(magic)), None)
-    return FileFacts(size=int(info["size"]), token=_token(inner, info), compression=found)
+    return next((name for magic, name in _MAGIC if start.startswith(magic)), None)
 
 
 def _missing(path: str) -> ConfigError:
@@ -120,8 +159,7 @@ def _token(inner: str, info: Mapping[str, Any]) -> str:
     local = Path(inner)
     if "ino" in info and local.exists():
         return str(local.stat().st_mtime_ns)
-    keys = ("ETag", "etag", "mtime", "modificationTime", "LastModified", "last_modified")
-    return next((str(info[key]) for key in keys if info.get(key) is not None), "")
+    return next((str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None), "")
 
 
 def fingerprint(spec: Mapping[str, Any], facts: FileFacts | None = None) -> str:
@@ -166,16 +204,22 @@ def _line_range(path: str, start: int, stop: int) -> Piece:
         begin = 0
         if start:
             source.seek(start - 1)
-            begin = start - 1 + len(source.readline())
+            begin = start - 1 + len(read_line(source))
         if local_path(path) is not None:
             # Where the last line ends is cheap to find here, and then all is read in one go.
             source.seek(stop - 1)
-            stop += max(0, len(source.readline()) - 1)
+            stop += max(0, len(read_line(source)) - 1)
             source.seek(begin)
         text = source.read(max(0, stop - begin))
         if text and not text.endswith(b"\n"):
-            text += source.readline()
+            text += read_line(source)
     return Piece(text=text, first_line=None if start else 1, offset=begin)
+
+
+def read_line(source: BinaryIO) -> bytes:
+    """Read to the end of a line; of a remote file little more, where fsspec reads megabytes."""
+    read_until: Callable[..., bytes] | None = getattr(source, "readuntil", None)
+    return source.readline() if read_until is None else read_until(b"\n", _LINE_BYTES)
 
 
 def _decompressed(path: str, compression: Compression) -> Iterator[Piece]:

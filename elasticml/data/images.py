@@ -27,6 +27,7 @@ from elasticml.data.files import (
     file_facts,
     fingerprint,
     open_binary,
+    tells_versions,
 )
 from elasticml.data.rows import fit_columns
 from elasticml.data.source import (
@@ -123,8 +124,12 @@ class ImageSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether the images are compressed, so that their one block is worth a cache."""
-        return file_facts(self.path).compression is not None
+        """Whether the images are compressed, so that their one block is worth a cache.
+
+        Not where a changed file could not be told.
+        """
+        facts = file_facts(self.path)
+        return facts.compression is not None and bool(facts.token) and tells_versions(self.labels)
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""
@@ -138,15 +143,15 @@ class ImageSource:
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over options, and paths, sizes and times of both files."""
-        labels = file_facts(self.labels)
-        return fingerprint(
-            {**self.spec(), "labels_are": [labels.size, labels.token]}, file_facts(self.path)
-        )
+        return self._fingerprint(file_facts(self.path), file_facts(self.labels))
+
+    def _fingerprint(self, facts: FileFacts, labels: FileFacts) -> str:
+        return fingerprint({**self.spec(), "labels_are": [labels.size, labels.token]}, facts)
 
     def blocks(self) -> list[BlockInfo]:
         """List ranges of images; raises ConfigError or DataError for files that do not fit."""
         facts = file_facts(self.path)
-        images, _ = self._headers(facts)
+        images, _ = self._headers(facts, file_facts(self.labels))
         n, nbytes = images.shape[0], self._row_bytes(images)
         step = n if facts.compression is not None else self._step(images)
         return [
@@ -159,8 +164,9 @@ class ImageSource:
     ) -> tuple[list[Chunk], BlockSummary]:
         """Read the images of one block; see :class:`elasticml.data.source.Source`."""
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        name, facts = self.fingerprint(), file_facts(self.path)
-        images, labels = self._headers(facts)
+        facts, of_labels = file_facts(self.path), file_facts(self.labels)
+        name = self._fingerprint(facts, of_labels)
+        images, labels = self._headers(facts, of_labels)
         step, n = self._step(images), images.shape[0]
         first, last = (0, n) if facts.compression else (block * step, min(n, (block + 1) * step))
         chunks: list[Chunk] = []
@@ -168,7 +174,7 @@ class ImageSource:
         width = images.width
         with (
             _opened(images, first, facts) as pixels,
-            _opened(labels, first, file_facts(self.labels)) as targets,
+            _opened(labels, first, of_labels) as targets,
         ):
             for start in range(first, last, step):
                 k = min(step, last - start)
@@ -182,6 +188,9 @@ class ImageSource:
                 width = rows.n_columns
                 done = len(chunks)
                 chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=done)
+            if last == n:
+                _check_end(pixels, images)
+                _check_end(targets, labels)
         layout = Layout(kind="dense", dtype=self.dtype, n_columns=width)
         return chunks, summarise(block, chunks, layout, counts=counts)
 
@@ -203,8 +212,8 @@ class ImageSource:
     def _step(self, images: _Idx) -> int:
         return max(1, BLOCK_BYTES // self._row_bytes(images))
 
-    def _headers(self, facts: FileFacts) -> tuple[_Idx, _Idx]:
-        images, labels = _header(self.path, facts), _header(self.labels, file_facts(self.labels))
+    def _headers(self, facts: FileFacts, of_labels: FileFacts) -> tuple[_Idx, _Idx]:
+        images, labels = _header(self.path, facts), _header(self.labels, of_labels)
         if len(images.shape) < 2 or 0 in images.shape:
             raise DataError(
                 f"{self.path} has dimensions {images.shape}, wanted images and their pixels",
@@ -284,3 +293,15 @@ def _take(source: BinaryIO, idx: _Idx, start: int, n: int) -> NDArray[np.float64
             path=idx.path,
         )
     return values
+
+
+def _check_end(source: BinaryIO, idx: _Idx) -> None:
+    """Read beyond the last example: only there is a compressed file compared with its checksum."""
+    with _telling_of_damage(idx.path):
+        further = source.read(1)
+    if further:
+        raise DataError(
+            f"{idx.path} goes on after its {idx.shape[0]} examples, wanted its end there; copy or "
+            "download it again",
+            path=idx.path,
+        )

@@ -13,7 +13,13 @@ import scipy.sparse
 from elasticml.data.chunk import Chunk, Dtype
 from elasticml.data.cut import Rows
 from elasticml.data.facts import BlockSummary, DataFacts
-from elasticml.data.files import absolute, file_facts, fingerprint, open_binary
+from elasticml.data.files import (
+    absolute,
+    file_facts,
+    fingerprint,
+    open_binary,
+    tells_versions,
+)
 from elasticml.data.rows import cut_rows, rows_of_arrays
 from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
 from elasticml.errors import DataError
@@ -62,8 +68,8 @@ class NpzSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether the one block is worth a cache: yes, it is the whole file."""
-        return True
+        """Whether the one block is worth a cache: yes, where a changed file can be told."""
+        return tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from elasticml.data.files import FileFacts, Piece, block_pieces, open_binary
+from elasticml.data.files import FileFacts, Piece, block_pieces, open_binary, read_line
 from elasticml.data.records import (
     Fail,
     RecordOptions,
@@ -42,7 +42,7 @@ def records_of(
     pieces = block_pieces(path, block, facts)
     if block:
         with open_binary(path) as source:
-            first_line = source.readline()
+            first_line = read_line(source)
     else:
         first = next(pieces, Piece(text=b"", first_line=1, offset=0))
         first_line = first.text.partition(b"\n")[0]
@@ -113,7 +113,7 @@ def _whole_records(path: str, piece: Piece) -> Piece:
     tail = []
     with open_binary(path) as source:
         source.seek(piece.offset + len(piece.text))
-        while (line := source.readline()) and not line.startswith(b">"):
+        while (line := read_line(source)) and not line.startswith(b">"):
             tail.append(line)
     return replace(piece, text=piece.text + b"".join(tail))
 

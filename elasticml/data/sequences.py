@@ -21,6 +21,7 @@ from elasticml.data.files import (
     file_facts,
     fingerprint,
     line_number,
+    tells_versions,
     text_blocks,
 )
 from elasticml.data.ngrams import cut_letters, sequence_layout
@@ -58,8 +59,8 @@ class SequenceSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether blocks are worth a cache: text always is."""
-        return True
+        """Whether blocks are worth a cache: text is, where a changed file can be told."""
+        return tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""

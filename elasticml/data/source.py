@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from elasticml.data.cache import Setting, cache_bytes_max, cached, is_off
+from elasticml.data.cache import Block, Setting, cache_bytes_max, cached, is_off
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary as BlockSummary
 from elasticml.data.facts import DataFacts as DataFacts
@@ -230,17 +230,35 @@ def read_block(
     """
     if not source.is_costly or is_off(cache):
         return source.read(block, chunk_bytes, n_members)
-    total = sum(info.nbytes for info in source.blocks())
+    infos = source.blocks()
+    total = sum(info.nbytes for info in infos)
     size = chunk_size(total, n_members) if chunk_bytes is None else chunk_bytes
     if total > cache_bytes_max():
         return source.read(block, size, n_members)
     name = source.fingerprint()
+    here = next((info.nbytes for info in infos if info.index == block), total)
+
+    def is_kept(parsed: Block) -> bool:
+        # What text becomes may be several times as long: the others grow as this one did.
+        grown = sum(chunk.nbytes for chunk in parsed[0]) * total
+        return grown <= cache_bytes_max() * here and source.fingerprint() == name
+
     return cached(
-        f"{name}-{block}-{size}",
+        f"{_cache_name(source, name)}-{block}-{size}",
         lambda: source.read(block, size, n_members),
         cache,
-        is_current=lambda: source.fingerprint() == name,
+        is_kept,
     )
+
+
+def _cache_name(source: Source, fingerprint: str) -> str:
+    """Tell readings with and without a demand for so many columns apart.
+
+    Fingerprints may not, so that chunks keep their ids; but a source that refuses what does not fit
+    the model does so when it reads, and what is found in the cache is not read.
+    """
+    columns = source.spec().get("n_columns")
+    return fingerprint if columns is None else f"{fingerprint}-{columns}"
 
 
 def read_chunks(

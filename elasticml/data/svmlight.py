@@ -8,7 +8,6 @@ look at the same bytes.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +26,8 @@ from elasticml.data.files import (
     file_facts,
     fingerprint,
     line_number,
+    once_per_version,
+    tells_versions,
     text_blocks,
 )
 from elasticml.data.source import (
@@ -108,8 +109,8 @@ class SvmlightSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether blocks are worth a cache: text always is."""
-        return True
+        """Whether blocks are worth a cache: text is, where a changed file can be told."""
+        return tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""
@@ -275,14 +276,16 @@ class SvmlightSource:
     def _refuse_row(self, piece: Piece, row: int) -> NoReturn:
         """Say which index stands twice in a row, given by its number in the piece."""
         at, seen = 0, -1
-        for text in piece.text.splitlines(keepends=True):
+        for text in piece.text.split(b"\n"):  # as parsed; a lone carriage return ends no row
             content = text.partition(b"#")[0].split()
             seen += 1 if content else 0
             if seen == row and content:
                 break
-            at += len(text)
+            at += len(text) + 1
         found: set[int] = set()
         for token in content[1:]:
+            if token.startswith(b"qid:"):
+                continue
             index = int(token.partition(b":")[0])
             if index in found:
                 break
@@ -295,7 +298,7 @@ class SvmlightSource:
         )
 
 
-@functools.lru_cache(maxsize=64)
+@once_per_version
 def _find_base(path: str, token: str) -> int:
     """Decide on the first column's number by the first 8 MiB; ``token`` tells files apart."""
     facts = file_facts(path)

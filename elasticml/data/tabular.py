@@ -17,10 +17,13 @@ from elasticml.data.csv_text import csv_names, csv_texts, parse_csv, place_of
 from elasticml.data.cut import cut
 from elasticml.data.facts import BlockSummary, DataFacts, merge_layout_kinds, summarise
 from elasticml.data.files import (
+    FileFacts,
     absolute,
     file_facts,
     fingerprint,
+    once_per_version,
     open_binary,
+    tells_versions,
     text_blocks,
 )
 from elasticml.data.rows import fit_columns
@@ -64,8 +67,8 @@ class TableSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether blocks are worth a cache: text always is."""
-        return self.kind == "csv"
+        """Whether blocks are worth a cache: text is, where a changed file can be told."""
+        return self.kind == "csv" and tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""
@@ -118,12 +121,12 @@ class TableSource:
                 path=self.path,
             )
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        name, words = self.fingerprint(), self.vocabularies or {}
-        columns = self._columns()
+        facts, words = file_facts(self.path), self.vocabularies or {}
+        name, columns = fingerprint(self.spec(), facts), self._columns(facts)
         chunks: list[Chunk] = []
         counts: dict[str, int] = {}
         width = 0
-        for table, place in self._tables(block, columns, columns.used):
+        for table, place in self._tables(block, facts, columns, columns.used):
             rows = table_rows(table, columns, words, self.path, place, counts)
             if self.n_columns is not None:
                 rows = fit_columns(rows, self.n_columns, counts)
@@ -137,11 +140,12 @@ class TableSource:
 
     def survey(self, block: int) -> BlockSummary:
         """List the distinct values of the categorical columns in one block."""
-        columns = self._columns()
+        facts = file_facts(self.path)
+        columns = self._columns(facts)
         wanted = sorted(columns.categorical)
         words: dict[str, set[str]] = {name: set() for name in wanted}
         n_rows = 0
-        for table, place in self._tables(block, columns, wanted):
+        for table, place in self._tables(block, facts, columns, wanted):
             n_rows += table.num_rows
             for name, some in table_vocabularies(table, columns, self.path, place).items():
                 words[name].update(some)
@@ -166,11 +170,10 @@ class TableSource:
         """Read with so many columns; wider ones are dropped."""
         return replace(self, n_columns=n_columns)
 
-    def _columns(self) -> Columns:
-        token = file_facts(self.path).token
+    def _columns(self, facts: FileFacts) -> Columns:
         find = csv_names if self.kind == "csv" else _parquet_names
         return resolve_columns(
-            find(self.path, token, self.delimiter, self.header),
+            find(self.path, facts.token, self.delimiter, self.header),
             label=self.label,
             weight=self.weight,
             categorical=self.categorical,
@@ -179,7 +182,7 @@ class TableSource:
         )
 
     def _tables(
-        self, block: int, columns: Columns, wanted: Sequence[str]
+        self, block: int, facts: FileFacts, columns: Columns, wanted: Sequence[str]
     ) -> Iterator[tuple[Any, Callable[[int], str]]]:
         """Yield a block's tables with the wanted columns, and what says where a row is."""
         if self.kind == "parquet":
@@ -187,7 +190,7 @@ class TableSource:
                 table = file.read_row_group(block, columns=list(wanted), use_threads=False)
             yield table, lambda row: f"row {row} of row group {block}"
             return
-        for text in csv_texts(self.path, block, self.delimiter, self.header):
+        for text in csv_texts(self.path, block, facts, self.delimiter, self.header):
             yield parse_csv(text, columns, wanted), functools.partial(place_of, text)
 
 
@@ -298,7 +301,7 @@ def _with_words(source: TableSource, spec: Mapping[str, Any]) -> TableSource:
     return replace(source, vocabularies=spec.get("vocabularies"))
 
 
-@functools.lru_cache(maxsize=64)
+@once_per_version
 def _parquet_names(path: str, token: str, delimiter: str, header: bool) -> tuple[str, ...]:
     """Names of the columns, from the schema; the other arguments are those of CSV.
 

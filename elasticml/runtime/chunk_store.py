@@ -54,6 +54,11 @@ class ChunkStore:
             self.chunks.update(new)
             self.held_bytes = held
 
+    def ids(self) -> list[ChunkId]:
+        """Return the ids of all chunks that are here; others may be reading further ones."""
+        with self._counting:
+            return list(self.chunks)
+
     def read(
         self,
         source: Source,
@@ -67,7 +72,9 @@ class ChunkStore:
         The chunks of an in-memory source have been sent here; the driver has their summaries.
         """
         if getattr(source, "is_in_memory", False):
-            return [c for id, c in sorted(self.chunks.items()) if id.block == block], None
+            with self._counting:
+                here = [chunk for id, chunk in self.chunks.items() if id.block == block]
+            return sorted(here, key=lambda chunk: chunk.id), None
         chunks, summary = read_block(source, block, chunk_bytes, n_members, cache)
         self.put(chunks)
         return chunks, summary

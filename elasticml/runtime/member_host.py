@@ -71,6 +71,9 @@ class MemberHost:
             await self._env.compute.run(_pass)
             slot = former.slot
             computed = NO_EXCHANGE if former.place is None else former.place.computed
+        if self.closing:
+            link.close()  # a life that began now would not be told that this worker goes
+            return
         store = self._stores.setdefault(job, ChunkStore(self._limit_bytes))
         shell = MemberShell(link, store, self._env, slot, computed)
         self.shells[job] = shell

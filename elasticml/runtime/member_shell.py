@@ -94,7 +94,7 @@ class MemberShell:
                 "blas_threads": self._env.blas_threads,
                 "computed": self._computed,
                 "slot": self.slot,
-                "holdings": [str(id) for id in self._store.chunks],
+                "holdings": [str(id) for id in self._store.ids()],
                 "limit_bytes": self._store.limit_bytes,
             }
         )
@@ -246,14 +246,15 @@ class MemberShell:
     # --- data ----------------------------------------------------------------------------
 
     async def _read_blocks(self, order: cmd.ReadBlocks) -> None:
-        """Read all blocks, as many at once as the runner has threads."""
+        """Read all blocks, as many at once as the runner has threads; none after one has failed."""
         source = self._source
         assert source is not None
         try:
-            reads = (self._read_block(source, block, order.survey) for block in order.blocks)
-            await asyncio.gather(*reads)
-        except Exception as error:
-            self._fail(error)
+            async with asyncio.TaskGroup() as reads:
+                for block in order.blocks:
+                    reads.create_task(self._read_block(source, block, order.survey))
+        except* Exception as errors:
+            self._fail(errors.exceptions[0])
 
     async def _read_block(self, source: Source, block: int, survey: bool) -> None:
         assert self.me is not None

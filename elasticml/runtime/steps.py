@@ -78,7 +78,15 @@ class Steps:
         self._spawn(self._step(training.deliver, command, inputs, anchor))
 
     async def _step(self, function: Callable[..., ev.Event], *args: Any) -> None:
-        event = await self._runner.run(function, *args)
+        try:
+            event = await self._runner.run(function, *args)
+        except Exception as fault:
+            # Nobody waits for this task: a step that ended without an event would be a job that
+            # hangs. No memory for a sum comes here, and a model that cannot be packed.
+            logger.exception("job %s: a step failed", self._desk.record["job"])
+            event = ev.Failed(
+                cause="driver", reason=f"the driver failed: {type(fault).__name__}: {fault}"
+            )
         error = None if self._desk.training is None else self._desk.training.error
         if isinstance(error, ElasticmlError):
             event = self._desk.fail(error)

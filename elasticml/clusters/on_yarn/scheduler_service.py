@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import signal
 import sys
 import threading
@@ -34,6 +33,7 @@ from elasticml.clusters.on_yarn.surroundings import (
 )
 from elasticml.clusters.on_yarn.tls import container_security
 from elasticml.clusters.settings import SCHEDULER_MODULES, configure_dask, configure_logging, load
+from elasticml.data.open_files import allow_open_files
 from elasticml.errors import one_line
 
 if TYPE_CHECKING:
@@ -234,8 +234,7 @@ def serve(work: Work | None = None) -> None:
     here = surroundings()
     container_limits()
     set_process_name("em-scheduler")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard // 2), hard))
+    allow_open_files()
     configure_dask(dashboard=True)
     configure_logging()
     load(SCHEDULER_MODULES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -468,6 +469,39 @@ async def test_memory_demanded_where_there_is_no_stream_is_a_config_error():
     async with servers("inproc") as there:
         with pytest.raises(ConfigError, match="'shm' needs a byte stream"):
             await pair(there, "shm")
+
+
+@pytest.mark.parametrize("is_probe_there", [True, False])
+async def test_sharing_ends_only_where_the_peer_cannot_be_read_at_all(is_probe_there):
+    async with servers() as there:
+        near, far = await pair(there, "shm")
+        pools = [transport_of(server)._pool for server in (there.workers[0], there.scheduler)]
+        vector = pools[0].take(8 * 47_028)
+        shut = [pools[0].lease_of(memoryview(vector)).slot.fd]
+        if not is_probe_there:
+            shut.append(pools[0].offer()["fd"])
+        await near.send(Frame(kind=Kind.PARTIAL, prefix={}, payload=memoryview(vector)))
+        # The slots are shut, and their numbers given to other files, before the frame is read.
+        with open(os.devnull) as other:
+            for fd in shut:
+                os.dup2(other.fileno(), fd)
+
+        with pytest.raises(LinkClosedError, match="wanted user"):
+            await far.receive(fresh)
+        assert (pools[1].closed_because == "") == is_probe_there
+
+
+async def test_link_that_breaks_as_it_opens_is_no_link_over_which_vectors_are_lent(monkeypatch):
+    async def break_off(link, frame) -> None:
+        raise LinkClosedError("the peer is gone")
+
+    async with servers() as there:
+        transport_of(there.scheduler).listen(lambda link: asyncio.sleep(0))
+        monkeypatch.setattr(SocketLink, "send", break_off)
+        transport = transport_of(there.workers[0])
+        with pytest.raises(LinkClosedError, match="the peer is gone"):
+            await transport.connect(there.scheduler.address, {"job": "j"})
+        assert transport.lendable(8 * 47_028) is None
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])

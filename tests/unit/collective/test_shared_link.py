@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 import numpy as np
 import pytest
 
+from elasticml.collective import shared_link
 from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.shared_link import LOANS_MAX
 from elasticml.collective.transport import LinkClosedError
@@ -143,6 +145,34 @@ async def test_slot_that_was_shut_before_it_was_opened_is_a_closed_link():
     there.pool("a").lease_of(memoryview(vector)).slot.words[3] = 77
     with pytest.raises(LinkClosedError, match="is shut"):
         await there.ends["ba"].receive(fresh)
+
+
+def mapped(there, way: str) -> list[int]:
+    """Numbers of the slots that a link's end has mapped."""
+    return sorted(struct.unpack("<16sQ", whose)[1] for whose in there.ends[way]._maps)
+
+
+async def test_of_many_slots_the_one_used_longest_ago_is_mapped_no_more(monkeypatch):
+    monkeypatch.setattr(shared_link, "MAPS_MAX", 2)
+    there = await line()
+    vectors = [filled(there, "a", value) for value in (1.0, 2.0, 3.0)]
+    for k in (0, 1, 0, 2):
+        assert np.array_equal(await send(there, "ab", vectors[k]), vectors[k])
+    assert mapped(there, "ba") == [1, 3]
+
+
+async def test_no_more_bytes_stay_mapped_than_a_process_has_in_slots(monkeypatch):
+    monkeypatch.setattr(shared_link, "MAPS_BYTES_MAX", 40 * N)
+    there = await line()
+    vectors = [filled(there, "a", value) for value in (1.0, 2.0, 3.0)]
+    for vector in vectors:
+        await send(there, "ab", vector)
+    assert mapped(there, "ba") == [2, 3]
+    # A longer one is mapped all the same, alone.
+    longer = there.pool("a").take(80 * N)
+    longer[:] = 4.0
+    assert np.array_equal(await send(there, "ab", longer), longer)
+    assert mapped(there, "ba") == [4]
 
 
 async def test_borrowed_vector_is_copied_once_its_owners_link_is_closed():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from collections import deque
 
 import numpy as np
 import pytest
 
-from elasticml.collective.shared_slots import (
+from elasticml.collective.shared_slots import SlotPool
+from elasticml.collective.slot_descriptors import (
     HEAD_BYTES,
     NoSharedMemoryError,
-    SlotPool,
     check_offer,
     fault_of,
     map_slot,
@@ -170,6 +172,64 @@ def test_short_vectors_and_closed_pools_have_no_slots():
         pool.offer()
 
 
+class Meanwhile:
+    """Lets something happen when it is asked for its length, as the garbage collector may."""
+
+    def __init__(self, length: int, happen) -> None:
+        self._length, self._happen = length, [happen]
+
+    def __len__(self) -> int:
+        while self._happen:
+            self._happen.pop()()
+        return self._length
+
+
+class WatchedDeque(deque):
+    """A queue whose length is asked for as ``Meanwhile``'s."""
+
+    def __len__(self) -> int:
+        return len(Meanwhile(super().__len__(), self.happen))
+
+
+def test_slots_discarded_while_one_is_looked_for_are_done_without():
+    pool = make_pool()
+    pool.take(NBYTES)
+    pool.idle = WatchedDeque(pool.idle)
+    pool.idle.happen = pool.discard_idle
+    assert pool.take(NBYTES) is not None
+
+
+def test_vector_dropped_while_a_slot_is_made_gives_its_memory_back():
+    pool = make_pool()
+    held = [pool.take(NBYTES), pool.take(NBYTES)]
+    slots = [pool.lease_of(memoryview(array)).slot for array in held]
+
+    def drop() -> None:
+        pool.link_closed()
+        held.pop()
+
+    slots[0].memory = Meanwhile(NBYTES, drop)
+    assert pool.take(NBYTES) is not None
+    assert not os.path.exists(f"/proc/self/fd/{slots[1].fd}")
+
+
+def test_vector_dropped_while_the_pool_closes_is_closed_once(monkeypatch):
+    pool = make_pool()
+    held = [pool.take(NBYTES)]
+    fd = announced(pool, held[0]).fd
+    pool.link_closed()
+    close, closed = os.close, []
+
+    def watched(number: int) -> None:
+        close(number)
+        closed.append(number)
+        held.clear()
+
+    monkeypatch.setattr(os, "close", watched)
+    pool.close()
+    assert closed == [fd]
+
+
 def test_slots_are_files_of_this_user_alone_that_have_no_name():
     before = set(os.listdir("/dev/shm"))
     pool = make_pool()
@@ -187,6 +247,41 @@ def test_memory_that_others_may_open_is_refused():
     os.fchmod(place.fd, 0o644)
     with pytest.raises(NoSharedMemoryError, match="mode 644, wanted user"):
         map_slot(place.pid, place.fd)
+
+
+@pytest.mark.parametrize("become", ["/dev/null", "socket", "empty"])
+def test_number_that_is_another_file_by_now_is_said_to_be_one(become, tmp_path):
+    pool = make_pool()
+    vector = pool.take(NBYTES)
+    place = announced(pool, vector)
+    if become == "socket":
+        with socket.socket() as other:
+            os.dup2(other.fileno(), place.fd)
+    else:
+        path = tmp_path / "empty" if become == "empty" else become
+        with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as other:
+            os.dup2(other.fileno(), place.fd)
+    with pytest.raises(NoSharedMemoryError) as caught:
+        map_slot(place.pid, place.fd)
+    assert (caught.value.is_gone, caught.value.is_other) == (False, True)
+
+
+def test_pipe_behind_a_number_is_not_waited_for():
+    # Were it waited for, nobody in the process could end the call.
+    script = (
+        "import os, tempfile\n"
+        "from elasticml.collective.slot_descriptors import NoSharedMemoryError, map_slot\n"
+        "path = os.path.join(tempfile.mkdtemp(), 'pipe')\n"
+        "os.mkfifo(path, 0o600)\n"
+        "fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)\n"
+        "try:\n"
+        "    map_slot(os.getpid(), fd)\n"
+        "except NoSharedMemoryError as fault:\n"
+        "    assert fault.is_other\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_offer_is_taken_by_whoever_can_open_it_and_by_nobody_else():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticml.data import cache
+from elasticml.data import cache, files
 from elasticml.data.sequences import read_sequences
 from elasticml.data.source import Source, read_block
 from elasticml.data.svmlight import SvmlightSource, read_svmlight
@@ -201,6 +201,29 @@ def test_data_larger_than_the_cache_leave_it_alone(tmp_path: Path, monkeypatch) 
         read(data, folder)
 
 
+def test_text_that_grows_beyond_the_cache_leaves_it_alone(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
+    folder = tmp_path / "cache"
+    (tmp_path / "short.csv").write_text("y,a,b,c,d\n" + "0,1,2,3,4\n" * 999)
+    source = read_csv(str(tmp_path / "short.csv"), "y")
+    before = text(tmp_path)
+    read(before, folder)
+    n_text = sum(info.nbytes for info in source.blocks())
+    parsed = [source.read(info.index, 2000, 4)[0] for info in source.blocks()]
+    n_parsed = sum(chunk.nbytes for chunks in parsed for chunk in chunks)
+    room = 2 * n_text
+    assert n_text < room < n_parsed
+    held = kept(folder)
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(room))
+    for info in source.blocks():
+        read_block(source, info.index, 2001, 4, folder)
+    assert kept(folder) == held
+    monkeypatch.setenv("ELASTICML_CACHE_SIZE", str(2 * n_parsed))
+    for info in source.blocks():
+        read_block(source, info.index, 2001, 4, folder)
+    assert kept(folder) == held + ["2001"] * len(parsed)
+
+
 def test_a_disk_that_is_nearly_full_gets_no_cache(tmp_path: Path, monkeypatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: usage(10**9, 10**9, 10**8))
@@ -229,6 +252,29 @@ def test_the_environment_names_the_cache_or_switches_it_off(
     monkeypatch.setenv("HOME", str(tmp_path))
     read(source, setting)
     assert kept(tmp_path / ".cache" / "elasticml") == ["2000"]
+
+
+READER = """
+import resource, sys
+from elasticml.data import files
+from elasticml.data.source import read_block
+from elasticml.data.svmlight import SvmlightSource, read_svmlight
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
+files.BLOCK_BYTES = 100
+source = read_svmlight(sys.argv[1])
+blocks = [info.index for info in source.blocks()]
+assert len(blocks) > 64
+for block in blocks:
+    read_block(source, block, 2000, 4, sys.argv[2])
+SvmlightSource.read = None
+held = [read_block(source, block, 2000, 4, sys.argv[2]) for block in blocks]
+assert sum(chunk.n_rows for chunks, _ in held for chunk in chunks) == 400
+"""
+
+
+def test_more_blocks_are_mapped_than_files_may_usually_be_open(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", READER, text(tmp_path).path, str(tmp_path / "cache")]
+    subprocess.run(arguments, check=True)
 
 
 WRITER = """

@@ -125,6 +125,21 @@ WRONG = {
         r"x: the data end early or are damaged \(after 1 of 3 examples\)",
     ),
     "damaged": (gzip.compress(idx(X))[:-20], idx(Y), r"x: the data end early or are damaged"),
+    "another checksum": (
+        gzip.compress(idx(X))[:-8] + bytes(8),
+        idx(Y),
+        r"x: the data end early or are damaged",
+    ),
+    "labels of another checksum": (
+        idx(X),
+        gzip.compress(idx(Y))[:-8] + bytes(8),
+        r"y: the data end early or are damaged",
+    ),
+    "more images than it says": (
+        gzip.compress(idx(X) + b"\0"),
+        idx(Y),
+        r"x goes on after its 3 examples, wanted its end there",
+    ),
     "no pixels": (idx(Y), idx(Y), r"x has dimensions \(3,\), wanted images and their pixels"),
     "no images": (idx(X[:0]), idx(Y[:0]), r"x has dimensions \(0, 4, 3\), wanted images"),
     "too few labels": (idx(X), idx(Y[:2]), r"y has dimensions \(2,\), wanted one label for each"),

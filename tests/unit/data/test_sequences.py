@@ -236,6 +236,17 @@ def test_test_sequences_of_another_length_are_refused(tmp_path):
     assert len(rows_of(read_sequences(longer, window=[0, 12]).with_facts(facts))) == 5
 
 
+def test_test_sequences_of_another_length_are_refused_when_they_are_in_the_cache(tmp_path):
+    source = read_sequences(write(tmp_path / "b.tsv", tsv_of(random_rows(5, 13))))
+    # A job looks at its test data before it knows how many features its training data have.
+    chunks, _ = read_block(source, 0, None, 1, tmp_path / "cache")
+    n_columns = chunks[0].layout.n_columns
+    with pytest.raises(DataError, match=f"the training data {n_columns - 4}"):
+        read_block(source.with_columns(n_columns - 4), 0, None, 1, tmp_path / "cache")
+    again, _ = read_block(source.with_columns(n_columns), 0, None, 1, tmp_path / "cache")
+    assert [chunk.id for chunk in again] == [chunk.id for chunk in chunks]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -169,6 +169,12 @@ def test_test_data_are_read_as_the_training_data_were(tmp_path: Path) -> None:
     assert summary.notes == ("2 values in columns beyond the 3 of the model were dropped",)
 
 
+def test_a_lone_return_before_a_wrong_row_ends_no_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "1 1:2\r2:3\n1 1:1 # a\rb\n1 3:1 3:2\n")
+    with pytest.raises(DataError, match=r"line 3: feature index 3 stands twice"):
+        load_all(read_svmlight(path))
+
+
 def test_chunks_are_at_most_as_large_as_asked_or_one_row(tmp_path: Path) -> None:
     text = "".join(f"{i} " + " ".join(f"{j}:0.5" for j in range(1, 60)) + "\n" for i in range(300))
     data = read_svmlight(write(tmp_path / "a", text))
@@ -198,6 +204,8 @@ WRONG = {
     "1 1:1e": r"line 3, column 3: value is '1e'",
     "1 99999999999:1": r"line 3, column 3: feature index is 99999999999, wanted at most 2147483647",
     "1 2:1 1:3 2:2": r"line 3: feature index 2 stands twice",
+    "1 qid:7 2:1 qid:7 2:2": r"line 3: feature index 2 stands twice",
+    "1 1:1\r 2:1\v3:1 2:2": r"line 3: feature index 2 stands twice",
 }
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from elasticml.control.policy import Retire
 from elasticml.runtime.execution import InlineRunner
 from tests.memory_world import World, toy_record
+from tests.toy import ALGORITHM, ask
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,6 +38,24 @@ async def test_thread_and_chunks_are_let_go_at_the_end_of_a_job_and_its_model_is
     assert list(world.shell._intake.frames([0])) == []
     assert world.shell.state == ("cancelled" if is_cancelled else "done")
     assert world.shell.desk.training.last_arrays()
+    await world.close()
+
+
+def lists(settings, facts, absent):
+    """Ask for an exchange whose model is a list, where an array is wanted."""
+    yield replace(ask("any", False), model={"factor": [1.0] * 4})
+
+
+LISTS = replace(ALGORITHM, name="lists", trainer=lists)
+
+
+async def test_a_request_that_cannot_be_packed_ends_the_job_and_does_not_hang():
+    world = World(toy_record(algorithm={"name": f"{__name__}:LISTS"}))
+    for _ in range(6):
+        await world.add()
+    await world.run()
+    assert world.shell.state == "failed"
+    assert "the driver failed: AttributeError" in world.shell.error["message"]
     await world.close()
 
 

@@ -1,0 +1,169 @@
+"""One life of a member after another on its worker: what it reads, holds, and begins no more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from elasticml.collective.frames import Frame, Kind
+from elasticml.collective.memory import FaultyNetwork
+from elasticml.collective.transport import LinkClosedError
+from elasticml.control import commands as cmd
+from elasticml.data import files
+from elasticml.data.chunk import dense_chunk
+from elasticml.data.svmlight import SvmlightSource, read_svmlight
+from elasticml.runtime.chunk_store import ChunkStore
+from elasticml.runtime.codec import encode
+from elasticml.runtime.environment import Environment
+from elasticml.runtime.execution import InlineRunner, Runner, SerialParallel, ThreadRunner
+from elasticml.runtime.member_host import MemberHost
+from elasticml.runtime.member_shell import MemberShell
+from elasticml.terms import ChunkId, MemberId
+
+pytestmark = pytest.mark.asyncio
+
+ME = MemberId(0, 1)
+
+
+class GatedRunner(InlineRunner):
+    """Runs nothing before it is released."""
+
+    def __init__(self) -> None:
+        self.reached, self.released = asyncio.Event(), asyncio.Event()
+
+    async def run(self, function: Callable, *args: object) -> object:
+        self.reached.set()
+        await self.released.wait()
+        return function(*args)
+
+
+def environment(network: FaultyNetwork, **changed: Runner) -> Environment:
+    runners: dict[str, Runner] = {"compute": InlineRunner(), "reading": InlineRunner(), **changed}
+    return Environment(
+        transport=network.endpoint("w"),
+        parallel=SerialParallel(),
+        clock=lambda: 0.0,
+        host="here",
+        pid=1,
+        threads=1,
+        **runners,
+    )
+
+
+async def opened(network: FaultyNetwork, job: str = "j"):
+    """Open a link from the driver to the worker; both ends."""
+    accepted: asyncio.Future = asyncio.get_running_loop().create_future()
+
+    async def on_link(link) -> None:
+        accepted.set_result(link)
+
+    network.endpoint("w").listen(on_link)
+    link = await network.endpoint("driver").connect("w", {"job": job, "kind": "driver"})
+    return link, await accepted
+
+
+async def told(link, kind: str) -> dict:
+    """Wait for a message of this kind from the member."""
+    while True:
+        frame = await link.receive(lambda header, prefix: pytest.fail("no payload is wanted"))
+        if frame.prefix["type"] == kind:
+            return dict(frame.prefix)
+
+
+async def tell(link, order: cmd.Order, **extras: object) -> None:
+    await link.send(Frame(kind=Kind.CONTROL, prefix={**encode(order), **extras}))
+
+
+async def test_no_block_is_read_after_one_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
+    (tmp_path / "a.svm").write_text("1 1:x\n" + "1 1:2\n" * 200)
+    source = read_svmlight(str(tmp_path / "a.svm"))
+    n_blocks = len(source.blocks())
+    assert n_blocks > 3
+    begun, reported, read = [], threading.Event(), SvmlightSource.read
+
+    def watched(self: SvmlightSource, block: int, *given: object):
+        begun.append(block)
+        if block > 0:  # under way when the first one fails
+            reported.wait()
+        return read(self, block, *given)
+
+    monkeypatch.setattr(SvmlightSource, "read", watched)
+    network, reading = FaultyNetwork(0), ThreadRunner("read")
+    near, far = await opened(network)
+    shell = MemberShell(far, ChunkStore(), environment(network, reading=reading), None)
+    life = asyncio.create_task(shell.run())
+    record = {"algorithm": {"name": "tests.toy:ALGORITHM"}, "cache": False}
+    welcome = cmd.Welcome(cause="t", member=ME, arrival=1)
+    await tell(near, welcome, record=record, spec=source.spec(), n_members=1)
+    order = cmd.ReadBlocks(cause="t", member=ME, blocks=tuple(range(n_blocks)))
+    await tell(near, order, spec=source.spec())
+
+    failed = await told(near, "Failed")
+    reported.set()
+    await reading.run(int)  # behind all reads that are still to come
+
+    assert "line 1" in failed["reason"]
+    assert begun in ([0], [0, 1])
+    near.close()
+    await life
+    reading.close()
+
+
+async def test_chunks_may_arrive_while_a_new_life_says_what_it_holds():
+    class Growing(ChunkId):
+        """An id in whose midst another thread has read a chunk."""
+
+        def __str__(self) -> str:
+            store.put(further)
+            return super().__str__()
+
+    store, further = ChunkStore(), []
+    store.put([dense_chunk(Growing("s", 0, 0), np.zeros(1), np.eye(1))])
+    further.append(dense_chunk(ChunkId("s", 0, 1), np.zeros(1), np.eye(1)))
+    network = FaultyNetwork(0)
+    near, far = await opened(network)
+    life = asyncio.create_task(MemberShell(far, store, environment(network), None).run())
+    arrival = asyncio.create_task(told(near, "Arrive"))
+    await asyncio.wait([life, arrival], return_when=asyncio.FIRST_COMPLETED)
+    assert arrival.done()
+    assert arrival.result()["holdings"] == ["s/0/0"]
+    near.close()
+    await life
+
+
+async def nobody_runs() -> list[str]:
+    """Announce a worker to a scheduler without jobs."""
+    return []
+
+
+async def test_no_life_begins_on_a_worker_that_has_ended_while_the_former_one_computed():
+    network, compute = FaultyNetwork(0), GatedRunner()
+    host = MemberHost(environment(network, compute=compute), nobody_runs)
+    hello = {"job": "j", "kind": "driver"}
+    first = await network.endpoint("driver").connect("w", hello)
+    await told(first, "Arrive")
+    former = host.shells["j"]
+    second = await network.endpoint("driver").connect("w", hello)
+    await compute.reached.wait()
+
+    host.close()
+    compute.released.set()
+
+    with pytest.raises(LinkClosedError):
+        await told(second, "Arrive")
+    assert host.shells == {"j": former}
+
+
+async def test_a_worker_that_has_had_notice_begins_no_life_that_would_not_know_of_it():
+    network = FaultyNetwork(0)
+    host = MemberHost(environment(network), nobody_runs)
+    await host.notice(0.0, "preempted")
+    link = await network.endpoint("driver").connect("w", {"job": "j", "kind": "driver"})
+    with pytest.raises(LinkClosedError):
+        await told(link, "Arrive")
+    assert host.shells == {}
