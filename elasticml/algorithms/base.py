@@ -199,3 +199,5 @@ class Algorithm:
     trainer: Callable[..., Trainer]
     #: (settings, facts) -> solver
     solver: Callable[[Mapping[str, Any], DataFacts], Solver]
+    #: (settings) -> bytes per column that the trainer keeps beside models and gradients.
+    column_bytes: Callable[[Mapping[str, Any]], int] = lambda settings: 0

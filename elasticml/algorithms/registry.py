@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.batch_gradient import trainer as batch_gradient
@@ -16,7 +16,10 @@ from elasticml.errors import ConfigError
 
 def _batch_gradient() -> Algorithm:
     return Algorithm(
-        name="batch_gradient", trainer=batch_gradient.make_trainer, solver=BatchGradientSolver
+        name="batch_gradient",
+        trainer=batch_gradient.make_trainer,
+        solver=BatchGradientSolver,
+        column_bytes=batch_gradient.column_bytes,
     )
 
 
@@ -46,6 +49,15 @@ def algorithm(name: str) -> Algorithm:
             key="algorithm.name",
         )
     return _ALGORITHMS[name]()
+
+
+def column_bytes(section: Mapping[str, Any]) -> int:
+    """Return the bytes per column that a job's trainer keeps, by its ``algorithm`` section.
+
+    Nothing is imported for that: 0 for an algorithm at an import path.
+    """
+    name = str(section.get("name"))
+    return _ALGORITHMS[name]().column_bytes(section) if name in _ALGORITHMS else 0
 
 
 def _imported(path: str) -> Algorithm:

@@ -34,19 +34,22 @@ def encode(values: Mapping[str, Any], arrays: Arrays) -> bytes:
         places[name] = {"shape": list(np.shape(array)), "offset": offset}
         offset += -(-8 * int(np.size(array)) // ALIGNED) * ALIGNED
     head = json.dumps({**values, "arrays": places}, default=plain).encode() + b"\n"
-    parts = [head, bytes(-len(head) % ALIGNED)]
+    # Arrays are views until the one join: a wide model's file is as large as all of its pairs.
+    parts = [memoryview(head), memoryview(bytes(-len(head) % ALIGNED))]
     for array in arrays.values():
-        content = np.ascontiguousarray(array, dtype="<f8").tobytes()
-        parts += [content, bytes(-len(content) % ALIGNED)]
-    rest = b"".join(parts)
+        content = np.ascontiguousarray(array, dtype="<f8").reshape(-1).view(np.uint8).data
+        parts += [content, memoryview(bytes(-content.nbytes % ALIGNED))]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
     seal = {
         "elasticml": "checkpoint",
         "format": FORMAT,
         "package": VERSION,
-        "nbytes": len(rest),
-        "sha256": hashlib.sha256(rest).hexdigest(),
+        "nbytes": sum(part.nbytes for part in parts),
+        "sha256": digest.hexdigest(),
     }
-    return json.dumps(seal).encode() + b"\n" + rest
+    return b"".join([json.dumps(seal).encode(), b"\n", *parts])
 
 
 def decode(content: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:

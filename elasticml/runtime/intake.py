@@ -10,13 +10,17 @@ from elasticml.data.facts import BlockSummary
 from elasticml.terms import ChunkId
 
 #: Bytes that every column of a model costs: some twenty doubles at the driver (the model, its
-#: frame, partials, the trainer's own vectors), and eight at a member.
+#: frame, partials, the trainer's own vectors) besides what its optimizer remembers, and eight at a
+#: member.
 DRIVER_BYTES_PER_COLUMN, MEMBER_BYTES_PER_COLUMN = 160, 64
 
 
-def columns_that_fit(driver_bytes: int, member_bytes: int | None) -> int:
-    """Return how many columns a model may have with these memories; None or 0 is without limit."""
-    fitting = driver_bytes // DRIVER_BYTES_PER_COLUMN
+def columns_that_fit(driver_bytes: int, member_bytes: int | None, remembered: int = 0) -> int:
+    """Return how many columns a model may have with these memories; None or 0 is without limit.
+
+    ``remembered``: bytes per column that the trainer keeps, see ``Algorithm.column_bytes``.
+    """
+    fitting = driver_bytes // (DRIVER_BYTES_PER_COLUMN + remembered)
     return min(fitting, member_bytes // MEMBER_BYTES_PER_COLUMN) if member_bytes else fitting
 
 

@@ -15,6 +15,7 @@ from distributed.protocol.pickle import dumps
 from distributed.system import MEMORY_LIMIT
 
 from elasticml.algorithms.base import Arrays
+from elasticml.algorithms.registry import column_bytes
 from elasticml.collective.dask_links import transport_of
 from elasticml.control import events as ev
 from elasticml.data.facts import BlockSummary
@@ -206,7 +207,10 @@ class ElasticmlScheduler(SchedulerPlugin):
             io_runner=ThreadRunner(f"em-checkpoint-{record['job']}"),
         )
         limits = [w.memory_limit for w in self._scheduler.workers.values() if w.memory_limit]
-        shell.desk.columns_max = columns_that_fit(MEMORY_LIMIT, min(limits, default=None))
+        remembered = column_bytes(record["algorithm"])
+        shell.desk.columns_max = columns_that_fit(
+            MEMORY_LIMIT, min(limits, default=None), remembered
+        )
         return shell
 
     async def _drive(self, shell: DriverShell) -> None:

@@ -27,7 +27,7 @@ vanishes = st.builds(
     Vanish,
     round=st.integers(0, ROUNDS - 1),
     members=st.sets(st.integers(0, MEMBERS - 1), min_size=1, max_size=3).map(tuple),
-    during=st.sampled_from(["gradient", "probe", "survey", "correct", "correct"]),
+    during=st.sampled_from(["gradient", "probe", "survey", "sketch", "correct", "correct"]),
     nth=st.integers(0, 2),
     counted=st.booleans(),
 )
@@ -35,7 +35,7 @@ returns = st.builds(
     Return,
     round=st.integers(0, ROUNDS - 1),
     oldest=st.booleans(),
-    during=st.sampled_from([None, None, None, "gradient", "probe", "survey"]),
+    during=st.sampled_from([None, None, None, "gradient", "probe", "survey", "sketch"]),
 )
 schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
 optimizers = st.sampled_from(["gd", "lbfgs", "tron"])

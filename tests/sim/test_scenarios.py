@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from elasticml.data.arrays import from_arrays
 from elasticml.errors import JobFailedError
 from elasticml.sim.options import options_from_section
 from elasticml.sim.run import simulate
@@ -281,3 +282,21 @@ def test_chunks_that_fit_nobody_s_memory_stay_away_until_somebody_comes(absent):
     # Three members with 1.0 of 1.3 MB in use are asked to take 3 MB.
     assert lacking == ([2_100_000] if absent == "reload" else [])
     assert [r["round"] for r in told(result, "GroupReturned")] == [10]
+
+
+def test_long_sketches_of_unlike_members_get_nobody_fenced():
+    """They take 65 times as long as a survey, far beyond the least deadline, and end well."""
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((240, 5)) * [1.0, 4.0, 1.0, 1.0, 1.0]
+    X = X[np.argsort(np.abs(X[:, 1]))]
+    source = from_arrays(X, np.sign(X @ rng.standard_normal(5) + rng.normal(size=240)))
+    made = record(absent="auto", faults=[{"round": 8, "lose": 1}, {"round": 12, "return": 1}])
+    per_pass = {"survey": 0.01, "sketch": 0.65, "other": 0.01}
+    options = options_from_section({"compute_s": per_pass})
+    result = simulate(made, source, options=options, check_every_event=True)
+    assert result.error is None
+    took = [r["t"] - r["start_t"] for r in told(result, "ExchangeEnded") if "sketch" in r.values()]
+    assert len(took) >= 4
+    assert min(took) > 2 * 10.0
+    assert [r["reason"] for r in told(result, "MemberLost")] == ["closed"]
+    assert [row["curvature_from"] for row in result.rows[8:12]] == ["nystrom 1"] * 4

@@ -24,8 +24,13 @@ from elasticml.algorithms.batch_gradient.surveys import Probes, Sketch
 from elasticml.algorithms.scaling import Columns
 
 F64 = NDArray[np.float64]
-#: Directions in which unlike Hessians are sketched.
+#: Directions in which unlike Hessians are sketched, at most and at least.
 RANK: Final = 32
+RANK_MIN: Final = 4
+#: Bytes of these directions at most, for a sketch costs a multiple of that: a member with t threads
+#: has the directions, t + 1 sums and what it sends, the driver some ten arrays of that size. All
+#: directions up to 131,072 columns, none beyond 1,048,576.
+BASIS_BYTES_MAX: Final = 2**25
 #: Share of the model by which it must have moved before its Hessians are sketched anew.
 MOVED: Final = 0.1
 
@@ -40,8 +45,14 @@ def curvatures_for(settings: Settings, columns: Columns) -> Curvatures:
         columns=columns,
         smoothness=settings.loss.smoothness,
         sketch_rounds=SKETCH_ROUNDS[settings.optimizer],
-        rank=RANK,
+        rank=rank_for(columns.n_model),
     )
+
+
+def rank_for(n_model: int) -> int:
+    """Return in how many directions Hessians of this width are sketched; 0: they are not."""
+    rank = min(RANK, BASIS_BYTES_MAX // (8 * max(n_model, 1)))
+    return rank if rank >= RANK_MIN else 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +64,7 @@ class Curvatures:
     smoothness: float
     #: Rounds between two sketches, at least.
     sketch_rounds: int
+    #: Directions of a sketch; 0: the model is too wide for any.
     rank: int
     #: ``D >= X' S X`` of the present, (n_sent,); None where it is not known.
     majorant: F64 | None = None
@@ -125,7 +137,7 @@ class Curvatures:
         return surveys.survey_exchange(self.columns, probes=probes, majorant=wants_majorant)
 
     def _next_probes(self, w: F64) -> Probes | None:
-        if self.differ is None or self.differ < ALIKE_MAX:
+        if self.rank == 0 or self.differ is None or self.differ < ALIKE_MAX:
             return None
         if self.probes is not None and self.sketch is not None:
             moved = float(np.linalg.norm(w - self.probes.w))
@@ -189,13 +201,14 @@ class Curvatures:
         is_exact : bool
             ``lost`` is no estimate.
         """
-        ratio = lost.weight / present.weight if present.weight > 0.0 else 0.0
-        rho = None if changes is None else likeness(*changes, ratio)
+        # Of whom nobody is left to compare with, rho would be 1 whatever they are like.
+        ratio = lost.weight / present.weight if present.weight > 0.0 else None
+        rho = None if changes is None or ratio is None else likeness(*changes, ratio)
         curvature = None
         if "products" in arrays and self.sketch is not None and self.probes is not None:
             left = surveys.read_sketch(self.columns, arrays)
             gone = self.sketch.minus(left)
-            if rho is None:
+            if rho is None and ratio is not None:
                 rho = likeness(gone.products, left.products, ratio)
             curvature = gone.curvature(self.probes.basis)
             self.sketch = left
@@ -211,10 +224,15 @@ class Curvatures:
             self.majorant = left_majorant
         self._last = None
         taylor = StandIn(w=w, sums=lost, proof=proof)
-        is_alike = self.likeness is None or self.likeness < ALIKE_MAX
+        is_alike = ratio is not None and self._seems_alike()
         if curvature is not None and not is_alike:
             return StandIn(w=w, sums=lost, mode="nystrom", curvature=curvature, proof=proof)
         # A flat stand-in is for those alone that the guard can judge.
         if is_alike or proof is None:
             return taylor.borrowing(w, lost, present)
         return taylor
+
+    def _seems_alike(self) -> bool:
+        """Whether the absent are like the present, as far as losses or the members have told."""
+        told = self.differ if self.likeness is None else self.likeness
+        return told is None or told < ALIKE_MAX

@@ -279,23 +279,20 @@ class Elastic:
         returned = self._drop(outcome.absent)
         self.changes += 1
         if not self.rules.stands_in or self.known is None:
-            if self.rules.stands_in:
-                self.note = "examples vanished before any gradient was known: ignored until back"
-            if self.curvatures is not None:
-                self.curvatures.lost_unseen()
             assert outcome.opened is not None
-            self.stand_ins.push(outcome.opened, None)
-            self.seal = True
+            self._ignore(outcome.opened)
             return outcome
-        former = self.known
-        known = self._with_returned(former, former.sums, returned)
-        if self._is_usable(outcome.anchor):
-            assert outcome.anchor is not None
+        former, lost = self.known, None
+        if outcome.anchor is not None and self._is_usable(outcome.anchor):
             lost = self.read(outcome.anchor.arrays)
+        # Where somebody never seen is back, who is there now is more than who was left.
+        if lost is not None and None not in returned:
+            known = self._with_returned(former, returned)
             latest, survivors = outcome, known.sums.minus(lost)
         else:
-            latest, known, survivors = yield from self._corrected(former, known)
-            lost = known.sums.minus(survivors)
+            latest, known, survivors = yield from self._corrected(former, returned)
+            if (latest.opened, latest.absent) != (outcome.opened, outcome.absent):
+                lost = None
         answer: Arrays = {}
         while (question := self._question(latest)) is not None:
             asked = yield question
@@ -303,14 +300,19 @@ class Elastic:
                 answer = asked.arrays
                 break
             # More have vanished, who have not answered: they are part of the group.
-            latest, known, survivors = yield from self._corrected(former, known)
-            lost = known.sums.minus(survivors)
+            latest, known, survivors = yield from self._corrected(former, returned)
+            lost = None
         self.stand_ins.carry(known.point.w, former.sums, survivors)
-        if latest.opened is not None:
+        if lost is None and None not in returned:
+            lost = known.sums.minus(survivors)
+        if latest.opened is not None and lost is not None:
             is_exact = known.sums is former.sums
             entry = self._entry(known, lost, survivors, answer, is_exact=is_exact)
             self.stand_ins.push(latest.opened, entry)
             self.seal = True
+        elif latest.opened is not None:
+            # The sums differ by who is gone and by who, never seen, is back: neither is known.
+            self._ignore(latest.opened)
         self.known = replace(known, sums=survivors)
         self._known_changes = self.changes
         return latest
@@ -340,13 +342,25 @@ class Elastic:
             known.point.w, lost, survivors, changes, answer, is_exact=is_exact
         )
 
+    def _ignore(self, group: GroupId) -> None:
+        """Put a group of whose sums nothing is known into the queue."""
+        if self.rules.stands_in:
+            self.note = "examples vanished of which no gradient is known: ignored until back"
+        if self.curvatures is not None:
+            self.curvatures.lost_unseen()
+        self.stand_ins.push(group, None)
+        self.seal = True
+
     def _corrected(
-        self, former: Evaluated, known: Evaluated
+        self, former: Evaluated, returned: list[StandIn | None]
     ) -> Generator[Exchange, Outcome, tuple[Outcome, Evaluated, Sums]]:
-        """Return who is missing, the sums of all that were there, and those of the survivors."""
-        latest = yield from self._correct(known.point)
-        known = self._with_returned(known, former.sums, self._drop(latest.absent))
-        return latest, known, self.read(latest.arrays)
+        """Return who is missing, the sums of all that were there, and those of the survivors.
+
+        Whoever has come back meanwhile is added to ``returned``.
+        """
+        latest = yield from self._correct(former.point)
+        returned += self._drop(latest.absent)
+        return latest, self._with_returned(former, returned), self.read(latest.arrays)
 
     def _correct(self, point: Point) -> Generator[Exchange, Outcome, Outcome]:
         """Lines 9 to 12: the survivors' gradient at a point known for a larger set.
@@ -372,16 +386,14 @@ class Elastic:
         )
 
     @staticmethod
-    def _with_returned(
-        known: Evaluated, present: Sums, returned: list[StandIn | None]
-    ) -> Evaluated:
+    def _with_returned(former: Evaluated, returned: list[StandIn | None]) -> Evaluated:
         """Add groups that came back in the very exchange that lost others.
 
         Their own gradient at the known point was never seen; their stand-in's is taken for it, or
         the difference would blame the newly lost for what the returned bring.
         """
-        sums = known.sums
+        sums = former.sums
         for entry in returned:
             if entry is not None:
-                sums = sums.plus(entry.at(known.point.w, present))
-        return replace(known, sums=sums)
+                sums = sums.plus(entry.at(former.point.w, former.sums))
+        return replace(former, sums=sums)

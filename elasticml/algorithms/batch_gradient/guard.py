@@ -20,7 +20,8 @@ PATIENCE: Final = 8
 class Guard:
     """Judges every point while there are flat stand-ins: then they borrow, then nothing moves.
 
-    A change of the set of examples begins anew.
+    A change of the set of examples begins anew. Where nothing is certain of some group's loss, no
+    point can be judged: flat stand-ins borrow at once, and nothing is watched.
     """
 
     best: Point | None = None
@@ -51,7 +52,10 @@ class Guard:
             elastic.borrow(evaluated)
             self.switches, self._changes = False, elastic.changes
         error = interval(elastic, evaluated)
-        certain = estimated + error.high if error is not None else float("inf")
+        if error is None:
+            self._give_up(elastic, evaluated)
+            return None
+        certain = estimated + error.high
         if self.best is None or certain < self.best_value:
             self.best, self.best_value, self.stale = evaluated.point, certain, 0
             return None
@@ -67,6 +71,13 @@ class Guard:
             else "no step is certain to help: the model stays until examples return"
         )
         return self.best
+
+    def _give_up(self, elastic: Elastic, evaluated: Evaluated) -> None:
+        """Have flat stand-ins borrow here and now, and let the model go where it goes."""
+        if elastic.stand_ins.modes()["taylor"] > 0:
+            elastic.borrow(evaluated)
+            elastic.note = "nothing is certain of some absent: stand-ins without curvature borrow"
+        self._begin(elastic.changes, watches=False)
 
     def _begin(self, changes: int, *, watches: bool) -> None:
         self._changes, self._watches = changes, watches

@@ -71,8 +71,9 @@ def choose(steps: F64, values: F64, slopes: F64, value: float, slope: float) -> 
 def choose_flat(steps: F64, values: F64, slopes: F64, value: float, slope: float) -> Flattest:
     """Return the step with the smallest slope among those that :func:`choose` would accept.
 
-    Along a convex function that is the one nearest to the minimum. It meets both of Wolfe's
-    conditions unless ``is_steep``; then longer steps may be better.
+    Along a convex function that is the one nearest to the minimum. It meets the first of Wolfe's
+    conditions; the second one, too, unless ``is_steep``, where longer steps may be better, or a
+    longer length was refused: the minimum lies between the two, and the slope may be steep here.
 
     Parameters
     ----------

@@ -12,6 +12,9 @@ F64 = NDArray[np.float64]
 
 #: Steps that are remembered.
 PAIRS_MAX: Final = 10
+#: Bytes per coordinate of the model that they take, and one more that is being made: twice, for a
+#: checkpoint holds them, too.
+PAIRS_BYTES: Final = 2 * 8 * 2 * (PAIRS_MAX + 1)
 #: Least cosine between a step and the gradient's change along it: below, the change is rounding.
 COSINE_MIN: Final = 1e-10
 

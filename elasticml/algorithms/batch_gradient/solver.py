@@ -85,6 +85,7 @@ class BatchGradientSolver:
             messages.CURVATURE: self._probe,
             messages.PRODUCT: self._product,
             surveys.SURVEY: self._survey,
+            surveys.SKETCH: self._survey,
             column_statistics.COLUMN_MAXABS: self._maxabs,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }

@@ -2,10 +2,15 @@
 
 ``survey``
     Up, as asked for: ``loss`` (), ``gradient`` (n_sent,), ``weight`` () at an earlier model ``w``,
-    without touching caches; ``majorant`` (n_sent,), a diagonal above ``X' S X``; and with ``basis``
-    (k, n_sent) the Hessian H at the model ``at``: ``products`` (k, n_sent), its products with each
-    row of the basis, ``squares`` (d,), ``total`` (d,) and ``mass`` (), sums of ``h_i x_ij^2``,
-    ``h_i x_ij`` and ``h_i`` over rows, h the losses' second derivatives.
+    without touching caches; ``majorant`` (n_sent,), a diagonal above ``X' S X``.
+``sketch``
+    The same, and with ``basis`` (k, n_sent) the Hessian H at the model ``at``: ``products``
+    (k, n_sent), its products with each row of the basis, ``squares`` (d,), ``total`` (d,) and
+    ``mass`` (), sums of ``h_i x_ij^2``, ``h_i x_ij`` and ``h_i`` over rows, h the losses' second
+    derivatives.
+
+A survey is a pass or three over the rows, a sketch some sixty: they have a name each because
+whoever takes far longer than the median of what bears the same name is taken for stuck.
 
 Nobody can be asked for the share of examples that are gone. It is what a sum over all that were
 there has more than the same sum over who is left.
@@ -27,12 +32,13 @@ from elasticml.algorithms.column_statistics import add_moments
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunk import Chunk
-from elasticml.data.products import make_adjoint, make_forward
+from elasticml.data.products import Adjoint, make_adjoint, make_forward
 from elasticml.data.source import DataFacts
 from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 SURVEY: Final = "survey"
+SKETCH: Final = "sketch"
 _SKETCHED: Final = ("products", "squares", "total", "mass")
 
 
@@ -91,7 +97,7 @@ def survey_exchange(
         parameters["sketch"] = probes.serial
         returns |= {"products": model["basis"].shape, "squares": (d,), "total": (d,), "mass": ()}
     return Exchange(
-        operation=SURVEY,
+        operation=SURVEY if probes is None else SKETCH,
         model=model,
         returns=returns,
         parameters=parameters,
@@ -175,6 +181,9 @@ def sketch_of(
 ) -> Arrays:
     """Multiply the Hessian at ``work.model["at"]`` by every row of the basis.
 
+    Every thread has sums as large as the basis; besides there is their total and, for sequences,
+    the basis folded into tables: nothing else is of that size.
+
     Parameters
     ----------
     second_derivatives : callable
@@ -186,9 +195,9 @@ def sketch_of(
     forwards = [make_forward(facts.layout, row[:d]) for row in (at, *basis)]
     offsets = [float(row[d]) if n_sent > d else 0.0 for row in (at, *basis)]
 
-    def run(part: Sequence[Chunk]) -> tuple[F64, F64, F64, float]:
+    def run(part: Sequence[Chunk]) -> tuple[list[Adjoint], F64, F64, float]:
         adjoints = [make_adjoint(facts.layout, d) for _ in basis]
-        products, sums = np.zeros(basis.shape), np.zeros((2, d))
+        lasts, sums = np.zeros(len(basis)), np.zeros((2, d))
         mass = 0.0
         bends = []
         for chunk in part:
@@ -202,16 +211,17 @@ def sketch_of(
                 bent = h * (margins + offsets[j + 1])
                 adjoint.add(chunk, bent)
                 if n_sent > d:
-                    products[j, d] += float(bent.sum())
+                    lasts[j] += float(bent.sum())
+        add_moments(part, bends, facts, sums[0], sums[1])
+        return adjoints, lasts, sums, mass
+
+    products, moments, mass = np.zeros(basis.shape), np.zeros((2, d)), 0.0
+    for adjoints, lasts, sums, part_mass in parallel.map(run, runs(chunks, parallel.n_threads)):
         for j, adjoint in enumerate(adjoints):
             adjoint.result(products[j, :d])
-        add_moments(part, bends, facts, sums[0], sums[1])
-        return products, sums[0], sums[1], mass
-
-    products, total, squares, mass = np.zeros(basis.shape), np.zeros(d), np.zeros(d), 0.0
-    for part in parallel.map(run, runs(chunks, parallel.n_threads)):
-        products += part[0]
-        total += part[1]
-        squares += part[2]
-        mass += part[3]
+        if n_sent > d:
+            products[:, d] += lasts
+        moments += sums
+        mass += part_mass
+    total, squares = moments
     return {"products": products, "squares": squares, "total": total, "mass": np.array(mass)}

@@ -36,7 +36,13 @@ from elasticml.algorithms.batch_gradient.guard import Guard
 from elasticml.algorithms.batch_gradient.lbfgs import LBFGS
 from elasticml.algorithms.batch_gradient.messages import gradient_exchange
 from elasticml.algorithms.batch_gradient.optimizer import Here, Optimizer, Step
-from elasticml.algorithms.batch_gradient.settings import ABSENT, Settings, read_settings
+from elasticml.algorithms.batch_gradient.pairs import PAIRS_BYTES
+from elasticml.algorithms.batch_gradient.settings import (
+    ABSENT,
+    Settings,
+    chosen_optimizer,
+    read_settings,
+)
 from elasticml.algorithms.batch_gradient.tron import Tron
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
@@ -81,6 +87,16 @@ def make_trainer(
     targets = targets_for(checked, facts)
     rules = Rules.of(absent, rolls_back=checked.roll_back > 0)
     return _train(checked, facts, targets, rules, resume)
+
+
+def column_bytes(section: Mapping[str, Any]) -> int:
+    """Return the bytes per column that a job's optimizer remembers, by its ``algorithm`` section.
+
+    Sketches are no part of them: these are limited whatever the model's width, see
+    :mod:`curvatures`.
+    """
+    chosen = chosen_optimizer(section.get("optimizer"), section.get("mode", "default"))
+    return PAIRS_BYTES if chosen == "lbfgs" else 0
 
 
 def _train(

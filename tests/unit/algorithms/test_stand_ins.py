@@ -184,7 +184,7 @@ def test_a_stand_in_goes_with_the_first_gradient_that_has_its_examples(during: s
 def test_a_flat_stand_in_is_guarded_then_borrows_then_the_model_stays() -> None:
     """The sketch of unlike members is lost with those who vanish while it is made."""
     first = (Vanish(round=8, members=(0,)), Return(round=10))
-    second = Vanish(round=10, members=(0, 1), during="survey")
+    second = Vanish(round=10, members=(0, 1), during="sketch")
     run = train(*first, second, Return(round=38), is_sorted=True)
     told = [row.extra["curvature_from"] for row in run.rows[11:38]]
     assert told[0] == "taylor 1"
@@ -197,6 +197,70 @@ def test_a_flat_stand_in_is_guarded_then_borrows_then_the_model_stays() -> None:
         "no step is certain to help",
     ]
     assert run.rows[39].objective_kind == "exact"
+
+
+def test_where_nothing_is_certain_of_somebody_flat_ones_borrow_and_the_model_goes_on() -> None:
+    """One group is flat and certain; another vanishes as a third returns: it is an estimate."""
+    first = (Vanish(round=8, members=(0,)), Vanish(round=9, members=(1,)))
+    flat = (Return(round=10, oldest=True), Vanish(round=10, members=(0,), during="sketch"))
+    mixed = (Return(round=12, oldest=True, during="gradient"), Vanish(round=12, members=(3,)))
+    run = train(*first, *flat, *mixed, is_sorted=True)
+    told = [row.extra["curvature_from"] for row in run.rows[11:40]]
+    assert told == ["taylor 1, nystrom 1"] + ["borrowed 2"] * 28
+    assert {row.extra["error_bound"] for row in run.rows[12:40]} == {None}
+    assert all(row.step > 0.0 for row in run.rows[11:40])
+
+
+def mean_loss(w: np.ndarray, members: tuple[int, ...]) -> float:
+    some = np.concatenate([np.arange(600 * m, 600 * m + 600) for m in members])
+    losses = np.logaddexp(0.0, -LABELS[some] * (ROWS[some] @ w[:5]))
+    return float(losses.mean() + 0.005 * w[:5] @ w[:5])
+
+
+def linear_loss(at: np.ndarray, w: np.ndarray, member: int) -> float:
+    """Mean loss of a member by its tangent at a model, with the penalty at the other."""
+    rows, labels = (part[600 * member : 600 * member + 600] for part in (ROWS, LABELS))
+    margins = labels * (rows @ at[:5])
+    slopes = -labels / (1.0 + np.exp(margins))
+    mean = np.logaddexp(0.0, -margins).mean() + slopes @ rows @ (w - at)[:5] / 600
+    return float(mean + 0.005 * w[:5] @ w[:5])
+
+
+@pytest.mark.parametrize("has_anchors", [True, False])
+@pytest.mark.parametrize("during", ["gradient", "probe"])
+@pytest.mark.parametrize("absent", ["auto", "taylor"])
+def test_a_loss_as_others_return_who_were_never_seen_is_no_difference_of_both(
+    absent: str, during: str, has_anchors: bool
+) -> None:
+    """Who vanished before the first gradient is in no sum: their return hides what is lost.
+
+    The sums that are known afterwards are of whoever is there: a later loss is told from them.
+    """
+    unseen = (Vanish(round=0, members=(0, 1)), Return(round=5, during=during))
+    lost = Vanish(round=5, members=(2,), during=during)
+    later = Vanish(round=5, members=(3,), during="gradient", nth=1)
+    world = World(
+        settings={"optimizer": "gd", "l2": 0.01},
+        parts=deal(ROWS, LABELS, 4),
+        absent=absent,
+        schedule=(*unseen, lost, later) if during == "probe" else (*unseen, lost),
+        has_anchors=has_anchors,
+    )
+    run = world.run(8)
+    # A cached anchor is the very share of who vanished; without one it is anybody's guess.
+    told = int(has_anchors) + (during == "probe")
+    assert [row.stand_ins for row in run.rows[5:]] == [told] * 3
+    there = (0, 1, 2, 3) if has_anchors else (0, 1, 3)
+    if during == "probe":  # stand-ins are anchored at the very model of this round
+        assert run.rows[5].objective == pytest.approx(mean_loss(run.w(5), there))
+    elif has_anchors:
+        missed = linear_loss(run.w(4), run.w(5), 2) - mean_loss(run.w(5), (2,))
+        true = mean_loss(run.w(5), there)
+        expected, rel = (true + missed / 4, 1e-9) if absent == "taylor" else (true, 1e-3)
+        assert run.rows[5].objective == pytest.approx(expected, rel=rel)
+    else:
+        for r in range(5, 8):
+            assert run.rows[r].objective == pytest.approx(mean_loss(run.w(r), there))
 
 
 def test_a_job_that_rolls_back_means_the_papers_stand_ins() -> None:

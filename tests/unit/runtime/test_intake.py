@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from elasticml.algorithms.registry import column_bytes
 from elasticml.control import events as ev
 from elasticml.data.arrays import from_arrays
 from elasticml.runtime.intake import Intake, columns_that_fit
@@ -45,6 +46,20 @@ def test_as_many_columns_as_fit_are_taken():
 )
 def test_the_smaller_memory_says_how_many_columns_fit(driver, member, columns):
     assert columns_that_fit(driver, member) == columns
+
+
+def test_what_an_optimizer_remembers_of_every_column_counts():
+    lbfgs = column_bytes({"name": "batch_gradient"})
+    # Ten pairs, one more in the making, and all of them in a checkpoint.
+    assert lbfgs == 2 * 8 * 22
+    assert columns_that_fit(10 * (160 + lbfgs), None, lbfgs) == 10
+    for section in (
+        {"name": "batch_gradient", "optimizer": "gd"},
+        {"name": "batch_gradient", "mode": "paper"},
+        {"name": "cocoa"},
+        {"name": "nowhere.to_be_found:ALGORITHM"},
+    ):
+        assert column_bytes(section) == 0
 
 
 def test_bodies_are_sent_until_they_are_dropped():

@@ -1,0 +1,146 @@
+"""What ``absent: auto`` asks for, what it may cost in memory, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from elasticml.algorithms.base import Work
+from elasticml.algorithms.batch_gradient import curvatures, surveys
+from elasticml.algorithms.batch_gradient.curvatures import Curvatures, curvatures_for
+from elasticml.algorithms.batch_gradient.settings import read_settings
+from elasticml.algorithms.batch_gradient.stand_ins import Sums
+from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.scaling import Columns
+from elasticml.data.chunk import Chunk
+from elasticml.terms import ExchangeId
+from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
+
+RNG = np.random.default_rng(2)
+ROWS = RNG.normal(size=(800, 5)) * [1.0, 2.0, 0.5, 1.0, 1.0]
+LABELS = np.where(ROWS @ [1.0, -1.0, 2.0, 0.0, 0.5] + RNG.normal(size=800) > 0, 1.0, -1.0)
+ORDER = np.argsort(np.abs(ROWS[:, 1]))
+LOSE = (Vanish(round=8, members=(0, 1)), Return(round=20))
+
+
+def train(*schedule: Vanish | Return) -> Run:
+    """Run members that are unlike: their rows are sorted by a feature."""
+    parts = deal(ROWS[ORDER], LABELS[ORDER], 4)
+    settings = {"optimizer": "gd", "l2": 0.01}
+    return World(settings=settings, parts=parts, absent="auto", schedule=schedule).run(25)
+
+
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+def test_what_costs_far_more_bears_another_name() -> None:
+    """A member far beyond its operation's median duration is given up as stuck."""
+    asked = [a.exchange for a in train(*LOSE).asked]
+    sketches = {"products" in exchange.returns for exchange in asked}
+    names = {
+        sketches: {e.operation for e in asked if ("products" in e.returns) == sketches}
+        for sketches in sketches
+    }
+    assert names[True] == {"sketch"}
+    assert names[False] == {"gradient", "probe", "curvature", "survey"}
+
+
+# --- what it may cost -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "rank"),
+    [(4, 32), (47_028, 32), (131_072, 32), (524_288, 8), (1_048_576, 4), (3_200_000, 0)],
+)
+def test_the_wider_the_model_the_fewer_directions(columns: int, rank: int) -> None:
+    made = curvatures_for(read_settings({}), Columns(n_columns=columns, intercept=False))
+    assert made.rank == rank
+    assert 8 * rank * columns <= curvatures.BASIS_BYTES_MAX
+
+
+def test_models_too_wide_for_a_sketch_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curvatures, "BASIS_BYTES_MAX", 8 * 5 * 3)
+    run = train(*LOSE)
+    assert "sketch" not in {a.exchange.operation for a in run.asked}
+    assert run.rows[10].extra["likeness"] > 0.3
+    assert run.rows[10].extra["curvature_from"] == "taylor 1"
+    assert run.rows[-1].objective_kind == "exact"
+
+
+def test_a_sketch_takes_the_memory_of_its_sums_and_their_total() -> None:
+    d, rank = 20_000, 16
+    rows = sp.random(40, d, density=1e-3, format="csr", rng=np.random.default_rng(3))
+    (chunks,) = deal(rows, np.sign(RNG.normal(size=40)), 1)
+    basis = np.linalg.qr(RNG.normal(size=(d, rank)))[0].T.copy()
+    work = Work(
+        exchange=ExchangeId(1),
+        operation="sketch",
+        model={"at": np.zeros(d), "basis": basis},
+        parameters={},
+        returns={"products": basis.shape},
+        members=1,
+    )
+
+    def bends(chunk: Chunk, margins: np.ndarray) -> np.ndarray:
+        return np.ones(chunk.n_rows)
+
+    def sketch() -> Any:
+        return surveys.sketch_of(work, chunks, bends, facts_of(chunks), Serial())
+
+    plain = rows.toarray()
+    np.testing.assert_allclose(sketch()["products"], basis @ plain.T @ plain, atol=1e-12)
+    tracemalloc.start()
+    try:
+        sketch()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    vectors = 8  # moments, and what they are summed in
+    assert peak <= 2 * basis.nbytes + vectors * 8 * d
+
+
+# --- what is made of it ---------------------------------------------------------------------------
+
+
+def known(**changes: Any) -> Curvatures:
+    """Make what is known before the first loss."""
+    made = curvatures_for(read_settings({}), Columns(n_columns=3, intercept=False))
+    made.majorant = np.ones(3)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def lose(made: Curvatures, left: float, changes: Any = None) -> Any:
+    """Lose examples of weight 2; ``left`` is the weight of those who stay."""
+    lost = Sums(loss=1.0, gradient=np.ones(3), weight=2.0)
+    present = Sums(loss=left, gradient=left * np.ones(3), weight=left)
+    answer = {"majorant": np.zeros(3)}
+    return made.choose(np.zeros(3), lost, present, changes, answer, is_exact=True)
+
+
+def test_where_nobody_is_left_nothing_is_learnt_of_likeness() -> None:
+    """The change of nothing is nothing: rho would be 1, and every later loss seem unlike."""
+    made, change = known(), np.array([1.0, 2.0, 3.0])
+    assert lose(made, 0.0, (change, 0.0 * change)).mode == "taylor"
+    assert made.likeness is None
+    made.majorant = np.ones(3)
+    assert lose(made, 4.0).mode == "borrowed"
+
+
+@pytest.mark.parametrize(
+    ("likeness", "differ", "mode"),
+    [
+        (None, None, "borrowed"),
+        (None, 0.2, "borrowed"),
+        (None, 0.5, "taylor"),
+        (0.1, 0.5, "borrowed"),
+        (0.5, 0.1, "taylor"),
+    ],
+)
+def test_the_last_loss_tells_or_else_the_members_themselves(likeness, differ, mode) -> None:
+    assert lose(known(likeness=likeness, differ=differ), 4.0).mode == mode
