@@ -57,7 +57,7 @@ $(STAMP): pyproject.toml
 agent: $(AGENT) ## Build and test the jar that brings YARN's notices (needs Maven and a JDK).
 
 $(AGENT): yarn/agent/pom.xml $(shell find yarn/agent/src -type f)
-	mvn --batch-mode --quiet --file yarn/agent/pom.xml package
+	mvn --batch-mode --quiet -Dstyle.color=never --file yarn/agent/pom.xml package
 	@mkdir -p $(@D)
 	cp yarn/agent/target/elasticml-agent.jar $@
 
