@@ -10,9 +10,9 @@ Source: Algorithm 2 of the asynchronous SGD paper, with our own study's merge an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,16 @@ class Problem(Protocol):
         """Names and shapes of a state's arrays (float64)."""
         ...
 
+    def begin(self, arrays: Mapping[str, NDArray[np.float64]]) -> Arrays:
+        """Make a member's state, new, of a start, a warm start, or a peer's whole message.
+
+        Raises
+        ------
+        ConfigError
+            When arrays are missing, have other shapes, or are no place to start from.
+        """
+        ...
+
     def step(self, state: Arrays, batch: Batch) -> None:
         """Take one mini-batch step, in place."""
         ...
@@ -98,15 +108,15 @@ class Loop:
     """How a member loops: what the driver tells it once, before it begins."""
 
     problem: Problem
-    #: Makes a member's controller.
-    controller: Any
+    #: Makes a member's controller: ``controller() -> Controller``.
+    controller: Callable[[], Controller]
     #: Examples of the first mini-batch.
     batch: int
     #: Places of the outgoing queue; 1 with ``newest``: a full place is not waited for, and what is
     #: sent when it is free is the newest state.
     queue: int = 1
     newest: bool = True
-    #: Random peers that each state is sent to.
+    #: Random peers that each state is sent to; 0: none (SimuParallelSGD).
     sends: int = 1
     #: Passes over a member's examples after which it stops; None: until it is told to.
     passes: float | None = None
