@@ -61,7 +61,7 @@ class Problem(Protocol):
     """What a free-running member computes; implementations have no state but their settings."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Names and shapes of a state's arrays (float64)."""
+        """Names and shapes of the arrays that messages hold (float64); a state may hold more."""
         ...
 
     def begin(self, arrays: Mapping[str, NDArray[np.float64]]) -> Arrays:
@@ -88,6 +88,14 @@ class Problem(Protocol):
 
     def mean(self, states: Sequence[Mapping[str, NDArray[np.float64]]]) -> Arrays:
         """Aggregate the members' states into one."""
+        ...
+
+    def addends(self, state: Mapping[str, NDArray[np.float64]]) -> Arrays:
+        """Return what is added up over members to make their mean: new, shaped as a state."""
+        ...
+
+    def pooled(self, total: Mapping[str, NDArray[np.float64]], members: int) -> Arrays:
+        """Make the mean of so many members of the sum of their addends; as ``mean`` does."""
         ...
 
     def value(self, state: Mapping[str, NDArray[np.float64]], chunks: Sequence[Chunk]) -> float:
@@ -120,4 +128,6 @@ class Loop:
     sends: int = 1
     #: Passes over a member's examples after which it stops; None: until it is told to.
     passes: float | None = None
+    #: Chunks that a mini-batch is drawn from; what the member's sampler is made with.
+    window: int = 16
     parameters: Mapping[str, float | int | str | bool] = field(default_factory=dict)

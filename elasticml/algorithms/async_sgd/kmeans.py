@@ -10,18 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd import nearest_kernels as kernels
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
-from elasticml.algorithms.async_sgd.parts import picked, rows_to_send
+from elasticml.algorithms.async_sgd.parts import picked, rows_to_send, summed
 from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
 from elasticml.data.chunk import Chunk
 from elasticml.errors import ConfigError
 
 F64 = NDArray[np.float64]
+
+#: Added to every mass in averages, so that centres without any keep their place.
+_NO_MASS: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +74,17 @@ class KMeans:
 
     def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
         """Average centres by mass; the mass is a member's, on average."""
-        masses = np.stack([state["counts"] for state in states])
-        # (members, K) -> (K,); what nobody has seen is averaged without masses.
-        shares = np.where(masses.sum(axis=0) > 0.0, masses, 1.0)
-        shares = shares / shares.sum(axis=0)
-        centres = np.einsum("mk,mkd->kd", shares, np.stack([s["centres"] for s in states]))
-        return {"centres": centres, "counts": masses.mean(axis=0)}
+        return self.pooled(summed(self, states), len(states))
+
+    def addends(self, state: Mapping[str, F64]) -> Arrays:
+        """Return centres times masses, and masses."""
+        mass = state["counts"] + _NO_MASS
+        return {"centres": mass[:, None] * state["centres"], "counts": state["counts"].copy()}
+
+    def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
+        """Divide by masses; what nobody has seen an example of is averaged without them."""
+        mass = total["counts"] + members * _NO_MASS
+        return {"centres": total["centres"] / mass[:, None], "counts": total["counts"] / members}
 
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
         """Sum the squared distances to the nearest centres, by the examples' weights."""

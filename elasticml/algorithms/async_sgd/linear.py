@@ -8,6 +8,7 @@ models repairs the members' different gradients: shuffle the chunks, or use anot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd import literal
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
+from elasticml.algorithms.async_sgd.parts import summed
 from elasticml.algorithms.async_sgd.row_products import adjoint, forward
 from elasticml.algorithms.targets import Targets
 from elasticml.data.chunk import Chunk
@@ -56,9 +58,7 @@ class Linear:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """See :class:`elasticml.algorithms.async_sgd.base.Problem`, here and below."""
         width = (self.columns + self.intercept,)
-        if self.mode == "paper":
-            return {"coef": width, literal.BEFORE: width, literal.PROJECTED: width}
-        return {"coef": width, "average": width, "steps": (1,)}
+        return {"coef": width} if self.mode == "paper" else {"coef": width, "steps": (1,)}
 
     def begin(self, arrays: Mapping[str, F64]) -> Arrays:
         """Begin at ``coef``, by default zero: a convex objective has no dead start."""
@@ -72,11 +72,12 @@ class Linear:
         if self.mode == "paper":
             return {"coef": coef, **literal.begin(coef)}
         steps = np.array(arrays.get("steps", np.zeros(1)), np.float64)
-        average = np.array(arrays.get("average", coef), np.float64)
-        return {"coef": coef, "average": average, "steps": steps}
+        return {"coef": coef, "average": coef.copy(), "steps": steps}
 
     def step(self, state: Arrays, batch: Batch) -> None:
         """Take one step along the mini-batch's mean gradient."""
+        if batch.size == 0:
+            return
         coef = state["coef"]
         gradient, mean_square = self._gradient(coef, batch)
         if self.mode == "paper":
@@ -86,7 +87,8 @@ class Linear:
         steps = state["steps"]
         rate = self.rate
         if rate is None:
-            curvature = min(self.loss.smoothness, 1.0) * mean_square + self.l2
+            smoothness = self.loss.smoothness if math.isfinite(self.loss.smoothness) else 1.0
+            curvature = smoothness * mean_square + self.l2
             rate = _FIRST_RATE / max(curvature, 1e-12) / np.sqrt(1.0 + steps[0] / _DECAY_STEPS)
         coef -= rate * gradient
         steps += 1.0
@@ -111,15 +113,20 @@ class Linear:
 
     def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
         """Average the members' models, each by its average over its steps."""
-        if self.mode == "paper":
-            return self.begin({"coef": np.mean([state["coef"] for state in states], axis=0)})
-        average = np.mean([state["average"] for state in states], axis=0)
-        steps = np.mean([state["steps"] for state in states], axis=0)
-        return {"coef": average.copy(), "average": average, "steps": steps}
+        return self.pooled(summed(self, states), len(states))
+
+    def addends(self, state: Mapping[str, F64]) -> Arrays:
+        """Return a member's answer: its average over its steps where it has one."""
+        answer = {"coef": state.get("average", state["coef"]).copy()}
+        return answer if self.mode == "paper" else {**answer, "steps": state["steps"].copy()}
+
+    def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
+        """Divide by the number of members."""
+        return self.begin({name: array / members for name, array in total.items()})
 
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
         """Sum loss plus penalty over the examples, by weight; of the average where there is one."""
-        w = state["coef" if self.mode == "paper" else "average"]
+        w = state.get("average", state["coef"])
         total = weight = 0.0
         for chunk in chunks:
             margins, slopes = np.empty(chunk.n_rows), np.empty(chunk.n_rows)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd import literal
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
 from elasticml.algorithms.async_sgd.kmeans import checked_centres, inertia
-from elasticml.algorithms.async_sgd.parts import picked, rows_to_send
+from elasticml.algorithms.async_sgd.parts import picked, rows_to_send, summed
 from elasticml.algorithms.async_sgd.statistics import nearest_of
 from elasticml.data.chunk import Chunk
 
@@ -37,8 +37,7 @@ class LiteralKMeans:
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """See :class:`elasticml.algorithms.async_sgd.base.Problem`, here and below."""
-        shape = (self.clusters, self.columns)
-        return {"centres": shape, literal.BEFORE: shape, literal.PROJECTED: shape}
+        return {"centres": (self.clusters, self.columns)}
 
     def begin(self, arrays: Mapping[str, F64]) -> Arrays:
         """Begin at given ``centres``."""
@@ -65,7 +64,16 @@ class LiteralKMeans:
 
     def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
         """Average the centres."""
-        return self.begin({"centres": np.mean([state["centres"] for state in states], axis=0)})
+        return self.pooled(summed(self, states), len(states))
+
+    def addends(self, state: Mapping[str, F64]) -> Arrays:
+        """Return the centres."""
+        return {"centres": state["centres"].copy()}
+
+    def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
+        """Divide by the number of members."""
+        centres = total["centres"] / members
+        return {"centres": centres, **literal.begin(centres)}
 
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
         """Sum the squared distances to the nearest centres, by the examples' weights."""

@@ -36,11 +36,14 @@ def _comparing_kernel(function: _Function) -> _Function:
 
 @kernel
 def gather_dense(values: Real, rows: I64, shift: F64, out: Real, start: int) -> None:
-    """Write ``values[rows] - shift`` into ``out[start:]``."""
+    """Write ``values[rows] - shift`` into ``out[start:]``; rows may be narrower than that."""
+    width = values.shape[1]
     for i in range(rows.size):
         row = rows[i]
-        for j in range(shift.size):
+        for j in range(width):
             out[start + i, j] = values[row, j] - shift[j]
+        for j in range(width, shift.size):
+            out[start + i, j] = -shift[j]
 
 
 @kernel

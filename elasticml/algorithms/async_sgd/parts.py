@@ -1,13 +1,13 @@
-"""Partial states: which rows of a state travel, and what of it."""
+"""Parts of states: which rows of one travel, and sums over several."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.base import Mail
+from elasticml.algorithms.async_sgd.base import Arrays, Mail, Problem
 
 F64 = NDArray[np.float64]
 
@@ -27,3 +27,9 @@ def picked(arrays: Mapping[str, F64], rows: NDArray[np.int64] | None) -> Mail:
     if rows is None:
         return Mail(arrays={name: array.copy() for name, array in arrays.items()})
     return Mail(arrays={name: array[rows] for name, array in arrays.items()}, rows=rows)
+
+
+def summed(problem: Problem, states: Sequence[Mapping[str, F64]]) -> Arrays:
+    """Add up what the states' mean is made of."""
+    addends = [problem.addends(state) for state in states]
+    return {name: np.sum([part[name] for part in addends], axis=0) for name in addends[0]}
