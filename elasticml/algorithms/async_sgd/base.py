@@ -49,7 +49,8 @@ class Batch:
 class Queue:
     """What a controller of the batch size sees after a mini-batch."""
 
-    #: Share of the outgoing queue's places that hold unsent messages, 0 to 1, or more.
+    #: Share of the outgoing queue's places that hold unsent messages, 0 to 1, or more; before this
+    #: mini-batch's own message is put into it, or a queue would never look empty.
     fill: float
     #: Examples processed by this member so far.
     examples: int

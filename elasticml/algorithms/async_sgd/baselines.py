@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.base import Arrays, Problem
+from elasticml.algorithms.async_sgd.questions import statistics_exchange
 from elasticml.algorithms.async_sgd.sampler import Sampler
-from elasticml.algorithms.async_sgd.starts import Answers, Ask
+from elasticml.algorithms.base import Exchange, Outcome
 from elasticml.data.chunk import Chunk
 
 F64 = NDArray[np.float64]
@@ -45,18 +46,17 @@ def simu_parallel(
     return states
 
 
-def lloyd(centres: F64, passes: int) -> Generator[Ask, Answers, dict[str, F64]]:
+def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F64]]:
     """Move every centre to the mean of its examples, over all of them, ``passes`` times.
 
-    Yields questions to all members, as :func:`elasticml.algorithms.async_sgd.starts.start` does;
-    returns ``centres`` and the ``counts`` of examples that were nearest to them. A centre without
-    examples stays. One pass is BATCH's iteration, and what a free run may end with.
+    Yields exchanges, as :func:`elasticml.algorithms.async_sgd.starts.start` does; returns
+    ``centres``, and the ``counts`` of examples that were nearest to them before their last move. A
+    centre without examples stays. One pass is BATCH's iteration, and what a free run may end with.
     """
     counts = np.zeros(len(centres))
     for _ in range(passes):
-        answers = yield Ask(operation="statistics", centres=centres, columns=centres.shape[1])
-        sums = np.sum([found["sums"] for found in answers], axis=0)
-        counts = np.sum([found["counts"] for found in answers], axis=0)
+        outcome = yield statistics_exchange(centres)
+        sums, counts = outcome.arrays["sums"], outcome.arrays["counts"]
         means = sums / np.where(counts > 0.0, counts, 1.0)[:, None]
         centres = np.where(counts[:, None] > 0.0, means, centres)
     return {"centres": centres, "counts": counts}
