@@ -90,6 +90,14 @@ class Problem(Protocol):
         """Aggregate the members' states into one."""
         ...
 
+    def addends(self, state: Mapping[str, NDArray[np.float64]]) -> Arrays:
+        """Return what is added up over members to make their mean: new, shaped as a state."""
+        ...
+
+    def pooled(self, total: Mapping[str, NDArray[np.float64]], members: int) -> Arrays:
+        """Make the mean of so many members of the sum of their addends; as ``mean`` does."""
+        ...
+
     def value(self, state: Mapping[str, NDArray[np.float64]], chunks: Sequence[Chunk]) -> float:
         """Return the sum over the chunks' examples of what the objective is the mean of."""
         ...
@@ -116,6 +124,8 @@ class Loop:
     #: sent when it is free is the newest state.
     queue: int = 1
     newest: bool = True
+    #: Slots of the mailbox; mail that comes when all are full overwrites the oldest.
+    slots: int = 1
     #: Random peers that each state is sent to; 0: none (SimuParallelSGD).
     sends: int = 1
     #: Passes over a member's examples after which it stops; None: until it is told to.
