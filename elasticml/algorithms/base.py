@@ -49,6 +49,9 @@ class Exchange:
     seal: bool = False
     #: What the exchange is for, in the story and for faults by phase: "compute" or "correct".
     phase: Literal["compute", "correct"] = "compute"
+    #: True for a report of a free-running job: it begins when ``report_every`` has passed since
+    #: the last round's end, or every member's loop has ended.
+    paced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,8 @@ class Settings:
     seconds_max: float | None = None
     objective_target: float | None = None
     gap_target: float | None = None
+    #: Seconds from one report to the next, of a job whose members run free; None: they do not.
+    report_every_s: float | None = None
     faults: tuple[PlannedFault, ...] = ()
     #: A round's deadline: max(this, ``stuck_factor`` x the running median of its operation).
     deadline_s_min: float = 10.0
@@ -92,6 +94,7 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
         seconds_max=stop.get("seconds"),
         objective_target=stop.get("objective"),
         gap_target=stop.get("gap"),
+        report_every_s=_report_every_s(algorithm.get("report_every")),
         faults=_faults(record.get("faults") or ()),
         deadline_s_min=float(collective.get("deadline", 10.0)),
         stuck_factor=float(collective.get("stuck_factor", 5.0)),
@@ -108,6 +111,10 @@ def _placement(wanted: Any, algorithm: str) -> Literal["contiguous", "random"]:
 def _absent(wanted: str, algorithm: str) -> str:
     """Settle "auto" for CoCoA: what vanished is taken over by whoever has it, or read again."""
     return "reload" if wanted == "auto" and algorithm == "cocoa" else wanted
+
+
+def _report_every_s(given: Any) -> float | None:
+    return None if given is None else float(given)
 
 
 def _holders(wanted: Any, algorithm: str) -> int | None:

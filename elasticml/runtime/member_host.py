@@ -59,6 +59,8 @@ class MemberHost:
             await shell.accept_child(link)
         elif kind == "chunks":
             await shell.accept_chunks(link)
+        elif kind == "mail":
+            await shell.accept_mail(link)
         else:
             link.close()
 
@@ -68,7 +70,7 @@ class MemberHost:
         if former is not None:
             former.close()
             # What its compute thread is still at would change the states of the chunks later.
-            await self._env.compute.run(_pass)
+            await self._env.compute.run(former.settle)
             slot = former.slot
             computed = NO_EXCHANGE if former.place is None else former.place.computed
         store = self._stores.setdefault(job, ChunkStore(self._limit_bytes))
@@ -105,7 +107,3 @@ class MemberHost:
         self.closing = True
         for shell in list(self.shells.values()):
             shell.close()
-
-
-def _pass() -> None:
-    """Do nothing, once everything asked for before is done."""

@@ -141,6 +141,7 @@ class Training:
             keep=request.keep,
             require_everybody=request.require == "everybody",
             seal=request.seal,
+            paced=request.paced,
         )
 
     def resume(self, tuned: Mapping[str, Scalar]) -> Resume | None:

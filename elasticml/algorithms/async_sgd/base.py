@@ -125,6 +125,8 @@ class Loop:
     #: sent when it is free is the newest state.
     queue: int = 1
     newest: bool = True
+    #: Slots of the mailbox; mail that comes when all are full overwrites the oldest.
+    slots: int = 1
     #: Random peers that each state is sent to; 0: none (SimuParallelSGD).
     sends: int = 1
     #: Passes over a member's examples after which it stops; None: until it is told to.
