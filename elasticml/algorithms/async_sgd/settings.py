@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.base import Arrays, Controller, Loop, Problem
+from elasticml.algorithms.async_sgd.base import Controller, Loop, Problem
 from elasticml.algorithms.async_sgd.controllers import AdaptiveB, Fixed, LogPI
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
@@ -81,6 +81,8 @@ class Settings:
     #: Passes of Lloyd's algorithm over all data at the end.
     final_passes: int = 0
     seed: int = 0
+    #: State to start from: ``centres`` and perhaps ``counts``, or ``coef`` with its intercept last.
+    warm_start: Mapping[str, F64] = field(default_factory=dict)
 
     @property
     def loss_name(self) -> str:
@@ -121,6 +123,8 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
     if raw.get("batch") is not None:
         values["batch"] = _batch(raw["batch"])
     values["class_weight"] = read_class_weight(raw.get("class_weight"))
+    if raw.get("warm_start") is not None:
+        values["warm_start"] = _warm_start(raw["warm_start"], raw.get("intercept") is True)
     settings = Settings(**values)
     _check_together(settings)
     return settings
@@ -129,6 +133,9 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
 def _check_together(settings: Settings) -> None:
     if settings.problem == "kmeans" and settings.k is None:
         raise wrong("k", None, "a number of clusters")
+    needed = "centres" if settings.problem == "kmeans" else "coef"
+    if settings.warm_start and needed not in settings.warm_start:
+        raise wrong("warm_start", sorted(settings.warm_start), f"an array {needed}")
     if settings.problem == "linear":
         for key, plain in (("k", None), ("share", 1.0), ("final_passes", 0)):
             if getattr(settings, key) != plain:
@@ -229,28 +236,19 @@ def _controller(settings: Settings, places: int) -> Callable[[], Controller]:
     return Fixed
 
 
-def start_arrays(given: Mapping[str, Any], problem: Problem) -> Arrays:
-    """Check what a job begins with in place of a start of its own, and make a state of it.
-
-    Parameters
-    ----------
-    given : mapping
-        ``centres`` and perhaps ``counts``, or ``coef``, as lists or arrays.
-
-    Raises
-    ------
-    ConfigError
-        When it is no state of the problem's, or one that learns nothing, such as centres of 0.
-    """
-    known = problem.shapes()
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise wrong("warm_start", unknown[0], f"arrays among {', '.join(known)}")
+def _warm_start(raw: Any, has_intercept: bool) -> dict[str, F64]:
+    known = {"centres", "counts", "coef", "intercept"}
+    if not isinstance(raw, Mapping) or not set(raw) <= known:
+        raise wrong("warm_start", raw, "a mapping with centres, or with coef and intercept")
     try:
-        arrays = {name: np.asarray(values, np.float64) for name, values in given.items()}
+        arrays = {name: np.asarray(values, np.float64) for name, values in raw.items()}
     except (TypeError, ValueError):
-        raise wrong("warm_start", "not numbers", f"arrays named {', '.join(known)}") from None
-    return problem.begin(arrays)
+        raise wrong("warm_start", "not numbers", "arrays of numbers") from None
+    if "coef" in arrays:
+        intercept = arrays.pop("intercept", np.zeros(1)).reshape(-1)
+        coef = arrays["coef"].reshape(-1)
+        arrays["coef"] = np.concatenate([coef, intercept]) if has_intercept else coef
+    return arrays
 
 
 def _batch(value: Any) -> Batch:

@@ -11,12 +11,10 @@ from elasticml.algorithms.async_sgd.controllers import AdaptiveB, Fixed, LogPI
 from elasticml.algorithms.async_sgd.kmeans import KMeans
 from elasticml.algorithms.async_sgd.linear import Linear
 from elasticml.algorithms.async_sgd.literal_kmeans import LiteralKMeans
-from elasticml.algorithms.async_sgd.settings import (
-    first_batch,
-    make_loop,
-    read_settings,
-    start_arrays,
-)
+from elasticml.algorithms.async_sgd.planner import plan
+from elasticml.algorithms.async_sgd.questions import ask_here
+from elasticml.algorithms.async_sgd.settings import first_batch, make_loop, read_settings
+from elasticml.algorithms.registry import algorithm
 from elasticml.data.body import Layout
 from elasticml.data.facts import DataFacts
 from elasticml.errors import ConfigError
@@ -127,14 +125,42 @@ def test_a_record_is_checked_again_where_it_is_read(given, message):
         read_settings(given)
 
 
-def test_a_warm_start_is_a_state_and_no_zero():
-    problem = loop_of("kmeans", k=2).problem
-    begun = start_arrays({"centres": np.eye(2, 7).tolist(), "counts": [3, 4]}, problem)
-    assert begun["counts"].tolist() == [3.0, 4.0]
-    for given, message in (
+def begun(section):
+    found = plan({"k": 2, **section}, FACTS)
+    return found.loop.problem.begin(ask_here(found.start(), []))
+
+
+def test_a_warm_start_is_begun_with_and_nobody_asked():
+    state = begun({"warm_start": {"centres": np.eye(2, 7).tolist(), "counts": [3, 4]}})
+    assert state["counts"].tolist() == [3.0, 4.0]
+    linear = {"problem": "linear", "k": None, "intercept": True}
+    state = begun({**linear, "warm_start": {"coef": [[1.0] * 7], "intercept": [2.0]}})
+    assert state["coef"].tolist() == [1.0] * 7 + [2.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
         ({"centres": np.zeros((2, 7))}, "all the same"),
-        ({"center": np.eye(2, 7)}, "wanted arrays among centres, counts"),
+        ({"centres": np.eye(2, 6)}, r"shape \(2, 6\), wanted \(2, 7\)"),
+        ({"center": np.eye(2, 7)}, "wanted a mapping with centres"),
+        ({"coef": np.ones(7)}, "wanted an array centres"),
         ({"centres": [["a"] * 7] * 2}, "not numbers"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            start_arrays(given, problem)
+    ],
+)
+def test_what_learns_nothing_is_no_warm_start(given, message):
+    with pytest.raises(ConfigError, match=message):
+        begun({"warm_start": given})
+
+
+def test_a_linear_plan_begins_at_zero_and_answers_with_coef_and_intercept():
+    found = plan({"problem": "linear", "intercept": True}, FACTS)
+    state = found.loop.problem.begin(ask_here(found.start(), []))
+    state["average"][:] = np.arange(8.0)
+    result = found.result(state)
+    assert result["coef"].tolist() == list(range(7))
+    assert result["intercept"].tolist() == [7.0]
+
+
+def test_the_registry_knows_the_algorithm():
+    assert algorithm("async_sgd").name == "async_sgd"
