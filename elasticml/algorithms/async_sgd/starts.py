@@ -94,22 +94,15 @@ def _draw(
     return rows
 
 
-def plus_plus(
-    rows: F64,
-    weights: F64,
-    clusters: int,
-    rng: np.random.Generator,
-    trials: int | None = None,
-) -> F64:
+def plus_plus(rows: F64, weights: F64, clusters: int, rng: np.random.Generator) -> F64:
     """Choose centres among rows, each with a chance in proportion to weight and squared distance.
+
+    Of ``2 + log K`` candidates for a centre the one that leaves the least inertia is taken.
 
     Parameters
     ----------
     rows : ndarray (n, D)
     weights : ndarray (n,)
-    trials : int, optional
-        Candidates for a centre, of which the one that leaves the least inertia is taken; by default
-        ``2 + log K``.
 
     Returns
     -------
@@ -126,7 +119,7 @@ def plus_plus(
     first = int(rng.choice(n, p=weights / weights.sum()))
     chosen, closest = [first], np.full(n, np.inf)
     left = potential(across, rows[first], weights, closest.copy(), closest)
-    trials = 2 + int(math.log(clusters)) if trials is None else trials
+    trials = 2 + int(math.log(clusters))
     for done in range(1, clusters):
         if not left > 0.0:
             _check(done, clusters)
