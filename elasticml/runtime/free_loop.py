@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticml.algorithms.async_sgd.looper import Looper
+from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.algorithms.base import Parallel
 from elasticml.errors import JobFailedError
-from elasticml.runtime.mailbox import Mailbox, Outbox
+from elasticml.runtime.outbox import Outbox
 from elasticml.runtime.slowness import Slowness
 from elasticml.training.letters import Shapes, pack_letter
 
