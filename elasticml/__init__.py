@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from elasticml.job import Job, attach
     from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm
+    from elasticml.jobs.async_sgd import AsyncSGD
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.replay import Replayed, replay
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from elasticml.terms import VERSION as __version__
 
 __all__ = [
+    "AsyncSGD",
     "BatchGradient",
     "Checkpoint",
     "CoCoA",
@@ -100,6 +102,7 @@ _HOMES = {
     "read_svmlight": "data.svmlight",
     "Job": "job",
     "attach": "job",
+    "AsyncSGD": "jobs.async_sgd",
     "Handle": "jobs.handle",
     "JobFile": "jobs.job_file",
     "read_job_file": "jobs.job_file",

@@ -49,7 +49,8 @@ class Batch:
 class Queue:
     """What a controller of the batch size sees after a mini-batch."""
 
-    #: Share of the outgoing queue's places that hold unsent messages, 0 to 1, or more.
+    #: Share of the outgoing queue's places that hold unsent messages, 0 to 1, or more; before this
+    #: mini-batch's own message is put into it, or a queue would never look empty.
     fill: float
     #: Examples processed by this member so far.
     examples: int
@@ -61,7 +62,7 @@ class Problem(Protocol):
     """What a free-running member computes; implementations have no state but their settings."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Names and shapes of a state's arrays (float64)."""
+        """Names and shapes of the arrays that messages hold (float64); a state may hold more."""
         ...
 
     def begin(self, arrays: Mapping[str, NDArray[np.float64]]) -> Arrays:
@@ -130,4 +131,6 @@ class Loop:
     sends: int = 1
     #: Passes over a member's examples after which it stops; None: until it is told to.
     passes: float | None = None
+    #: Chunks that a mini-batch is drawn from; what the member's sampler is made with.
+    window: int = 16
     parameters: Mapping[str, float | int | str | bool] = field(default_factory=dict)

@@ -117,7 +117,7 @@ class Sampler:
         known = self._orders.get(id)
         if known is None or known[0] != done:
             chunk = self._chunks[id]
-            rng = np.random.default_rng([_ROWS, self._seed, *_words(id), done])
+            rng = np.random.default_rng([_ROWS, self._seed, *chunk_words(chunk), done])
             known = self._orders[id] = (done, rng.permutation(chunk.n_rows))
         return known[1]
 
@@ -129,7 +129,9 @@ class Sampler:
         done = {id: _position(chunk)[0] for id, chunk in self._chunks.items()}
         least = min(done.values())
         due = sorted(id for id in self._chunks if done[id] == least)
-        rng = np.random.default_rng([_CHUNKS, self._seed, *_words(due[0]), least])
+        rng = np.random.default_rng(
+            [_CHUNKS, self._seed, *chunk_words(self._chunks[due[0]]), least]
+        )
         drawn = [due[k] for k in rng.permutation(len(due))]
         # What has been begun is gone on with, so that few orders are kept at a time.
         begun = [id for id in self._open if done[id] == least]
@@ -143,6 +145,7 @@ def _position(chunk: Chunk) -> tuple[int, int]:
     return (0, 0) if found is None else (int(found[0]), int(found[1]))
 
 
-def _words(id: str) -> tuple[int, ...]:
-    digest = hashlib.blake2b(id.encode(), digest_size=8).digest()
+def chunk_words(chunk: Chunk) -> tuple[int, ...]:
+    """Two 32-bit words of a chunk's id, for seeds."""
+    digest = hashlib.blake2b(str(chunk.id).encode(), digest_size=8).digest()
     return (int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little"))

@@ -1,0 +1,68 @@
+"""Asynchronous SGD as a free-running job: from its settings to its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.async_sgd import starts
+from elasticml.algorithms.async_sgd.base import Arrays
+from elasticml.algorithms.async_sgd.plan import Plan, Start
+from elasticml.algorithms.async_sgd.questions import answer
+from elasticml.algorithms.async_sgd.settings import Settings, make_loop, read_settings
+from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.data.source import DataFacts
+
+
+def plan(settings: Mapping[str, Any], facts: DataFacts) -> Plan:
+    """Make the plan of an ``algorithm`` section.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When the settings are wrong, or do not fit the data.
+    """
+    read = read_settings(settings)
+    loop = make_loop(read, facts)
+
+    def result(state: Arrays) -> Mapping[str, Any]:
+        if read.problem == "kmeans":
+            return {name: state[name] for name in ("centres", "counts") if name in state}
+        coef = state.get("average", state["coef"])
+        intercept = float(coef[-1]) if read.intercept else 0.0
+        return {"coef": coef[: facts.n_columns].copy(), "intercept": np.array([intercept])}
+
+    return Plan(
+        loop=loop,
+        start=lambda: _start(read, facts),
+        answer=answer,
+        result=result,
+    )
+
+
+def _start(settings: Settings, facts: DataFacts) -> Start:
+    if settings.warm_start:
+        return _given(settings.warm_start)
+    if settings.problem == "linear":
+        return _given({"coef": np.zeros(facts.n_columns + settings.intercept)})
+    assert settings.k is not None
+    return starts.start(
+        settings.start,
+        clusters=settings.k,
+        columns=facts.n_columns,
+        n_rows=facts.n_rows,
+        n_blocks=facts.n_blocks,
+        seed=settings.seed,
+        rows_each=settings.start_rows,
+    )
+
+
+def _given(
+    arrays: Mapping[str, NDArray[np.float64]],
+) -> Generator[Exchange, Outcome, Mapping[str, NDArray[np.float64]]]:
+    """Ask nobody."""
+    yield from ()
+    return arrays
