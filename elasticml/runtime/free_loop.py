@@ -121,9 +121,10 @@ class FreeLoop:
         looper.step()
         looper.merge(around.mailbox.take())
         around.slowness.add(time.thread_time() - began_cpu_s, around.parallel)
+        fill = around.outbox.fill
         if around.sends:
             self._post()
-        looper.adapt(around.outbox.fill, around.clock() - self._began_s)
+        looper.adapt(fill, around.clock() - self._began_s)
 
     def _post(self) -> None:
         looper, outbox = self._looper, self._around.outbox

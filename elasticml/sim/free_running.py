@@ -77,6 +77,8 @@ class VirtualLoop:
         self._accepted: list[Port] = []
         #: States in the outgoing queue.
         self._unsent = 0
+        #: Share of its places that they filled at the end of the last mini-batch.
+        self._fill = 0.0
         self._stalled_since_s: float | None = None
         self._is_turning = False
         self._is_stopped = False
@@ -142,6 +144,7 @@ class VirtualLoop:
     def _stepped(self) -> None:
         self._is_turning = False
         self._looper.merge(self._mailbox.take())
+        self._fill = self._unsent / self._plan.queue
         if self._plan.sends and self._addresses and not self._is_stopped:
             if self._unsent >= self._plan.queue and self._plan.newest:
                 self._looper.counts["skipped"] += 1
@@ -154,7 +157,7 @@ class VirtualLoop:
 
     def _turned(self) -> None:
         seconds = self._world.clock.now_s - self._began_s
-        self._looper.adapt(self._unsent / self._plan.queue, seconds)
+        self._looper.adapt(self._fill, seconds)
         self._go_on()
 
     # --- mail out ---------------------------------------------------------------------------------
