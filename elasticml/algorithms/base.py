@@ -152,6 +152,8 @@ class Model:
     objective: float | None = None
     gap: float | None = None
     gap_is_bound: bool = False
+    #: Further columns of the history's last row.
+    extra: Mapping[str, float | int | str | None] = field(default_factory=dict)
 
 
 Trainer = Generator[Exchange | RoundEnd, Any, Model]

@@ -94,7 +94,7 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
         seconds_max=stop.get("seconds"),
         objective_target=stop.get("objective"),
         gap_target=stop.get("gap"),
-        report_every_s=_report_every_s(algorithm.get("report_every")),
+        report_every_s=_report_every_s(algorithm),
         faults=_faults(record.get("faults") or ()),
         deadline_s_min=float(collective.get("deadline", 10.0)),
         stuck_factor=float(collective.get("stuck_factor", 5.0)),
@@ -102,18 +102,19 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
 
 
 def _placement(wanted: Any, algorithm: str) -> Literal["contiguous", "random"]:
-    """Settle "auto": partitions by the file's order are the worst there are for CoCoA."""
+    """Settle "auto": partitions by the file's order are the worst there are for these two."""
     if wanted in ("contiguous", "random"):
         return wanted  # type: ignore[no-any-return]
-    return "random" if algorithm == "cocoa" else "contiguous"
+    return "random" if algorithm in ("cocoa", "async_sgd") else "contiguous"
 
 
 def _absent(wanted: str, algorithm: str) -> str:
-    """Settle "auto" for CoCoA: what vanished is taken over by whoever has it, or read again."""
-    return "reload" if wanted == "auto" and algorithm == "cocoa" else wanted
+    """Settle "auto": what vanished is taken over by whoever has it, or read again."""
+    return "reload" if wanted == "auto" and algorithm in ("cocoa", "async_sgd") else wanted
 
 
-def _report_every_s(given: Any) -> float | None:
+def _report_every_s(algorithm: Mapping[str, Any]) -> float | None:
+    given = algorithm.get("report_every", 1.0 if algorithm.get("name") == "async_sgd" else None)
     return None if given is None else float(given)
 
 

@@ -61,6 +61,8 @@ class AsyncSGD(Settings):
     start_rows: Count = 30
     #: Passes of a member over its examples after which it stops.
     passes: float | None = Field(default=None, gt=0)
+    #: Seconds from one report to the next: a row of the history, of which members take no notice.
+    report_every: float = Field(default=1.0, gt=0)
     #: Chunks that a mini-batch is drawn from.
     window: Count = 16
     #: Passes of Lloyd's algorithm over all data at the end.

@@ -12,6 +12,7 @@ from elasticml.data.places import is_url
 from elasticml.errors import ConfigError
 from elasticml.jobs.algorithms import (
     AnyAlgorithm,
+    AsyncSGD,
     CoCoA,
     absent_rule,
     certifies_gap,
@@ -112,10 +113,10 @@ def check_together(
 
 
 def placement_of(setting: Placement, algorithm: AnyAlgorithm) -> str:
-    """Say what "auto" stands for: random for CoCoA, which file order slows down."""
+    """Say what "auto" stands for: random where members see their own examples for long."""
     if setting != "auto":
         return setting
-    return "random" if isinstance(algorithm, CoCoA) else "contiguous"
+    return "random" if isinstance(algorithm, CoCoA | AsyncSGD) else "contiguous"
 
 
 def holders_of(

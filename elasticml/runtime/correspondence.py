@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from elasticml.algorithms.async_sgd.base import Mail
+from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.transport import Link, LinkClosedError, Transport
 from elasticml.control.commands import Peers
 from elasticml.errors import ElasticmlError
-from elasticml.runtime.mailbox import Mailbox, Outbox
+from elasticml.runtime.outbox import Outbox
 from elasticml.runtime.payloads import bytes_of, vector_of
 from elasticml.runtime.peer import Peer
 from elasticml.terms import MemberId

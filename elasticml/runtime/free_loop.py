@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from elasticml.algorithms.async_sgd.looper import Looper
+from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.algorithms.base import Parallel
 from elasticml.errors import JobFailedError
-from elasticml.runtime.mailbox import Mailbox, Outbox
+from elasticml.runtime.outbox import Outbox
 from elasticml.runtime.slowness import Slowness
 from elasticml.training.letters import Shapes, pack_letter
 
@@ -120,9 +121,10 @@ class FreeLoop:
         looper.step()
         looper.merge(around.mailbox.take())
         around.slowness.add(time.thread_time() - began_cpu_s, around.parallel)
+        fill = around.outbox.fill
         if around.sends:
             self._post()
-        looper.adapt(around.outbox.fill, around.clock() - self._began_s)
+        looper.adapt(fill, around.clock() - self._began_s)
 
     def _post(self) -> None:
         looper, outbox = self._looper, self._around.outbox

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd.base import Arrays, Mail
 from elasticml.algorithms.async_sgd.looper import COUNTS, Looper
+from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.algorithms.async_sgd.reports import ReportSolver, Standing
 from elasticml.collective.transport import Link
 from elasticml.control import events as ev
@@ -21,7 +22,7 @@ from elasticml.data.chunk import Chunk
 from elasticml.runtime.correspondence import Correspondence
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.free_loop import FreeLoop, Surroundings
-from elasticml.runtime.mailbox import Mailbox, Outbox
+from elasticml.runtime.outbox import Outbox
 from elasticml.terms import MemberId
 from elasticml.training.arrays import Vector
 from elasticml.training.letters import pack_letter

@@ -64,7 +64,8 @@ class MemberShell:
         #: Why the driver let this member go; None when the link just closed.
         self.dismissed: str | None = None
         self.gone = asyncio.Event()
-        self._env = environment
+        #: The worker's, with the job's network.
+        self.environment = self._env = environment
         self._store = store
         self._driver = Peer(
             link,

@@ -63,7 +63,7 @@ class Looper:
         self.counts: dict[str, float] = dict.fromkeys(COUNTS, 0)
         self._controller = loop.controller()
         self._chance = np.random.default_rng([0xA5D, seed, slot])
-        self._sampler = Sampler((), seed=seed)
+        self._sampler = Sampler((), seed=seed, window=loop.window)
         #: Examples until it must be looked whether the passes are made.
         self._left = 0.0
 
@@ -141,7 +141,7 @@ class Looper:
         Parameters
         ----------
         fill : float
-            Share of the outgoing queue's places that hold unsent messages.
+            Share of the outgoing queue's places that held unsent messages before the last one.
         seconds : float
             Of this member's life.
         """

@@ -40,5 +40,9 @@ class Plan:
     answer: Callable[[Work, Sequence[Chunk], Parallel], Named] = no_answer
     #: What a state is to users: named arrays, such as ``coef`` and ``intercept``.
     result: Callable[[Arrays], Mapping[str, Any]] = as_they_are
+    #: What the objective's sum over all data is divided by; None: the number of examples.
+    weight: float | None = None
+    #: Exchanges by which the driver makes the mean of all states better before it is the result.
+    polish: Callable[[Arrays], Start] | None = None
     #: Examples that all members visit for each one at which the objective is evaluated in reports.
     visits_per_evaluation: float = 4.0

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.async_sgd import starts
 from elasticml.algorithms.async_sgd.base import Arrays
+from elasticml.algorithms.async_sgd.baselines import lloyd
 from elasticml.algorithms.async_sgd.plan import Plan, Start
 from elasticml.algorithms.async_sgd.questions import answer
 from elasticml.algorithms.async_sgd.settings import Settings, make_loop, read_settings
 from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.algorithms.targets import targets_for, weight_of_all
 from elasticml.data.source import DataFacts
 
 
@@ -33,14 +35,27 @@ def plan(settings: Mapping[str, Any], facts: DataFacts) -> Plan:
             return {name: state[name] for name in ("centres", "counts") if name in state}
         coef = state.get("average", state["coef"])
         intercept = float(coef[-1]) if read.intercept else 0.0
-        return {"coef": coef[: facts.n_columns].copy(), "intercept": np.array([intercept])}
+        # (d,) -> (1, d), as all linear models have it.
+        return {"coef": coef[None, : facts.n_columns].copy(), "intercept": np.array([intercept])}
+
+    def polish(mean: Arrays) -> Start:
+        return lloyd(mean["centres"], read.final_passes)
 
     return Plan(
         loop=loop,
         start=lambda: _start(read, facts),
         answer=answer,
         result=result,
+        weight=_weight(read, facts),
+        polish=polish if read.final_passes else None,
     )
+
+
+def _weight(settings: Settings, facts: DataFacts) -> float:
+    """Return the examples' weights, those of their classes included, over all data."""
+    if settings.problem == "kmeans":
+        return float(facts.weight_sum)
+    return weight_of_all(facts, targets_for(settings, facts))
 
 
 def _start(settings: Settings, facts: DataFacts) -> Start:

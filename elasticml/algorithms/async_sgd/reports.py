@@ -184,9 +184,9 @@ class ReportSolver:
         }
         if work.operation == FINISH:
             mine = state if state is not None and standing.is_first else None
-            # A problem may keep more in a state than it sends.
-            handed = blank if mine is None else {name: mine[name] for name in blank}
-            answer |= _named(ONE, handed)
+            # What it would answer by itself: a problem may keep more in a state than it sends.
+            own = None if mine is None else problem.pooled(problem.addends(mine), 1)
+            answer |= _named(ONE, blank if own is None else {name: own[name] for name in blank})
             answer["ones"] = np.array(float(mine is not None))
         return answer
 

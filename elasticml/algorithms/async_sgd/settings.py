@@ -76,6 +76,8 @@ class Settings:
     start_rows: int = 30
     #: Passes of a member over its examples after which it stops; None: when the job does.
     passes: float | None = None
+    #: Seconds from one report, a row of the history, to the next; the driver's.
+    report_every: float = 1.0
     #: Chunks that a mini-batch is drawn from.
     window: int = 16
     #: Passes of Lloyd's algorithm over all data at the end.
@@ -117,7 +119,7 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
     ):
         if raw.get(key) is not None:
             values[key] = _whole(key, raw[key], least)
-    for key in ("l2", "gamma", "queue_target", "rate", "share", "passes"):
+    for key in ("l2", "gamma", "queue_target", "rate", "share", "passes", "report_every"):
         if raw.get(key) is not None:
             values[key] = number(key, raw[key])
     if raw.get("batch") is not None:
@@ -142,6 +144,8 @@ def _check_together(settings: Settings) -> None:
                 raise wrong(key, getattr(settings, key), "nothing: it belongs to problem: kmeans")
     if not 0.0 < settings.share <= 1.0:
         raise wrong("share", settings.share, "a number above 0 and at most 1")
+    if settings.report_every <= 0.0:
+        raise wrong("report_every", settings.report_every, "seconds above 0")
     if settings.passes is not None and settings.passes <= 0.0:
         raise wrong("passes", settings.passes, "a number above 0")
     if settings.rate is not None:

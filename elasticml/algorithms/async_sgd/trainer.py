@@ -127,7 +127,7 @@ class Following:
         objective = None
         if evaluates and float(arrays["rows"]) > 0:
             self.evaluated_at = self.totals["examples"]
-            objective = float(arrays["value"]) / float(arrays["rows"])
+            objective = self._mean_of(float(arrays["value"]), float(arrays["rows"]))
             if not math.isfinite(objective):
                 raise JobFailedError(
                     f"the objective is {objective} after {self._passes():.2f} passes, wanted a "
@@ -154,6 +154,11 @@ class Following:
             total = state_in(outcome.arrays)
             self.mean = self.plan.loop.problem.pooled(total, running)
         return outcome
+
+    def _mean_of(self, value: float, rows: float) -> float:
+        """Divide the objective's sum over so many examples; of some, it is an estimate for all."""
+        weight = self.rows if self.plan.weight is None else self.plan.weight
+        return value / (weight * max(rows, 1.0) / self.rows)
 
     def _is_evaluation_due(self) -> bool:
         """Whether the objective may be evaluated: it costs a visit of every example."""
@@ -195,23 +200,28 @@ class Following:
             if float(outcome.arrays["ones"]) == 1.0:
                 one = {k: np.array(v) for k, v in state_in(outcome.arrays, ONE).items()}
                 break
+        if self.plan.polish is not None and outcome.absent_examples == 0:
+            self.mean = problem.begin((yield from self.plan.polish(self.mean)))
         states = [self.mean] if one is None else [self.mean, one]
         named = {name: [s[name] for s in states] for name in problem.shapes()}
         outcome = yield value_exchange(
             [{name: found[k] for name, found in named.items()} for k in range(len(states))],
             seal=self.seal,
         )
-        values = outcome.arrays["values"] / max(float(outcome.arrays["rows"]), 1.0)
+        rows = float(outcome.arrays["rows"])
+        values = [self._mean_of(float(value), rows) for value in outcome.arrays["values"]]
         arrays = dict(result(self.mean))
+        is_whole = outcome.absent_examples == 0
+        known: dict[str, float | int | str | None] = self._columns(None)
         if one is not None:
             arrays |= {MEMBER + name: array for name, array in result(one).items()}
-            arrays[MEMBER + "objective"] = np.array(values[1])
-        is_whole = outcome.absent_examples == 0
+            known[MEMBER + "objective"] = values[1] if is_whole else None
         return Model(
             arrays=arrays,
             converged=reason == "passes",
             reason=self._why(reason),
-            objective=float(values[0]) if is_whole else None,
+            objective=values[0] if is_whole else None,
+            extra=known,
         )
 
     def _why(self, reason: str) -> str:

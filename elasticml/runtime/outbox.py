@@ -1,9 +1,4 @@
-"""Where states lie between a member's loop and the network: those that came, those that shall go.
-
-One thread writes and one reads, on either side of each; neither waits for the other. What is put
-somewhere is never written to again, so that nobody ever sees half of a state: the one race that is
-left is that mail is replaced before it has been looked at, and that is counted.
-"""
+"""States on their way from a member's loop to the network: one thread posts, another sends."""
 
 from __future__ import annotations
 
@@ -11,47 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from elasticml.algorithms.async_sgd.base import Mail
 from elasticml.training.arrays import Vector
-
-
-class Mailbox:
-    """A few slots; when all are full, the oldest mail is overwritten.
-
-    Parameters
-    ----------
-    slots : int, >= 1
-    """
-
-    def __init__(self, slots: int = 1) -> None:
-        self._slots: deque[Mail] = deque(maxlen=slots)
-        #: Written to by the network's thread alone.
-        self._received = 0
-        #: By the loop's thread alone.
-        self._taken = 0
-        self._told = (0, 0)
-
-    def put(self, mail: Mail) -> None:
-        """Let mail lie here: called by the network's thread, which interrupts nobody."""
-        self._received += 1
-        # One operation of a deque cannot be seen half done; a full one drops what it had longest.
-        self._slots.append(mail)
-
-    def take(self) -> list[Mail]:
-        """Take out what is here: called by the loop's thread."""
-        mails: list[Mail] = []
-        while self._slots:
-            mails.append(self._slots.popleft())
-            self._taken += 1
-        return mails
-
-    def count(self) -> tuple[int, int]:
-        """Return what came and what was overwritten since the last call; by the loop's thread."""
-        # Read first: what comes from here on counts the next time.
-        received = self._received
-        overwritten = max(self._told[1], received - self._taken - len(self._slots))
-        before, self._told = self._told, (received, overwritten)
-        return received - before[0], overwritten - before[1]
 
 
 class Outbox:
