@@ -158,7 +158,7 @@ def test_a_linear_plan_begins_at_zero_and_answers_with_coef_and_intercept():
     state = found.loop.problem.begin(ask_here(found.start(), []))
     state["average"][:] = np.arange(8.0)
     result = found.result(state)
-    assert result["coef"].tolist() == list(range(7))
+    assert result["coef"].tolist() == [list(range(7))]
     assert result["intercept"].tolist() == [7.0]
 
 
