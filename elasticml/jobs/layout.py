@@ -26,6 +26,8 @@ Placement = Literal["auto", "contiguous", "random"]
 
 #: Policies that decide by the certified gap, and would never do anything without one.
 NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work")
+#: Policies that look at how long members take for their rounds.
+NEED_ROUNDS = ("rebalance", "straggler")
 
 
 def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
@@ -97,6 +99,14 @@ def check_together(
         raise unknown_choice(placement, get_args(Placement), "placement")
     if certifies_gap(algorithm):
         return
+    for index, entry in enumerate(policies):
+        is_void = isinstance(algorithm, AsyncSGD) and entry["name"] in NEED_ROUNDS
+        if is_void and not entry.get("off"):
+            raise ConfigError(
+                f"policies[{index}]: {entry['name']} relieves members that others wait for, and in "
+                f"{algorithm.name} nobody waits; leave it out",
+                path=f"policies[{index}]",
+            )
     if stop.gap is not None:
         raise ConfigError(
             f"stop.gap: {algorithm.name} certifies no duality gap; use algorithm cocoa, or "
