@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ProtocolError,
         SubmissionError,
     )
+    from elasticml.estimators import KMeans
     from elasticml.job import Job, attach
     from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm
     from elasticml.jobs.async_sgd import AsyncSGD
@@ -61,6 +62,7 @@ __all__ = [
     "JobFailedError",
     "JobFile",
     "JobStatus",
+    "KMeans",
     "LocalCluster",
     "Members",
     "NotEnoughMembersError",
@@ -100,6 +102,7 @@ _HOMES = {
     "read_parquet": "data.tabular",
     "read_sequences": "data.sequences",
     "read_svmlight": "data.svmlight",
+    "KMeans": "estimators",
     "Job": "job",
     "attach": "job",
     "AsyncSGD": "jobs.async_sgd",

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd import nearest_kernels as kernels
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
 from elasticml.algorithms.async_sgd.parts import picked, rows_to_send, summed
+from elasticml.algorithms.async_sgd.start_kernels import potential
 from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
-from elasticml.data.chunk import Chunk
+from elasticml.data.chunk import Chunk, Dtype, dense_chunk
 from elasticml.errors import ConfigError
+from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 
@@ -121,3 +123,15 @@ def checked_centres(arrays: Mapping[str, F64], clusters: int, columns: int) -> F
             key="algorithm.start",
         )
     return found
+
+
+def warm_kernels() -> None:
+    """Compile the kernels for both types of values, or load their machine code from the cache."""
+    problem = KMeans(clusters=2, columns=2)
+    dtypes: tuple[Dtype, ...] = ("float64", "float32")
+    for dtype in dtypes:
+        chunk = dense_chunk(ChunkId("warm", 0, 0), np.zeros(3), np.eye(3, 2), dtype=dtype)
+        state = problem.begin({"centres": np.eye(2)})
+        problem.step(state, Batch(parts=[(chunk, np.arange(3))]))
+        problem.value(state, [chunk])
+    potential(np.eye(2), np.ones(2), np.ones(2), np.ones(2), np.ones(2))

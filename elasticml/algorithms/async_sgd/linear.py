@@ -29,10 +29,8 @@ from elasticml.objectives.penalties import L2
 
 F64 = NDArray[np.float64]
 
-#: With ``rate`` None: first rate in units of 1/(smoothness mean|x|^2), and steps after which it has
-#: come down by a factor of sqrt(2).
-_FIRST_RATE: Final = 2.0
-_DECAY_STEPS: Final = 50.0
+#: With ``rate`` None: steps after which it has come down by a factor of sqrt(2).
+_DECAY_STEPS: Final = 200.0
 #: How fast the average forgets: step t has weight of the order t^3.
 _RECENCY: Final = 3.0
 
@@ -50,7 +48,7 @@ class Linear:
     columns: int
     l2: float = 0.0
     intercept: bool = False
-    #: Step length; None: from the mini-batches' rows, falling as ``1/sqrt(1 + t/50)``.
+    #: Step length; None: from the mini-batches' rows, falling as ``1/sqrt(1 + t/200)``.
     rate: float | None = None
     #: "paper": a constant rate, a merge of weight ``rate/2`` through the Parzen window, no average.
     mode: Literal["default", "paper"] = "default"
@@ -79,17 +77,14 @@ class Linear:
         if batch.size == 0:
             return
         coef = state["coef"]
-        gradient, mean_square = self._gradient(coef, batch)
+        gradient = self._gradient(coef, batch)
         if self.mode == "paper":
             assert self.rate is not None
             literal.take(state, "coef", self.rate * gradient)
             return
-        steps = state["steps"]
-        rate = self.rate
+        steps, rate = state["steps"], self.rate
         if rate is None:
-            smoothness = self.loss.smoothness if math.isfinite(self.loss.smoothness) else 1.0
-            curvature = smoothness * mean_square + self.l2
-            rate = _FIRST_RATE / max(curvature, 1e-12) / np.sqrt(1.0 + steps[0] / _DECAY_STEPS)
+            rate = self._own_rate(gradient, batch) / math.sqrt(1.0 + float(steps[0]) / _DECAY_STEPS)
         coef -= rate * gradient
         steps += 1.0
         share = (1.0 + _RECENCY) / (steps[0] + _RECENCY)
@@ -142,14 +137,28 @@ class Linear:
     def _penalty(self) -> L2:
         return L2(strength=self.l2, n_penalised=self.columns)
 
-    def _gradient(self, w: F64, batch: Batch) -> tuple[F64, float]:
-        """Return the mean gradient and the rows' mean ``|x|^2``."""
+    def _own_rate(self, gradient: F64, batch: Batch) -> float:
+        """Return the step to the mini-batch's minimum along the gradient, were curvature largest.
+
+        For one row and the squared loss that is ``1/|x|^2``, the longest step that does not
+        overshoot; for many rows it is as long as they agree.
+        """
+        square = float(gradient @ gradient)
+        along = np.empty(batch.size)
+        forward(batch.parts, gradient[: self.columns], along)
+        if self.intercept:
+            along += gradient[-1]
+        smoothness = self.loss.smoothness if math.isfinite(self.loss.smoothness) else 1.0
+        curvature = smoothness * float(along @ along) / batch.size + self.l2 * square
+        return square / curvature if curvature > 0.0 else 0.0
+
+    def _gradient(self, w: F64, batch: Batch) -> F64:
+        """Return the mean gradient."""
         n, d = batch.size, self.columns
         margins, slopes, gradient = np.empty(n), np.empty(n), np.zeros(w.size)
-        squares = forward(batch.parts, w[:d], margins)
+        forward(batch.parts, w[:d], margins)
         if self.intercept:
             margins += w[-1]
-            squares += n
         labels = np.concatenate([chunk.labels[rows] for chunk, rows in batch.parts])
         weights = self.targets.weights(labels, _sample_weights(batch))
         self.loss.value_and_slope(margins, self.targets.of(labels), weights, slopes)
@@ -158,7 +167,7 @@ class Linear:
         adjoint(batch.parts, slopes, gradient[:d])
         if self.intercept:
             gradient[-1] = slopes.sum()
-        return gradient + self._penalty().gradient(w), squares / max(1, n)
+        return gradient + self._penalty().gradient(w)
 
 
 def _sample_weights(batch: Batch) -> F64 | None:

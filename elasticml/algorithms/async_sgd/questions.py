@@ -3,8 +3,9 @@
 ``async_places``
     Up, the largest: how many chunks each block has, so that a chunk can be given a number.
 ``async_count``, ``async_rows``
-    Rows drawn at random, each with chance ``rate``, or ``rate`` times weight times squared distance
-    to the nearest of the ``centres`` that went down: first how many of each chunk, then they.
+    Rows drawn at random, each of some weight with chance ``rate``; where ``centres`` go down, with
+    ``rate`` times weight times squared distance to the nearest of them. First how many of each
+    chunk, then they.
 ``async_inertia``, ``async_statistics``
     The weighted sum of squared distances; sums and weights of rows by nearest centre.
 """
@@ -153,6 +154,8 @@ def _drawn(work: Work, chunk: Chunk) -> NDArray[np.int64]:
         own = whole([chunk])
         chance *= nearest_of(work.model["centres"], own).lookup(own)[1]
         chance *= 1.0 if chunk.weights is None else chunk.weights
+    elif chunk.weights is not None:
+        chance *= chunk.weights > 0.0
     return np.flatnonzero(rng.random(chunk.n_rows) < chance)
 
 

@@ -1,4 +1,4 @@
-"""Products with some rows of chunks, as a mini-batch has them: ``X w``, ``X.T c`` and ``|x|^2``."""
+"""Products with some rows of chunks, as a mini-batch has them: ``X w`` and ``X.T c``."""
 
 from __future__ import annotations
 
@@ -19,16 +19,12 @@ Parts = Sequence[tuple[Chunk, I64]]
 
 
 @regrouping_kernel
-def _dense_forward(values: Real, rows: I64, w: F64, out: F64) -> float:
-    squares = 0.0
+def _dense_forward(values: Real, rows: I64, w: F64, out: F64) -> None:
     for i in range(rows.size):
-        x, total, square = values[rows[i]], 0.0, 0.0
+        x, total = values[rows[i]], 0.0
         for j in range(values.shape[1]):
             total += x[j] * w[j]
-            square += x[j] * x[j]
         out[i] = total
-        squares += square
-    return squares
 
 
 @kernel
@@ -40,16 +36,13 @@ def _dense_adjoint(values: Real, rows: I64, c: F64, out: F64) -> None:
 
 
 @kernel
-def _csr_forward(indptr: I32, indices: I32, values: Real, rows: I64, w: F64, out: F64) -> float:
-    squares = 0.0
+def _csr_forward(indptr: I32, indices: I32, values: Real, rows: I64, w: F64, out: F64) -> None:
     for i in range(rows.size):
         total = 0.0
         for at in range(indptr[rows[i]], indptr[rows[i] + 1]):
             x = values[at] if values.size > 0 else 1.0
             total += x * w[indices[at]]
-            squares += x * x
         out[i] = total
-    return squares
 
 
 @kernel
@@ -60,24 +53,23 @@ def _csr_adjoint(indptr: I32, indices: I32, values: Real, rows: I64, c: F64, out
             out[indices[at]] += c[i] * x
 
 
-def forward(parts: Parts, w: F64, out: F64) -> float:
-    """Write the rows' products with ``w`` into ``out`` (rows,), and return the sum of ``|x|^2``.
+def forward(parts: Parts, w: F64, out: F64) -> None:
+    """Write the rows' products with ``w`` into ``out`` (rows,).
 
     Raises
     ------
     ConfigError
         When the chunks hold sequences, or more columns than ``w`` has.
     """
-    squares, at = 0.0, 0
+    at = 0
     for chunk, rows in parts:
         _check(chunk, w)
         some = out[at : at + rows.size]
         if chunk.layout.kind == "dense":
-            squares += _dense_forward(chunk.values, rows, w, some)
+            _dense_forward(chunk.values, rows, w, some)
         else:
-            squares += _csr_forward(chunk.indptr, chunk.indices, chunk.values, rows, w, some)
+            _csr_forward(chunk.indptr, chunk.indices, chunk.values, rows, w, some)
         at += rows.size
-    return squares
 
 
 def adjoint(parts: Parts, coefficients: F64, out: F64) -> None:

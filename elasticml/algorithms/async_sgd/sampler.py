@@ -46,28 +46,27 @@ class Sampler:
         self._orders: dict[str, tuple[int, NDArray[np.int64]]] = {}
         self._open: list[str] = []
         self._waiting: list[str] = []
+        #: Examples in the chunks.
+        self.rows = 0
+        #: Visits of them, in all their chunks' lives.
+        self._visits = 0
         self.change(chunks)
-
-    @property
-    def rows(self) -> int:
-        """Examples in the chunks."""
-        return sum(chunk.n_rows for chunk in self._chunks.values())
 
     @property
     def passes(self) -> float:
         """Visits of an example so far, on average over the examples that are here."""
-        seen = sum(
-            done * chunk.n_rows + position
-            for chunk in self._chunks.values()
-            for done, position in (_position(chunk),)
-        )
-        return seen / self.rows if self.rows else 0.0
+        return self._visits / self.rows if self.rows else 0.0
 
     def change(self, chunks: Sequence[Chunk]) -> None:
         """Go on with these chunks: those that left are forgotten, new ones taken in."""
         self._chunks = {str(chunk.id): chunk for chunk in chunks if chunk.n_rows}
         self._orders = {id: order for id, order in self._orders.items() if id in self._chunks}
         self._open = [id for id in self._open if id in self._chunks]
+        self.rows = self._visits = 0
+        for chunk in self._chunks.values():
+            done, position = _position(chunk)
+            self.rows += chunk.n_rows
+            self._visits += done * chunk.n_rows + position
         self._deal()
 
     def next(self, size: float) -> Batch:
@@ -103,6 +102,7 @@ class Sampler:
         done, position = _position(chunk)
         rows = self._order(id, done)[position : position + wanted]
         position += rows.size
+        self._visits += rows.size
         if position == chunk.n_rows:
             done, position = done + 1, 0
             self._open.remove(id)

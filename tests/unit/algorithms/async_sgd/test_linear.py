@@ -141,3 +141,30 @@ def test_an_average_of_all_steps_weighs_late_ones_more():
 def test_what_is_no_model_is_no_start():
     with pytest.raises(ConfigError, match="wanted 6 finite numbers"):
         problem_of().begin({"coef": np.zeros(5)})
+
+
+def test_the_own_rate_of_one_row_ends_at_its_target():
+    """The squared loss along one row: the longest step that does not overshoot, 1/|x|^2."""
+    problem = problem_of("squared", d=2)
+    chunk = dense_chunk(ChunkId("test", 0, 0), np.array([5.0]), np.array([[3.0, 4.0]]))
+    state = problem.begin({})
+    problem.step(state, Batch(parts=[(chunk, np.array([0]))]))
+    np.testing.assert_allclose(state["coef"], np.array([3.0, 4.0]) * 5.0 / 25.0)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_the_own_rate_does_not_depend_on_the_scale_of_the_data(scale):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 4))
+    y = np.sign(X @ np.array([1.0, -1.0, 0.5, 0.0]))
+    chunk = dense_chunk(ChunkId("test", 0, 0), y, X * scale)
+    problem, sampler = problem_of(d=4), Sampler([chunk], seed=0)
+    state = problem.begin({})
+    for _ in range(60):
+        problem.step(state, sampler.next(20))
+    reference = problem_of(d=4)
+    plain = dense_chunk(ChunkId("test", 0, 0), y, X)
+    again, sampler = reference.begin({}), Sampler([plain], seed=0)
+    for _ in range(60):
+        reference.step(again, sampler.next(20))
+    np.testing.assert_allclose(state["coef"] * scale, again["coef"], rtol=1e-6)
