@@ -79,6 +79,8 @@ class RateLimitedLink:
         self._inner = inner
         self._uplink = uplink
         self._waiting_bytes = 0
+        #: When the last of them will have left.
+        self._left_s = -math.inf
         #: Frames that have left and not arrived, with the moments of their arrival.
         self._flying: deque[tuple[float, Frame]] = deque()
         self._has_flying = asyncio.Event()
@@ -92,8 +94,11 @@ class RateLimitedLink:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that have not left."""
-        return self._waiting_bytes
+        """Bytes that leave this process until the last of this link's has left."""
+        if self._waiting_bytes == 0 or math.isinf(self._uplink.bytes_per_s):
+            return self._waiting_bytes
+        left_s = self._left_s - self._uplink.clock()
+        return max(1, round(left_s * self._uplink.bytes_per_s))
 
     async def send(self, frame: Frame) -> None:
         """Send a frame; returns when it has left. Raises LinkClosedError."""
@@ -105,7 +110,7 @@ class RateLimitedLink:
             # Whoever sends may write to it as soon as it has left; it arrives later.
             copy = np.frombuffer(payload, np.uint8).copy()
             frame = replace(frame, payload=copy.data)
-        left_s = self._uplink.take(nbytes)
+        left_s = self._left_s = self._uplink.take(nbytes)
         self._waiting_bytes += nbytes
         try:
             await self._uplink.until(left_s)

@@ -30,8 +30,10 @@ from elasticml.training.letters import Shapes, unpack_letter
 LINKS_MAX = 32
 #: Seconds in which a peer that could not be reached is not tried again.
 SHUN_S = 5.0
-#: Between two looks at what the kernel has not sent yet.
-LOOK_S = 5e-4
+#: Between two looks at what has not left yet: the shortest and the longest.
+LOOK_S_MIN, LOOK_S_MAX = 5e-4, 4e-3
+#: Seconds in which nothing has left for a peer, after which nobody waits: it may be stopped.
+STUCK_S = 1.0
 #: Until a peer that was asked for its state and does not answer is given up, and the next asked.
 ASK_S = 1.0
 #: Peers asked for a state before the model of a report must do.
@@ -235,11 +237,28 @@ class Correspondence:
                 peer.send(Frame(kind=Kind.MAIL, prefix=prefix, payload=bytes_of(vector)))
                 self.n_sent += 1
             for peer in chosen:
-                await peer.emptied()
-                while peer.link.unsent_bytes > 0:
-                    await self._pause(LOOK_S)
+                await self._left(peer)
         finally:
             self.outbox.done()
+
+    async def _left(self, peer: Peer) -> None:
+        """Wait until what was sent to a peer has left this host, as long as some of it does."""
+        before, since_s, look_s = -1, self._clock(), LOOK_S_MIN
+        while not peer.is_idle or peer.link.unsent_bytes > 0:
+            unsent = peer.link.unsent_bytes
+            if unsent != before:
+                before, since_s = unsent, self._clock()
+            elif self._clock() - since_s > STUCK_S:
+                self._shun(peer)
+                return
+            await self._pause(look_s)
+            look_s = min(1.5 * look_s, LOOK_S_MAX)
+
+    def _shun(self, peer: Peer) -> None:
+        """Leave a peer out of the choice for a while, and whatever still waits for it to itself."""
+        for member, linked in self._links.items():
+            if linked is peer:
+                self._shunned[member] = self._clock() + SHUN_S
 
     async def _recipients(self) -> list[Peer]:
         """Draw peers; while the link to one of them is being opened, another takes its place."""
@@ -253,7 +272,7 @@ class Correspondence:
                 self._spawn(self._link_to(member))
         lacking = len(drawn) - len(found)
         if lacking:
-            others = self._choose(self._links.keys() - set(drawn), lacking)
+            others = self._choose(self._links.keys() - set(drawn) - self._shunned.keys(), lacking)
             found += [self._links[m] for m in others]
         if not found and drawn:
             peer = await self._link_to(drawn[0])
@@ -305,7 +324,7 @@ class Correspondence:
             peer.tell({"type": ASK})
             until_s = self._clock() + ASK_S
             while not self._has_state.is_set() and self._clock() < until_s:
-                await self._pause(LOOK_S * 4)
+                await self._pause(LOOK_S_MAX)
             if self._has_state.is_set():
                 return
         self.has_asked = True

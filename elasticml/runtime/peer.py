@@ -56,9 +56,8 @@ class Peer:
         self.arrived: Arriving | None = None
         self._queue: deque[Frame] = deque()
         self._wake = asyncio.Event()
-        #: Nothing is queued and nothing is being sent.
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
+        #: Nothing is queued and nothing is being given to the link, or it is closed.
+        self.is_idle = True
         self._writer: asyncio.Task[None] | None = None
         #: Nothing that still arrives counts, and nobody is told of the end.
         self._closed = False
@@ -81,7 +80,7 @@ class Peer:
         finally:
             self.link.close()
             self._writer.cancel()
-            self._is_idle.set()
+            self.is_idle = True
             if not self._closed:
                 self._closed = True
                 self._on_closed(self, reason)
@@ -122,12 +121,8 @@ class Peer:
         """Queue a frame as it is; on a closed link it is dropped, as its receiver is gone."""
         if not self._closed:
             self._queue.append(frame)
-            self._is_idle.clear()
+            self.is_idle = False
             self._wake.set()
-
-    async def emptied(self) -> None:
-        """Wait until all that is queued has been given to the link, or the link is closed."""
-        await self._is_idle.wait()
 
     def tell(self, message: dict[str, object]) -> None:
         """Queue a control message."""
@@ -147,7 +142,7 @@ class Peer:
             while True:
                 while self._queue:
                     await self.link.send(self._queue.popleft())
-                self._is_idle.set()
+                self.is_idle = True
                 self._wake.clear()
                 await self._wake.wait()
         except LinkClosedError:

@@ -145,7 +145,11 @@ class Journal:
         last = self.rows[-1] if self.rows else {}
         # What one member would answer, beside the mean of all.
         of_one = {k: last[k] for k in ("member_objective",) if k in last}
-        why = None if objective is not None else f"examples are absent at the end ({reason})"
+        why = None
+        if objective is None:
+            is_whole = bool(last) and not last.get("absent_examples")
+            why = "it was not evaluated" if is_whole else "examples are absent"
+            why = f"{why} at the end ({reason})"
         return {
             "name": self.record.get("name"),
             "job": self.record.get("job"),
