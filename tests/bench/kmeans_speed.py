@@ -1,6 +1,6 @@
 """K-Means against scikit-learn: inertia and time of one process with one thread, as ratios.
 
-    python tests/bench/kmeans_speed.py [seeds, 5 by default]
+    python tests/bench/kmeans_speed.py [seeds, 5 by default] [hog] [birch1]
 
 Ours is one member's loop over its own chunks, start included: k-means++ on 30 rows a centre or
 k-means||, then passes. By turns with ``MiniBatchKMeans`` as it comes, but for labels, which nobody
@@ -107,12 +107,15 @@ def measure(name, X, seeds):
         print(f"| {100 * (v / base - 1):+.2f} % | {100 * (v / lloyds - 1):+.2f} %", flush=True)
 
 
-def main(seeds):
+def main(seeds, names):
     """Print all tables."""
-    for name, X in (("hog", hog()), ("birch1", birch1())):
+    for name, read in (("hog", hog), ("birch1", birch1)):
+        if names and name not in names:
+            continue
+        X = read()
         measure(name, X, seeds)
         measure(name, X.astype(np.float32), seeds)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, sys.argv[2:])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd import nearest_kernels as kernels
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
 from elasticml.algorithms.async_sgd.parts import picked, rows_to_send, summed
-from elasticml.algorithms.async_sgd.start_kernels import potential
+from elasticml.algorithms.async_sgd.start_kernels import potential, swap_centres
 from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
 from elasticml.data.chunk import Chunk, Dtype, dense_chunk
 from elasticml.errors import ConfigError
@@ -134,4 +134,6 @@ def warm_kernels() -> None:
         state = problem.begin({"centres": np.eye(2)})
         problem.step(state, Batch(parts=[(chunk, np.arange(3))]))
         problem.value(state, [chunk])
-    potential(np.eye(2), np.ones(2), np.ones(2), np.ones(2), np.ones(2))
+    one = np.ones(2)
+    potential(np.eye(2), one, one, one, one)
+    swap_centres(np.eye(2), one, np.eye(2), one)

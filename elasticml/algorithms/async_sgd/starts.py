@@ -5,7 +5,8 @@ process asks itself. Which rows are drawn depends on the seed and the chunks' id
 them; each has a place of its own in what comes up, so that a sum over members puts them together.
 
 Source: Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding" (SODA 2007), each
-centre the best of several candidates; Bahmani and others, "Scalable k-means++" (VLDB 2012).
+centre the best of several candidates; Lattanzi and Sohler, "A better k-means++ algorithm via local
+search" (ICML 2019); Bahmani and others, "Scalable k-means++" (VLDB 2012).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from elasticml.algorithms.async_sgd.questions import (
     rows_exchange,
     statistics_exchange,
 )
-from elasticml.algorithms.async_sgd.start_kernels import potential
+from elasticml.algorithms.async_sgd.start_kernels import potential, swap_centres
 from elasticml.algorithms.base import Exchange, Outcome
 from elasticml.errors import DataError
 
@@ -36,6 +37,8 @@ Start = Generator[Exchange, Outcome, Mapping[str, F64]]
 #: k-means||: rounds, and rows that a round draws on average, in units of the number of centres.
 _ROUNDS: Final = 5
 _OVERSAMPLING: Final = 2.0
+#: Rows that are tried in place of a centre, per centre.
+_SWAPS_EACH: Final = 4
 #: Keeps these draws apart from all others made with the same seed.
 _CENTRES: Final = 0xA523
 
@@ -97,7 +100,9 @@ def _draw(
 def plus_plus(rows: F64, weights: F64, clusters: int, rng: np.random.Generator) -> F64:
     """Choose centres among rows, each with a chance in proportion to weight and squared distance.
 
-    Of ``2 + log K`` candidates for a centre the one that leaves the least inertia is taken.
+    Of ``2 + log K`` candidates for a centre the one that leaves the least inertia is taken. Then
+    rows, drawn alike, take the places of centres where that leaves less still: what no choice of
+    one centre after the other can do is take one back.
 
     Parameters
     ----------
@@ -134,7 +139,9 @@ def plus_plus(rows: F64, weights: F64, clusters: int, rng: np.random.Generator) 
         assert best is not None
         left, closest = best[0], best[2]
         chosen.append(best[1])
-    return rows[chosen].copy()
+    centres = np.ascontiguousarray(rows[chosen])
+    swap_centres(np.ascontiguousarray(rows), weights, centres, rng.random(_SWAPS_EACH * clusters))
+    return centres
 
 
 def _parallel(
