@@ -32,6 +32,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"batch": "adaptive", "mode": "paper", "queue": 16},
     {"batch": "auto", "queue": 2},
     {"batch": 300},
+    {"batch": 3000},
 )
 #: Seconds at the beginning that do not count: controllers settle.
 SETTLING_S = 5.0
