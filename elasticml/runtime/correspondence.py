@@ -31,7 +31,9 @@ LINKS_MAX = 32
 #: Seconds in which a peer that could not be reached is not tried again.
 SHUN_S = 5.0
 #: Between two looks at what has not left yet: the shortest and the longest.
-LOOK_S_MIN, LOOK_S_MAX = 5e-4, 4e-3
+LOOK_S_MIN, LOOK_S_MAX = 5e-4, 1e-3
+#: Turns of the event loop before the first look.
+TURNS_FIRST = 3
 #: Seconds in which nothing has left for a peer, after which nobody waits: it may be stopped.
 STUCK_S = 1.0
 #: Until a peer that was asked for its state and does not answer is given up, and the next asked.
@@ -244,6 +246,9 @@ class Correspondence:
     async def _left(self, peer: Peer) -> None:
         """Wait until what was sent to a peer has left this host, as long as some of it does."""
         before, since_s, look_s = -1, self._clock(), LOOK_S_MIN
+        for _ in range(TURNS_FIRST):
+            # On a network with room it is gone as soon as the link's writer has had its turn.
+            await asyncio.sleep(0)
         while not peer.is_idle or peer.link.unsent_bytes > 0:
             unsent = peer.link.unsent_bytes
             if unsent != before:
@@ -324,7 +329,7 @@ class Correspondence:
             peer.tell({"type": ASK})
             until_s = self._clock() + ASK_S
             while not self._has_state.is_set() and self._clock() < until_s:
-                await self._pause(LOOK_S_MAX)
+                await self._pause(4 * LOOK_S_MAX)
             if self._has_state.is_set():
                 return
         self.has_asked = True

@@ -36,8 +36,8 @@ class Surroundings:
     shapes: Shapes
     #: A full outbox is not waited for.
     newest: bool
-    #: States are sent at all.
-    sends: bool
+    #: Whether there is anybody that states are sent to.
+    sends: Callable[[], bool]
     clock: Callable[[], float]
     slowness: Slowness
     parallel: Parallel
@@ -122,7 +122,7 @@ class FreeLoop:
         looper.merge(around.mailbox.take())
         around.slowness.add(time.thread_time() - began_cpu_s, around.parallel)
         fill = around.outbox.fill
-        if around.sends:
+        if around.sends():
             self._post()
         looper.adapt(fill, around.clock() - self._began_s)
 

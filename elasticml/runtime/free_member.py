@@ -90,7 +90,7 @@ class FreeMember:
                 outbox=outbox,
                 shapes=self._shapes,
                 newest=plan.newest,
-                sends=plan.sends > 0,
+                sends=lambda: plan.sends > 0 and bool(self._letters.addresses),
                 clock=environment.clock,
                 slowness=environment.slowness,
                 parallel=environment.parallel,

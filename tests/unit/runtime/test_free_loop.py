@@ -43,7 +43,7 @@ class Bench:
                 outbox=self.outbox,
                 shapes=self.problem.shapes(),
                 newest=plan.newest,
-                sends=plan.sends > 0,
+                sends=lambda: plan.sends > 0,
                 clock=lambda: 0.0,
                 slowness=Slowness(),
                 parallel=Serial(),
