@@ -6,8 +6,14 @@
     Rows drawn at random, each of some weight with chance ``rate``; where ``centres`` go down, with
     ``rate`` times weight times squared distance to the nearest of them. First how many of each
     chunk, then they.
-``async_inertia``, ``async_statistics``
-    The weighted sum of squared distances; sums and weights of rows by nearest centre.
+``async_inertia``, ``async_weights``
+    The weighted sum of squared distances; weights of rows by nearest centre.
+``async_statistics``
+    Sums and weights of rows by nearest centre.
+
+The centres of all but the last are candidates, of which there are more and more: how near a row is
+to those that it has met already is kept in its chunk's state, from the first question to
+``async_weights``. A chunk that comes without it meets them all anew.
 """
 
 from __future__ import annotations
@@ -32,7 +38,13 @@ _PLACES: Final = "async_places"
 _COUNT: Final = "async_count"
 _ROWS: Final = "async_rows"
 _INERTIA: Final = "async_inertia"
+_WEIGHTS: Final = "async_weights"
 _STATISTICS: Final = "async_statistics"
+#: Names in a chunk's state: squared distance to the nearest candidate, its number, and how many
+#: candidates have been met.
+_CLOSEST: Final = "start.closest"
+_NEAREST: Final = "start.nearest"
+_MET: Final = "start.met"
 #: Keeps these draws apart from all others made with the same seed.
 _DRAW: Final = 0xA521
 
@@ -78,6 +90,11 @@ def inertia_exchange(centres: F64) -> Exchange:
     return _exchange(_INERTIA, _model(centres), {"inertia": ()})
 
 
+def weights_exchange(candidates: F64) -> Exchange:
+    """Ask for weights by nearest candidate; what is known of candidates is then forgotten."""
+    return _exchange(_WEIGHTS, _model(candidates), {"counts": (len(candidates),)})
+
+
 def statistics_exchange(centres: F64) -> Exchange:
     """Ask for sums and weights by nearest centre."""
     returns = {"sums": centres.shape, "counts": (len(centres),)}
@@ -89,6 +106,7 @@ def answer(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
     if work.operation == _PLACES:
         found = np.zeros(work.returns["chunks"])
         for chunk in chunks:
+            _forget(chunk)
             found[chunk.id.block] = max(found[chunk.id.block], chunk.id.ordinal + 1)
         return {"chunks": found}
     parts = parallel.map(lambda some: _partial(work, some), runs(chunks, parallel.n_threads))
@@ -126,10 +144,10 @@ def ask_here(questions: Generator[Exchange, Outcome, Any], chunks: Sequence[Chun
 
 
 def _partial(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
-    parts = whole(chunks)
-    if work.operation == _INERTIA:
-        return {"inertia": np.array(nearest_of(work.model["centres"], parts).inertia(parts))}
+    if work.operation in (_INERTIA, _WEIGHTS):
+        return _of_candidates(work, chunks)
     if work.operation == _STATISTICS:
+        parts = whole(chunks)
         found = nearest_of(work.model["centres"], parts).statistics(parts)
         return {"sums": found.sums, "counts": found.counts}
     if work.operation not in (_COUNT, _ROWS):
@@ -146,13 +164,51 @@ def _partial(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
     return out
 
 
+def _of_candidates(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
+    out = {name: np.zeros(shape) for name, shape in work.returns.items()}
+    for chunk in chunks:
+        _meet(chunk, work.model["centres"])
+        weights = np.ones(chunk.n_rows) if chunk.weights is None else chunk.weights
+        if work.operation == _INERTIA:
+            out["inertia"] += float(chunk.state[_CLOSEST] @ weights)
+        else:
+            nearest = chunk.state[_NEAREST]
+            out["counts"] += np.bincount(nearest, weights, minlength=out["counts"].size)
+            _forget(chunk)
+    return out
+
+
+def _meet(chunk: Chunk, candidates: F64) -> None:
+    """Bring what the chunk's state says of candidates up to date."""
+    state = chunk.state
+    met = int(state[_MET][0]) if _MET in state else 0
+    if met == len(candidates):
+        return
+    own = whole([chunk])
+    nearest, closest = nearest_of(candidates[met:], own).lookup(own)
+    nearest += np.int32(met)
+    if met:
+        # Equally near ones leave a row to the first of them, as everywhere.
+        stays = state[_CLOSEST] <= closest
+        nearest = np.where(stays, state[_NEAREST], nearest)
+        closest = np.where(stays, state[_CLOSEST], closest)
+    state[_CLOSEST], state[_NEAREST] = closest, nearest
+    state[_MET] = np.array([len(candidates)], np.int64)
+    chunk.state_version += 1
+
+
+def _forget(chunk: Chunk) -> None:
+    if any([chunk.state.pop(name, None) is not None for name in (_CLOSEST, _NEAREST, _MET)]):
+        chunk.state_version += 1
+
+
 def _drawn(work: Work, chunk: Chunk) -> NDArray[np.int64]:
     seed, serial = int(work.parameters["seed"]), int(work.parameters["serial"])
     rng = np.random.default_rng([_DRAW, seed, serial, *chunk_words(chunk)])
     chance = np.full(chunk.n_rows, float(work.parameters["rate"]))
     if "centres" in work.model:
-        own = whole([chunk])
-        chance *= nearest_of(work.model["centres"], own).lookup(own)[1]
+        _meet(chunk, work.model["centres"])
+        chance *= chunk.state[_CLOSEST]
         chance *= 1.0 if chunk.weights is None else chunk.weights
     elif chunk.weights is not None:
         chance *= chunk.weights > 0.0

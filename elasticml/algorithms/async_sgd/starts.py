@@ -24,7 +24,7 @@ from elasticml.algorithms.async_sgd.questions import (
     places_exchange,
     places_in,
     rows_exchange,
-    statistics_exchange,
+    weights_exchange,
 )
 from elasticml.algorithms.async_sgd.start_kernels import potential, swap_centres
 from elasticml.algorithms.base import Exchange, Outcome
@@ -59,7 +59,8 @@ def start(
     ----------
     how : "kmeans++", "kmeans||" or "sample"
         ``kmeans++`` works on a random sample of about ``rows_each`` rows a centre; ``kmeans||``
-        goes over all data three times a round, for five rounds; ``sample`` takes rows at random.
+        goes over all data in five rounds, in each past its new candidates; ``sample`` takes rows
+        at random.
     n_rows, n_blocks : int
         Of the data set.
 
@@ -158,8 +159,7 @@ def _parallel(
         rate = _OVERSAMPLING * clusters / inertia
         far = yield from _draw(rate, candidates, at, columns, seed, serial)
         candidates = np.concatenate([candidates, far])
-    candidates = np.unique(candidates, axis=0)
-    outcome = yield statistics_exchange(candidates)
+    outcome = yield weights_exchange(candidates)
     return plus_plus(candidates, outcome.arrays["counts"], clusters, rng)
 
 

@@ -221,3 +221,36 @@ def test_the_error_matches_each_true_centre_with_one_found():
     assert centre_error(doubled, truth) == pytest.approx(10.0 / 3.0)
     with pytest.raises(ValueError, match=r"shape \(2, 2\), wanted \(3, 2\)"):
         centre_error(found[:2], truth)
+
+
+def test_what_a_start_keeps_in_chunks_is_gone_when_it_has_ended():
+    chunks = chunks_of(SOURCE)
+    ask_here(starting("kmeans||", chunks), chunks)
+    assert [chunk.state for chunk in chunks] == [{}] * len(chunks)
+
+
+def test_chunks_that_are_read_anew_in_the_middle_of_a_start_change_nothing():
+    chunks = chunks_of(SOURCE)
+    expected = ask_here(starting("kmeans||", chunks), chunks)["centres"]
+
+    class Forgetful:
+        """Chunks of which some come back without their state, now and then."""
+
+        def __init__(self):
+            self.asked = 0
+
+        def __iter__(self):
+            self.asked += 1
+            for k, chunk in enumerate(chunks):
+                if (k + self.asked) % 3 == 0:
+                    chunk.state = {}
+            return iter(chunks)
+
+        def __len__(self):
+            return len(chunks)
+
+        def __getitem__(self, which):
+            return chunks[which]
+
+    again = ask_here(starting("kmeans||", chunks), Forgetful())["centres"]
+    np.testing.assert_allclose(again, expected, rtol=1e-12)
