@@ -120,6 +120,43 @@ def test_a_newcomer_goes_on_from_a_peers_state():
     assert float(newest._looper.state["mass"]) > 2.0 * newest._looper.examples
 
 
+def test_when_everybody_was_lost_whoever_comes_goes_on_from_the_last_report():
+    X, source = data()
+    world = {"trace": [{"at": 1.5, "lose": 4, "away": 0.3}]}
+    result, _ = play(source, seconds=4.0, world=world, start=50.0)
+    best = ((X - X.mean(axis=0)) ** 2).sum() / len(X)
+    began = [row["objective"] for row in result.rows if row["objective"] is not None]
+    assert result.summary["lost"] == 4
+    # Nobody begins at the start again, which is far away.
+    assert began[0] > 1000.0
+    assert max(began[2:]) <= 1.1 * best
+    assert result.summary["objective"] <= 1.001 * best
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_notices_pauses_and_ends_at_any_moment(seed):
+    X, source = data(rows=600)
+    rng = np.random.default_rng(seed)
+    trace: list[dict[str, Any]] = []
+    at = 0.3
+    while at < 2.0:
+        at += float(rng.exponential(0.15))
+        trace.append(
+            {
+                "at": at,
+                "lose": int(rng.integers(1, 5)),
+                "away": float(rng.uniform(0.05, 0.4)),
+                "how": str(rng.choice(["kill", "notice", "pause", "terminate"])),
+                "grace": float(rng.uniform(0.05, 0.3)),
+            }
+        )
+    sending = {"newest": seed % 2 == 0, "queue": 1 + seed}
+    result, _ = play(source, seconds=4.0, members=5, world={"trace": trace}, **sending)
+    best = ((X - X.mean(axis=0)) ** 2).sum() / len(X)
+    assert result.rows[-1]["absent_examples"] == 0
+    assert result.summary["objective"] <= 1.01 * best
+
+
 @pytest.fixture(scope="module")
 def speeds() -> dict[str, dict[str, float]]:
     """Examples, messages and stalled seconds per second, by batch size and way of sending.
