@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         ProtocolError,
         SubmissionError,
     )
+    from elasticml.estimators import KMeans
     from elasticml.job import Job, attach
     from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm
+    from elasticml.jobs.async_sgd import AsyncSGD
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.replay import Replayed, replay
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from elasticml.terms import VERSION as __version__
 
 __all__ = [
+    "AsyncSGD",
     "BatchGradient",
     "Checkpoint",
     "CoCoA",
@@ -59,6 +62,7 @@ __all__ = [
     "JobFailedError",
     "JobFile",
     "JobStatus",
+    "KMeans",
     "LocalCluster",
     "Members",
     "NotEnoughMembersError",
@@ -98,8 +102,10 @@ _HOMES = {
     "read_parquet": "data.tabular",
     "read_sequences": "data.sequences",
     "read_svmlight": "data.svmlight",
+    "KMeans": "estimators",
     "Job": "job",
     "attach": "job",
+    "AsyncSGD": "jobs.async_sgd",
     "Handle": "jobs.handle",
     "JobFile": "jobs.job_file",
     "read_job_file": "jobs.job_file",

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.errors import ConfigError, blaming
 from elasticml.jobs import checkpoints
-from elasticml.jobs.algorithms import Absent, AnyAlgorithm, CoCoA, absent_rule
+from elasticml.jobs.algorithms import (
+    Absent,
+    AnyAlgorithm,
+    absent_rule,
+    is_deterministic,
+    section_of,
+)
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler
@@ -53,7 +59,7 @@ class Job:
 
     Parameters
     ----------
-    algorithm : BatchGradient, CoCoA or ImportedAlgorithm
+    algorithm : AsyncSGD, BatchGradient, CoCoA or ImportedAlgorithm
     data : Source
         Of ``read_svmlight``, ``read_csv``, ``read_parquet``, ``read_sequences``, ``from_arrays``.
     test : Source, optional
@@ -62,7 +68,8 @@ class Job:
         For people; it begins the name of the run's directory.
     absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
         What stands in for the examples of members that are gone. "auto": "taylor" with curvature
-        (batch gradient descent), "reload" (CoCoA, which knows "freeze" and "stall", too).
+        (batch gradient descent), "reload" (CoCoA, which knows "freeze" and "stall", too, and
+        asynchronous SGD, which knows "ignore").
     policies : sequence of policies, names or mappings
         What is decided between rounds besides the members' coming and going, such as
         ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
@@ -81,10 +88,10 @@ class Job:
     holders : "auto", 1 or 2
         Members that have each chunk's body; "auto" is 2 for CoCoA where everything fits twice.
     placement : "auto", "contiguous" or "random"
-        How chunks are dealt to the first members; "auto" is random for CoCoA.
+        How chunks are dealt to the first members; "auto" is random but for batch gradients.
     warm_start : model, mapping or path, optional
-        What CoCoA starts from: ``result.model``, ``{"coef": ..., "intercept": ...}``, a run's
-        directory or its ``model.npz``.
+        What CoCoA or asynchronous SGD start from: ``result.model``, a mapping of arrays such as
+        ``coef`` and ``intercept``, or ``centres``; a run's directory or its ``model.npz``.
     members : Members
         ``start``: members before round 0, by default as many as the cluster has workers.
     evaluate : Evaluate, None or False
@@ -241,12 +248,12 @@ class Job:
             "test": None if self.test is None else self.test.spec(),
             "chunk_bytes": self.chunk_bytes,
             "cache": self.cache,
-            "algorithm": self._section(),
+            "algorithm": section_of(self.algorithm, self.seed, self.warm_start),
             "absent": absent_rule(self.algorithm, self.absent),
             "policies": [dict(entry) for entry in self.policies],
             "stop": self.stop.model_dump(),
             "seed": self.seed,
-            "deterministic": True,
+            "deterministic": is_deterministic(self.algorithm),
             "faults": [fault.entry() for fault in self.faults],
             "collective": self.collective.model_dump(),
             "partitions": self.partitions,
@@ -259,14 +266,6 @@ class Job:
             "threads": self.threads,
             "simulate": None if self.simulate is None else dict(self.simulate),
         }
-
-    def _section(self) -> dict[str, Any]:
-        section = self.algorithm.section()
-        if isinstance(self.algorithm, CoCoA):
-            section.setdefault("seed", self.seed)
-            if self.warm_start is not None:
-                section["warm_start"] = self.warm_start
-        return section
 
     def start(
         self,

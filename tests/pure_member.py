@@ -80,6 +80,8 @@ class Life:
         self.arrays: dict[int, Sums] = {}
         self.parent: Link | None = None
         self.children: dict[MemberId, Link] = {}
+        #: Members that it would send its states to, and itself where others send to it.
+        self.peers: dict[MemberId, str] = {}
         self.over = False
 
     @property
@@ -142,10 +144,20 @@ class Life:
                 self.send_anchor(order)
             case cmd.Dismiss():
                 self.world.dismissed(self, order.reason)
+            case cmd.Peers():
+                self.know(order)
             case cmd.Configure():
                 pass
             case _:
                 raise NotImplementedError(type(order).__name__)
+
+    def know(self, order: cmd.Peers) -> None:
+        if order.anew:
+            self.peers.clear()
+        assert not self.peers.keys() & set(order.came), "told twice that a member has come"
+        self.peers.update(zip(order.came, order.addresses, strict=True))
+        for member in order.gone:
+            del self.peers[member]
 
     def later(self, what: object, thunk: Callable[[], None]) -> None:
         """Do something in a task of its own."""

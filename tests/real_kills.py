@@ -61,12 +61,13 @@ def disturbed(
     seed: int,
     members: int,
     episodes: int = 4,
+    kill_s: float = float("inf"),
     limit_s: float = 120.0,
 ) -> Outcome:
     """Run a job while a thread kills random workers and starts new ones, with the seed's chances.
 
-    After so many ``episodes`` of killing, workers only come back, so that everybody is there again
-    before the end.
+    After so many ``episodes`` of killing, or ``kill_s`` seconds, workers only come back, so that
+    everybody is there again before the end.
 
     Raises
     ------
@@ -75,13 +76,15 @@ def disturbed(
     """
     rng = np.random.default_rng(seed)
     handle = job.start(client)
+    began_s = time.monotonic()
     over = threading.Event()
     counts = {"kills": 0, "returns": 0, "episodes": 0}
 
     def disturb() -> None:
         while not over.wait(float(rng.uniform(0.01, 0.25))):
             there = [w.address for w in cluster.workers() if w.address is not None]
-            may_kill = counts["episodes"] < episodes and len(there) > 2
+            is_early = time.monotonic() - began_s < kill_s
+            may_kill = counts["episodes"] < episodes and len(there) > 2 and is_early
             if may_kill and rng.random() < 0.6:
                 n = int(rng.integers(1, max(2, len(there) // 2)))
                 chosen = [str(a) for a in rng.choice(there, size=n, replace=False)]
@@ -98,7 +101,6 @@ def disturbed(
 
     disturber = threading.Thread(target=disturb, daemon=True)
     disturber.start()
-    began_s = time.monotonic()
     try:
         while handle.status().state in ("loading", "running"):
             if time.monotonic() - began_s > limit_s:

@@ -49,6 +49,9 @@ class Exchange:
     seal: bool = False
     #: What the exchange is for, in the story and for faults by phase: "compute" or "correct".
     phase: Literal["compute", "correct"] = "compute"
+    #: True for a report of a free-running job: it begins when ``report_every`` has passed since
+    #: the last round's end, or every member's loop has ended.
+    paced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +152,8 @@ class Model:
     objective: float | None = None
     gap: float | None = None
     gap_is_bound: bool = False
+    #: Further columns of the history's last row.
+    extra: Mapping[str, float | int | str | None] = field(default_factory=dict)
 
 
 Trainer = Generator[Exchange | RoundEnd, Any, Model]

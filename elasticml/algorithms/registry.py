@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from elasticml.algorithms.async_sgd import planner
+from elasticml.algorithms.async_sgd.trainer import free_running
 from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.batch_gradient import trainer as batch_gradient
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
@@ -27,7 +29,12 @@ def _cocoa() -> Algorithm:
     return Algorithm(name="cocoa", trainer=cocoa.make_trainer, solver=CocoaSolver)
 
 
+def _async_sgd() -> Algorithm:
+    return free_running("async_sgd", planner.plan)
+
+
 _ALGORITHMS: Final[dict[str, Callable[[], Algorithm]]] = {
+    "async_sgd": _async_sgd,
     "batch_gradient": _batch_gradient,
     "cocoa": _cocoa,
 }

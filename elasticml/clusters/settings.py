@@ -23,6 +23,7 @@ WORKER_MODULES = (
     "elasticml.data.products",
     "elasticml.objectives.losses",
     "elasticml.objectives.conjugates",
+    "elasticml.algorithms.async_sgd.kmeans",
     "elasticml.algorithms.cocoa.local",
     "elasticml.collective.dask_links",
     "elasticml.runtime.member_plugin",

@@ -29,6 +29,11 @@ class CommLink:
         self.closed = asyncio.Event()
         self._comm = comm
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Return 0: comms without a stream do not say."""
+        return 0
+
     async def send(self, frame: Frame) -> None:
         """Send a frame, of which a copy is made: a comm keeps its hands on what it is given.
 

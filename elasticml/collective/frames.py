@@ -29,6 +29,7 @@ class Kind(IntEnum):
     PARTIAL = 3  #: a partial of an exchange, upwards
     CHUNK = 4  #: one chunk, body and state
     RETURN = 5  #: loans of shared memory that are given back; between the two ends of a link only
+    MAIL = 6  #: a state of a free-running member, or rows of it, to a peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
     try:
         known = Kind(kind & ~SHARED_BIT)
     except ValueError:
-        raise RemoteProtocolError(f"frame of unknown kind {kind}, wanted one of 1 to 5") from None
+        raise RemoteProtocolError(f"frame of unknown kind {kind}, wanted one of 1 to 6") from None
     return Header(
         kind=known,
         exchange=exchange,

@@ -150,6 +150,11 @@ class MemoryLink:
         self.far = self
         self._network = network
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that have not arrived."""
+        return sum(parcel.nbytes for parcel in self.outward.parcels)
+
     async def send(self, frame: Frame) -> None:
         """Put a copy of the frame on its way; waits while ``IN_FLIGHT_MAX`` are underway.
 

@@ -126,6 +126,11 @@ class SharedLink:
         return int(self._inner.sent_bytes) + self.lent_bytes
 
     @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the link below has not sent; what is lent need not travel."""
+        return int(self._inner.unsent_bytes)
+
+    @property
     def received_bytes(self) -> int:
         """Bytes of the frames received, those of vectors in shared memory included."""
         return int(self._inner.received_bytes) + self.borrowed_bytes

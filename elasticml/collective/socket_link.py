@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticml.collective.frames import HEADER_BYTES, Frame, Header, decode, unpack
+from elasticml.collective.kernel_queue import unsent_in
 from elasticml.collective.transport import Allocate, LinkClosedError, payload_buffer
 from elasticml.errors import LocalProtocolError
 
@@ -50,6 +51,13 @@ class SocketLink:
         self._n_read = 0
         self._header: Header | None = None
         self._frame: Frame | None = None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait here or in the kernel, and have not been sent for the first time."""
+        if self.closed.is_set():
+            return 0
+        return sum(part.nbytes for part in self._unsent) + unsent_in(self._socket.fileno())
 
     async def send(self, frame: Frame) -> None:
         """Write a frame; returns when the kernel has all of it.

@@ -9,6 +9,7 @@ from typing import Any, Final
 from tornado.iostream import IOStream
 
 from elasticml.collective.frames import HEADER_BYTES, Frame, Header, decode, unpack
+from elasticml.collective.kernel_queue import unsent_in
 from elasticml.collective.transport import Allocate, LinkClosedError, payload_buffer
 
 #: A payload up to this size is copied behind its header, to be sent by one call.
@@ -35,6 +36,11 @@ class StreamLink:
         self._head = memoryview(bytearray(HEADER_BYTES))
         # Replaces the comm's own callback; ``close`` tells the comm what that would have.
         self._stream.set_close_callback(self.close)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that wait in the kernel; what waits before it, ``send`` waits for."""
+        return 0 if self.closed.is_set() else unsent_in(self._stream.socket.fileno())
 
     async def send(self, frame: Frame) -> None:
         """Write a frame; returns when the kernel has all of it.

@@ -40,6 +40,11 @@ class Link(Protocol):
         """Bytes of the frames sent so far."""
         ...
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that were sent and have not left this host; 0 where nobody knows."""
+        ...
+
     async def send(self, frame: Frame) -> None:
         """Write a frame whole; returns when its payload may be reused.
 

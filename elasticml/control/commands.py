@@ -200,6 +200,24 @@ class Rewire(Order):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peers(Order):
+    """Send states of a free-running job to these members, too, and no more to those that are gone.
+
+    What is told is what has changed since the last such order, unless it is told ``anew``. The
+    member itself is among those that came or are gone, too: others send to it, or do not any more.
+    """
+
+    came: tuple[MemberId, ...] = ()
+    #: Of those that came, in their order.
+    addresses: tuple[str, ...] = ()
+    gone: tuple[MemberId, ...] = ()
+    #: ``came`` is everybody: who was told of before is forgotten.
+    anew: bool = False
+    #: Loops run already: whoever has no state yet asks a peer for one.
+    begun: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AskStatus(Order):
     """Ask a member how far it is in an exchange; a stopped process gives no answer."""
 

@@ -16,6 +16,7 @@ from elasticml.control.commands import Command, Continue, Dismiss, EndJob, Gathe
 from elasticml.control.copying import Copying
 from elasticml.control.dealing import Dealing
 from elasticml.control.exchanging import Exchanging
+from elasticml.control.free_running import FreeRunning
 from elasticml.control.history import History
 from elasticml.control.invariants import check
 from elasticml.control.liveness import Liveness
@@ -76,6 +77,7 @@ class Driver:
             self.advising,
             lambda member, now_s: self.turnover.release(member, now_s),
         )
+        self.free = FreeRunning(self.state, self.boundary, self.mobility, self.rounds)
         self.waiting = Waiting(self.state, self.mobility, self.rounds, self.boundary)
         self.dealing = Dealing(self.state, self.loading, self.mobility, self.rounds, self.boundary)
         self.turnover = Turnover(
@@ -120,6 +122,7 @@ class Driver:
             ev.PartialArrived: self._partial,
             ev.LinkDown: self._link_down,
             ev.StatusTold: self._quiet(self._told),
+            ev.LoopEnded: lambda e, now: self.free.ended(e),
             ev.AnchorArrived: lambda e, now: self.exchanging.anchor_arrived(e),
             ev.ExchangeRequested: self._requested,
             ev.RoundFinished: self._round_finished,
@@ -136,7 +139,7 @@ class Driver:
             return []  # nothing counts after the end
         self.state.cause = event.cause or type(event).__name__
         commands = self._handlers[type(event)](event, now_s)
-        commands = self._settle(commands, now_s)
+        commands = self._settle(commands, now_s) + self.free.peers()
         self.reach.relaid()
         few = len(self.state.membership.members) <= FULL_CHECK_MEMBERS_MAX
         often = few and (self.check_every_event or isinstance(event, (ev.Lost, ev.Arrived)))
@@ -221,6 +224,8 @@ class Driver:
         request, state = self.request, self.state
         if request is None or self.rounds.injecting:
             return []
+        if self.free.is_early(request, now_s):
+            return self.free.meanwhile(now_s)
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
             # Until the exchange starts, not only until nobody is absent: what comes back may set
             # off moves, and nothing may be on the move in an exchange.
@@ -251,6 +256,7 @@ class Driver:
             self.at_round_start = False
             commands.append(state.record("RoundStarted", **self._loads()))
         self.request, self._stalled = None, False
+        self.free.reporting()
         commands += self.exchanging.start(request, now_s)
         return commands + self.rounds.due_loss("compute")
 

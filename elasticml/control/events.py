@@ -215,6 +215,13 @@ class Computed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoopEnded(Event):
+    """A member of a free-running job has made all its passes and waits."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelArrived(Event):
     """The model of an exchange came down a link (at a member)."""
 
@@ -277,6 +284,8 @@ class ExchangeRequested(Event):
     keep: bool
     require_everybody: bool
     seal: bool
+    #: It begins no sooner than ``report_every`` after the last round's end.
+    paced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

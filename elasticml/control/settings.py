@@ -54,6 +54,8 @@ class Settings:
     seconds_max: float | None = None
     objective_target: float | None = None
     gap_target: float | None = None
+    #: Seconds from one report to the next, of a job whose members run free; None: they do not.
+    report_every_s: float | None = None
     faults: tuple[PlannedFault, ...] = ()
     #: A round's deadline: max(this, ``stuck_factor`` x the running median of its operation).
     deadline_s_min: float = 10.0
@@ -92,6 +94,7 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
         seconds_max=stop.get("seconds"),
         objective_target=stop.get("objective"),
         gap_target=stop.get("gap"),
+        report_every_s=_report_every_s(algorithm),
         faults=_faults(record.get("faults") or ()),
         deadline_s_min=float(collective.get("deadline", 10.0)),
         stuck_factor=float(collective.get("stuck_factor", 5.0)),
@@ -99,15 +102,20 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
 
 
 def _placement(wanted: Any, algorithm: str) -> Literal["contiguous", "random"]:
-    """Settle "auto": partitions by the file's order are the worst there are for CoCoA."""
+    """Settle "auto": partitions by the file's order are the worst there are for these two."""
     if wanted in ("contiguous", "random"):
         return wanted  # type: ignore[no-any-return]
-    return "random" if algorithm == "cocoa" else "contiguous"
+    return "random" if algorithm in ("cocoa", "async_sgd") else "contiguous"
 
 
 def _absent(wanted: str, algorithm: str) -> str:
-    """Settle "auto" for CoCoA: what vanished is taken over by whoever has it, or read again."""
-    return "reload" if wanted == "auto" and algorithm == "cocoa" else wanted
+    """Settle "auto": what vanished is taken over by whoever has it, or read again."""
+    return "reload" if wanted == "auto" and algorithm in ("cocoa", "async_sgd") else wanted
+
+
+def _report_every_s(algorithm: Mapping[str, Any]) -> float | None:
+    given = algorithm.get("report_every", 1.0 if algorithm.get("name") == "async_sgd" else None)
+    return None if given is None else float(given)
 
 
 def _holders(wanted: Any, algorithm: str) -> int | None:

@@ -33,6 +33,7 @@ FORMATS: Final[dict[str, str]] = {
     "sequences": "elasticml.data.sequences:source_from_spec",
     "svmlight": "elasticml.data.svmlight:source_from_spec",
     "synthetic": "elasticml.data.shapes:source_from_spec",
+    "synthetic_clusters": "elasticml.data.clusters:source_from_spec",
     "synthetic_splice": "elasticml.data.synthetic:source_from_spec",
 }
 

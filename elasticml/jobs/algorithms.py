@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from elasticml.algorithms.batch_gradient.settings import chosen_optimizer
 from elasticml.errors import ConfigError
+from elasticml.jobs.async_sgd import AsyncSGD as AsyncSGD
 from elasticml.jobs.schema import Settings, unknown_choice
 
 Scale = Literal["none", "maxabs", "standard"]
@@ -122,15 +123,17 @@ class ImportedAlgorithm(Settings):
         return self.model_dump()
 
 
-AnyAlgorithm = BatchGradient | CoCoA | ImportedAlgorithm
+AnyAlgorithm = AsyncSGD | BatchGradient | CoCoA | ImportedAlgorithm
 
 #: The algorithms of this release by the name that a job file gives them.
-ALGORITHMS: dict[str, type[BatchGradient] | type[CoCoA]] = {
+ALGORITHMS: dict[str, type[AsyncSGD] | type[BatchGradient] | type[CoCoA]] = {
+    AsyncSGD.name: AsyncSGD,
     BatchGradient.name: BatchGradient,
     CoCoA.name: CoCoA,
 }
 #: What may stand in for absent examples, by algorithm; of one's own algorithm nothing is known.
 _ABSENT: dict[str, tuple[str, ...]] = {
+    AsyncSGD.name: ("auto", "reload", "ignore"),
     BatchGradient.name: ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"),
     CoCoA.name: ("auto", "reload", "freeze", "stall"),
 }
@@ -153,10 +156,12 @@ def absent_rule(algorithm: AnyAlgorithm, absent: object) -> str:
             f"{_REMEDIES[algorithm.name]}",
             path="absent",
         )
-    return "reload" if absent == "auto" and isinstance(algorithm, CoCoA) else str(absent)
+    reloads = absent == "auto" and isinstance(algorithm, CoCoA | AsyncSGD)
+    return "reload" if reloads else str(absent)
 
 
 _REMEDIES = {
+    AsyncSGD.name: "reload (others read them) or ignore (leave them until members come)",
     BatchGradient.name: "taylor (estimate them), ignore, reload (read them again elsewhere) or "
     "stall (wait)",
     CoCoA.name: "reload (read them again elsewhere), freeze (go on without them, under an upper "
@@ -166,7 +171,12 @@ _REMEDIES = {
 
 def certifies_gap(algorithm: AnyAlgorithm) -> bool:
     """Whether the algorithm certifies a duality gap, or may, where it is one's own."""
-    return not isinstance(algorithm, BatchGradient)
+    return not isinstance(algorithm, BatchGradient | AsyncSGD)
+
+
+def is_deterministic(algorithm: AnyAlgorithm) -> bool:
+    """Whether two runs give the same bits: not where members do not wait for each other."""
+    return algorithm.section().get("report_every") is None
 
 
 def _check_class_weight(class_weight: ClassWeight, loss: str) -> None:
@@ -181,4 +191,16 @@ def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(values.get("class_weight"), dict):
         # JSON has no numbers as keys.
         section["class_weight"] = {str(k): v for k, v in values["class_weight"].items()}
+    return section
+
+
+def section_of(
+    algorithm: AnyAlgorithm, seed: int, warm_start: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Write the ``algorithm`` section of a job's record, with what the job says of it."""
+    section = algorithm.section()
+    if isinstance(algorithm, CoCoA | AsyncSGD):
+        section.setdefault("seed", seed)
+        if warm_start is not None:
+            section["warm_start"] = warm_start
     return section

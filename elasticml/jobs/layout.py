@@ -13,6 +13,7 @@ from elasticml.data.places import is_url
 from elasticml.errors import ConfigError
 from elasticml.jobs.algorithms import (
     AnyAlgorithm,
+    AsyncSGD,
     CoCoA,
     absent_rule,
     certifies_gap,
@@ -26,6 +27,8 @@ Placement = Literal["auto", "contiguous", "random"]
 
 #: Policies that decide by the certified gap, and would never do anything without one.
 NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work")
+#: Policies that look at how long members take for their rounds.
+NEED_ROUNDS = ("rebalance", "straggler")
 
 
 def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
@@ -97,6 +100,14 @@ def check_together(
         raise unknown_choice(placement, get_args(Placement), "placement")
     if certifies_gap(algorithm):
         return
+    for index, entry in enumerate(policies):
+        is_void = isinstance(algorithm, AsyncSGD) and entry["name"] in NEED_ROUNDS
+        if is_void and not entry.get("off"):
+            raise ConfigError(
+                f"policies[{index}]: {entry['name']} relieves members that others wait for, and in "
+                f"{algorithm.name} nobody waits; leave it out",
+                path=f"policies[{index}]",
+            )
     if stop.gap is not None:
         raise ConfigError(
             f"stop.gap: {algorithm.name} certifies no duality gap; use algorithm cocoa, or "
@@ -113,10 +124,10 @@ def check_together(
 
 
 def placement_of(setting: Placement, algorithm: AnyAlgorithm) -> str:
-    """Say what "auto" stands for: random for CoCoA, which file order slows down."""
+    """Say what "auto" stands for: random where members see their own examples for long."""
     if setting != "auto":
         return setting
-    return "random" if isinstance(algorithm, CoCoA) else "contiguous"
+    return "random" if isinstance(algorithm, CoCoA | AsyncSGD) else "contiguous"
 
 
 def holders_of(

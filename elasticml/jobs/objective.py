@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from elasticml.algorithms.async_sgd.settings import read_settings as read_async_sgd
 from elasticml.algorithms.base import Arrays
 from elasticml.algorithms.batch_gradient.settings import read_settings as read_batch_gradient
 from elasticml.algorithms.cocoa.settings import read_settings as read_cocoa
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.facts import DataFacts
-from elasticml.objectives.losses import Loss
+from elasticml.objectives.losses import Loss, loss_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,15 @@ def objective_of(algorithm: Mapping[str, Any], facts: DataFacts) -> Objective:
             scale=ours.scale,
             intercept=ours.intercept,
             constant=ours.intercept_scaling,
+        )
+    if algorithm.get("name") == "async_sgd":
+        free = read_async_sgd({k: v for k, v in algorithm.items() if k != "warm_start"})
+        return Objective(
+            loss=loss_named(free.loss),
+            l2=free.l2,
+            targets=targets_for(free, facts),
+            scale="none",
+            intercept=free.intercept,
         )
     settings = read_batch_gradient(algorithm)
     return Objective(

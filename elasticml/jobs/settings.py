@@ -75,6 +75,15 @@ class Collective(Settings):
     deadline: float = Field(default=10.0, gt=0)
     #: A member that computes so many times longer than the median is given up for the round.
     stuck_factor: float = Field(default=5.0, gt=1)
+    #: Bytes per second of each process's uplink, and seconds that a frame is under way, as if the
+    #: network were slower than it is: for studies.
+    bandwidth: float | None = Field(default=None, gt=0)
+    latency_s: float | None = Field(default=None, ge=0)
+
+    @field_validator("bandwidth", mode="before")
+    @classmethod
+    def _read_bandwidth(cls, bandwidth: object) -> object:
+        return parse_size(bandwidth) if isinstance(bandwidth, str) else bandwidth
 
 
 class Members(Settings):

@@ -10,20 +10,24 @@ from typing import Any
 import numpy as np
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithms import AnyAlgorithm, CoCoA
+from elasticml.jobs.algorithms import AnyAlgorithm, AsyncSGD, CoCoA
 from elasticml.jobs.model import LinearModel
 
 Given = LinearModel | Mapping[str, Any] | str | Path
-_WANTED = "wanted a result's model, a mapping with coef and intercept, or the path of a model.npz"
+_WANTED = (
+    "wanted a result's model, a mapping with coef and intercept (of K-Means: centres, counts), or "
+    "the path of a model.npz"
+)
 
 
-def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, list[float]] | None:
+def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, list[Any]] | None:
     """Read the model to start from, as the ``algorithm`` section of a record has it.
 
     Returns
     -------
     dict of list of float, or None
-        ``coef`` of all columns, and ``intercept``.
+        ``coef`` of all columns, and ``intercept``; of K-Means ``centres`` by row, and ``counts``
+        where there are any.
 
     Raises
     ------
@@ -32,19 +36,25 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, lis
     """
     if given is None:
         return None
-    if not isinstance(algorithm, CoCoA):
+    if not isinstance(algorithm, CoCoA | AsyncSGD):
         raise ConfigError(
-            f"warm_start: algorithm {algorithm.name} starts from 0; use algorithm cocoa, or leave "
-            "warm_start out",
+            f"warm_start: algorithm {algorithm.name} starts from 0; use algorithm cocoa or "
+            "async_sgd, or leave warm_start out",
             path="warm_start",
         )
+    is_linear = isinstance(algorithm, CoCoA) or algorithm.problem == "linear"
+    names = ("coef", "intercept") if is_linear else ("centres", "counts")
     arrays = {
-        name: np.asarray(values, dtype=np.float64).reshape(-1)
+        name: np.asarray(values, dtype=np.float64)
         for name, values in _arrays(given).items()
-        if name in ("coef", "intercept")
+        if name in names
     }
-    if "coef" not in arrays:
-        raise ConfigError(f"warm_start: no coef in what was given; {_WANTED}", path="warm_start")
+    if names[0] not in arrays:
+        raise ConfigError(
+            f"warm_start: no {names[0]} in what was given; {_WANTED}", path="warm_start"
+        )
+    if is_linear:
+        arrays = {name: array.reshape(-1) for name, array in arrays.items()}
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ConfigError(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elasticml.collective.frames import Frame, Header, Kind
+from elasticml.collective.rate_limited import hello_of, limited
 from elasticml.collective.transport import Transport
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
@@ -104,9 +105,10 @@ class DriverShell:
         self._start_s = clock() - (0.0 if resumed is None else resumed.seconds)
         self._injector = injector
         self._containers = Containers(scaler, self.invite)
+        collective = record.get("collective") or {}
+        transport = limited(transport, collective, clock)
         self._buffers = Buffers(transport.lendable)
-        choice = (record.get("collective") or {}).get("transport", "auto")
-        hello = {"job": record["job"], "kind": "driver", "transport": choice}
+        hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
         self._roster = Roster(
             transport,
             hello,

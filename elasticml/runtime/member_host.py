@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
+from elasticml.collective.rate_limited import RateLimitedTransport, limited
 from elasticml.collective.transport import Link
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.environment import Environment
@@ -56,9 +58,11 @@ class MemberHost:
         if shell is None or shell.me is None or link.hello.get("to") != str(shell.me):
             link.close()  # meant for another life of this member
         elif kind == "child":
-            await shell.accept_child(link)
+            await shell.accept_child(_limited(link, shell.environment))
         elif kind == "chunks":
-            await shell.accept_chunks(link)
+            await shell.accept_chunks(_limited(link, shell.environment))
+        elif kind == "mail":
+            await shell.accept_mail(_limited(link, shell.environment))
         else:
             link.close()
 
@@ -68,14 +72,16 @@ class MemberHost:
         if former is not None:
             former.close()
             # What its compute thread is still at would change the states of the chunks later.
-            await self._env.compute.run(_pass)
+            await self._env.compute.run(former.settle)
             slot = former.slot
             computed = NO_EXCHANGE if former.place is None else former.place.computed
         if self.closing:
             link.close()  # a life that began now would not be told that this worker goes
             return
         store = self._stores.setdefault(job, ChunkStore(self._limit_bytes))
-        shell = MemberShell(link, store, self._env, slot, computed)
+        env = self._env
+        env = replace(env, transport=limited(env.transport, link.hello, env.clock, env.pause))
+        shell = MemberShell(_limited(link, env), store, env, slot, computed)
         self.shells[job] = shell
         await shell.run()
         if self.shells.get(job) is not shell or self.closing:
@@ -110,5 +116,7 @@ class MemberHost:
             shell.close()
 
 
-def _pass() -> None:
-    """Do nothing, once everything asked for before is done."""
+def _limited(link: Link, environment: Environment) -> Link:
+    """Limit a link as the job's transport is, if it is."""
+    transport = environment.transport
+    return transport.limit(link) if isinstance(transport, RateLimitedTransport) else link

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from elasticml.algorithms.async_sgd.reports import ReportSolver
 from elasticml.algorithms.registry import algorithm
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.pieces import Arriving
@@ -23,6 +24,7 @@ from elasticml.errors import DataError, ElasticmlError, JobFailedError, error_to
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.environment import Environment
+from elasticml.runtime.free_member import FreeMember
 from elasticml.runtime.member_place import Place
 from elasticml.runtime.peer import Peer
 from elasticml.runtime.transfers import Transfers
@@ -62,7 +64,8 @@ class MemberShell:
         #: Why the driver let this member go; None when the link just closed.
         self.dismissed: str | None = None
         self.gone = asyncio.Event()
-        self._env = environment
+        #: The worker's, with the job's network.
+        self.environment = self._env = environment
         self._store = store
         self._driver = Peer(
             link,
@@ -77,6 +80,8 @@ class MemberShell:
         self._record: Mapping[str, Any] = {}
         self._n_members = 1
         self._transfers: Transfers | None = None
+        #: The loop of a member that runs free; None of one that only answers exchanges.
+        self._free: FreeMember | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # --- life ----------------------------------------------------------------------------
@@ -110,9 +115,16 @@ class MemberShell:
             self.place.close()
         if self._transfers is not None:
             self._transfers.close()
+        if self._free is not None:
+            self._free.close()
         for task in list(self._tasks):
             task.cancel()
         self.gone.set()
+
+    def settle(self) -> None:
+        """Wait until this life, which is closed, touches no chunk any more; in a thread."""
+        if self._free is not None:
+            self._free.join()
 
     def crash(self) -> None:
         """Stop at once and for good, as a killed process does; for tests."""
@@ -178,9 +190,27 @@ class MemberShell:
             self._source = source_from_spec(extras["spec"])
             facts = DataFacts.from_json(extras["facts"])
             settings = dict(self._record["algorithm"])
-            self._the_place().solver = algorithm(settings.pop("name")).solver(settings, facts)
+            solver = algorithm(settings.pop("name")).solver(settings, facts)
+            self._the_place().solver = solver
+            if isinstance(solver, ReportSolver):
+                self._run_free(solver)
         except Exception as error:
             self._fail(error)
+
+    def _run_free(self, solver: ReportSolver) -> None:
+        place, transfers = self._the_place(), self._transfers
+        assert transfers is not None
+        free = self._free = FreeMember(
+            place.me,
+            solver,
+            # States are written once and read once: shared memory would save no copy.
+            {"job": self.job, "transport": "stream"},
+            int(self._record.get("seed") or 0),
+            self._env,
+            self.report,
+            self._fail,
+        )
+        place.moved_bytes = lambda: transfers.sent_bytes + free.sent_bytes
 
     def _obey(self, message: Mapping[str, Any]) -> None:
         extras = {k: message[k] for k in ("record", "spec", "n_members", "facts") if k in message}
@@ -205,7 +235,12 @@ class MemberShell:
                 self._store.drop(order.chunks)
                 self.report(ev.ChunksDropped(member=order.member, chunks=order.chunks))
             case cmd.Own():
-                self._the_place().chunks = self._store.own(order.chunks)
+                owned = self._the_place().chunks = self._store.own(order.chunks)
+                if self._free is not None:
+                    self._free.own(owned)
+            case cmd.Peers():
+                if self._free is not None:
+                    self._free.know(order)
             case cmd.Rewire():
                 self._the_place().feed(order)
             case cmd.AskStatus():
@@ -300,6 +335,13 @@ class MemberShell:
     async def accept_child(self, link: Link) -> None:
         """Serve a link that a child in the tree has opened."""
         await self._the_place().accept_child(link)
+
+    async def accept_mail(self, link: Link) -> None:
+        """Serve a link on which a peer sends its states."""
+        if self._free is None:
+            link.close()
+            return
+        await self._free.accept(link)
 
     async def accept_chunks(self, link: Link) -> None:
         """Serve a link on which another member gives chunks."""

@@ -56,6 +56,8 @@ class Peer:
         self.arrived: Arriving | None = None
         self._queue: deque[Frame] = deque()
         self._wake = asyncio.Event()
+        #: Nothing is queued and nothing is being given to the link, or it is closed.
+        self.is_idle = True
         self._writer: asyncio.Task[None] | None = None
         #: Nothing that still arrives counts, and nobody is told of the end.
         self._closed = False
@@ -78,6 +80,7 @@ class Peer:
         finally:
             self.link.close()
             self._writer.cancel()
+            self.is_idle = True
             if not self._closed:
                 self._closed = True
                 self._on_closed(self, reason)
@@ -118,6 +121,7 @@ class Peer:
         """Queue a frame as it is; on a closed link it is dropped, as its receiver is gone."""
         if not self._closed:
             self._queue.append(frame)
+            self.is_idle = False
             self._wake.set()
 
     def tell(self, message: dict[str, object]) -> None:
@@ -138,6 +142,7 @@ class Peer:
             while True:
                 while self._queue:
                     await self.link.send(self._queue.popleft())
+                self.is_idle = True
                 self._wake.clear()
                 await self._wake.wait()
         except LinkClosedError:

@@ -16,6 +16,7 @@ from elasticml.control import events as ev
 from elasticml.control.member import Member
 from elasticml.data.chunk import Chunk
 from elasticml.errors import ElasticmlError
+from elasticml.sim.free_running import VirtualLoop, loop_of
 from elasticml.sim.messages import SentModel, SentPartial, Share
 from elasticml.sim.network import Port
 from elasticml.sim.sizes import CONTROL_BYTES
@@ -58,6 +59,8 @@ class VirtualMember:
         self._parent: Port | None = None
         self._parent_id: MemberId | None = None
         self._solver: Solver | None = None
+        #: The loop of a member that runs free.
+        self.free: VirtualLoop | None = None
         self._shares: dict[ExchangeId, Share] = {}
         self._arrays: dict[int, Vector] = {}
         #: Compute seconds that came with each array.
@@ -72,6 +75,8 @@ class VirtualMember:
                 if port is not None:
                     port.close()
             self.transfers.close()
+            if self.free is not None:
+                self.free.close()
 
     def report(self, event: ev.Event) -> None:
         """Send an event to the driver."""
@@ -117,6 +122,11 @@ class VirtualMember:
             case cmd.Own():
                 self.chunks = [self.worker.chunks[id] for id in message.chunks]
                 self._rows = sum(chunk.n_rows for chunk in self.chunks)
+                if self.free is not None:
+                    self.free.own(self.chunks)
+            case cmd.Peers():
+                if self.free is not None:
+                    self.free.know(message)
             case cmd.Rewire():
                 self.feed(message)
             case cmd.AskStatus():
@@ -130,6 +140,7 @@ class VirtualMember:
     def _configure(self) -> None:
         try:
             self._solver = self.world.make_solver()
+            self.free = loop_of(self, self._solver)
         except ElasticmlError as error:
             self.fail(error)
 
@@ -154,15 +165,14 @@ class VirtualMember:
             self.fail(error)
             return
         infos = tuple(chunk.info() for chunk in chunks)
-        self.report(
-            ev.BlockRead(
-                cause=self._cause,
-                member=self.me,
-                block=block,
-                chunks=infos,
-                digest=library.digest(chunks),
-            )
+        read = ev.BlockRead(
+            cause=self._cause,
+            member=self.me,
+            block=block,
+            chunks=infos,
+            digest=library.digest(chunks),
         )
+        self.report(read)
 
     def _load_chunks(self, order: cmd.LoadChunks) -> None:
         missing = [id for id in order.chunks if id not in self.worker.chunks]
@@ -189,8 +199,7 @@ class VirtualMember:
 
     def _drop(self, order: cmd.DropChunks) -> None:
         self.worker.drop(order.chunks)
-        cause = self._cause
-        self.report(ev.ChunksDropped(cause=cause, member=self.me, chunks=order.chunks))
+        self.report(ev.ChunksDropped(cause=self._cause, member=self.me, chunks=order.chunks))
 
     # --- the collective ---------------------------------------------------------------------
 

@@ -144,7 +144,13 @@ class Journal:
     ) -> dict[str, Any]:
         """Make the summary, as far as the driver knows it; metrics are the evaluator's."""
         last = self.rows[-1] if self.rows else {}
-        why = None if objective is not None else f"examples are absent at the end ({reason})"
+        # What one member would answer, beside the mean of all.
+        of_one = {k: last[k] for k in ("member_objective",) if k in last}
+        why = None
+        if objective is None:
+            is_whole = bool(last) and not last.get("absent_examples")
+            why = "it was not evaluated" if is_whole else "examples are absent"
+            why = f"{why} at the end ({reason})"
         return {
             "name": self.record.get("name"),
             "job": self.record.get("job"),
@@ -152,6 +158,7 @@ class Journal:
             "seconds": round(seconds, 6),
             "objective": objective,
             "objective_missing_because": why,
+            **of_one,
             "gap": last.get("gap"),
             "gap_is_bound": last.get("gap") is not None and bool(last.get("gap_is_bound")),
             "converged": converged,
@@ -181,6 +188,7 @@ def final_model(model: Model) -> dict[str, Any]:
         "gap_is_bound": model.gap_is_bound,
         "step": None,
         "stand_ins": 0,
+        **model.extra,
     }
 
 

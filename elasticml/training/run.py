@@ -119,6 +119,7 @@ class Training:
                     "objective_kind": "exact" if model.objective is not None else None,
                     "gap": model.gap,
                     "gap_is_bound": model.gap_is_bound,
+                    **model.extra,
                 },
             )
         except ElasticmlError as error:
@@ -141,6 +142,7 @@ class Training:
             keep=request.keep,
             require_everybody=request.require == "everybody",
             seal=request.seal,
+            paced=request.paced,
         )
 
     def resume(self, tuned: Mapping[str, Scalar]) -> Resume | None:

@@ -172,7 +172,7 @@ def test_a_class_weight_for_a_label_that_is_not_there_is_an_error() -> None:
 
 def test_unknown_algorithms_and_absences_are_named() -> None:
     facts = facts_of(deal(X, Y, 1)[0])
-    with pytest.raises(ConfigError, match="'sgd', wanted one of batch_gradient"):
+    with pytest.raises(ConfigError, match="'sgd', wanted one of async_sgd, batch_gradient"):
         algorithm("sgd")
     with pytest.raises(ConfigError, match="absent is 'wait', wanted one of auto, taylor"):
         algorithm("batch_gradient").trainer({}, facts, "wait")

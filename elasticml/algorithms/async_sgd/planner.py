@@ -1,0 +1,83 @@
+"""Asynchronous SGD as a free-running job: from its settings to its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.async_sgd import starts
+from elasticml.algorithms.async_sgd.base import Arrays
+from elasticml.algorithms.async_sgd.baselines import lloyd
+from elasticml.algorithms.async_sgd.plan import Plan, Start
+from elasticml.algorithms.async_sgd.questions import answer
+from elasticml.algorithms.async_sgd.settings import Settings, make_loop, read_settings
+from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.algorithms.targets import targets_for, weight_of_all
+from elasticml.data.source import DataFacts
+
+
+def plan(settings: Mapping[str, Any], facts: DataFacts) -> Plan:
+    """Make the plan of an ``algorithm`` section.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When the settings are wrong, or do not fit the data.
+    """
+    read = read_settings(settings)
+    loop = make_loop(read, facts)
+
+    def result(state: Arrays) -> Mapping[str, Any]:
+        if read.problem == "kmeans":
+            return {name: state[name] for name in ("centres", "counts") if name in state}
+        coef = state.get("average", state["coef"])
+        intercept = float(coef[-1]) if read.intercept else 0.0
+        # (d,) -> (1, d), as all linear models have it.
+        return {"coef": coef[None, : facts.n_columns].copy(), "intercept": np.array([intercept])}
+
+    def polish(mean: Arrays) -> Start:
+        return lloyd(mean["centres"], read.final_passes)
+
+    return Plan(
+        loop=loop,
+        start=lambda: _start(read, facts),
+        answer=answer,
+        result=result,
+        weight=_weight(read, facts),
+        polish=polish if read.final_passes else None,
+    )
+
+
+def _weight(settings: Settings, facts: DataFacts) -> float:
+    """Return the examples' weights, those of their classes included, over all data."""
+    if settings.problem == "kmeans":
+        return float(facts.weight_sum)
+    return weight_of_all(facts, targets_for(settings, facts))
+
+
+def _start(settings: Settings, facts: DataFacts) -> Start:
+    if settings.warm_start:
+        return _given(settings.warm_start)
+    if settings.problem == "linear":
+        return _given({"coef": np.zeros(facts.n_columns + settings.intercept)})
+    assert settings.k is not None
+    return starts.start(
+        settings.start,
+        clusters=settings.k,
+        columns=facts.n_columns,
+        n_rows=facts.n_rows,
+        n_blocks=facts.n_blocks,
+        seed=settings.seed,
+        rows_each=settings.start_rows,
+    )
+
+
+def _given(
+    arrays: Mapping[str, NDArray[np.float64]],
+) -> Generator[Exchange, Outcome, Mapping[str, NDArray[np.float64]]]:
+    """Ask nobody."""
+    yield from ()
+    return arrays

@@ -1,0 +1,238 @@
+"""What a start, or a pass over all data, asks the members, and a member's answers.
+
+``async_places``
+    Up, the largest: how many chunks each block has, so that a chunk can be given a number.
+``async_count``, ``async_rows``
+    Rows drawn at random, each of some weight with chance ``rate``; where ``centres`` go down, with
+    ``rate`` times weight times squared distance to the nearest of them. First how many of each
+    chunk, then they.
+``async_inertia``, ``async_weights``
+    The weighted sum of squared distances; weights of rows by nearest centre.
+``async_statistics``
+    Sums and weights of rows by nearest centre.
+
+The centres of all but the last are candidates, of which there are more and more: how near a row is
+to those that it has met already is kept in its chunk's state, from the first question to
+``async_weights``. A chunk that comes without it meets them all anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.async_sgd.sampler import chunk_words
+from elasticml.algorithms.async_sgd.statistics import dense_rows, nearest_of, whole
+from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Work
+from elasticml.algorithms.parallel import Serial, runs
+from elasticml.data.chunk import Chunk
+from elasticml.errors import LocalProtocolError
+from elasticml.terms import ExchangeId
+
+F64 = NDArray[np.float64]
+
+_PLACES: Final = "async_places"
+_COUNT: Final = "async_count"
+_ROWS: Final = "async_rows"
+_INERTIA: Final = "async_inertia"
+_WEIGHTS: Final = "async_weights"
+_STATISTICS: Final = "async_statistics"
+#: Names in a chunk's state: squared distance to the nearest candidate, its number, and how many
+#: candidates have been met.
+_CLOSEST: Final = "start.closest"
+_NEAREST: Final = "start.nearest"
+_MET: Final = "start.met"
+#: Keeps these draws apart from all others made with the same seed.
+_DRAW: Final = 0xA521
+
+
+def places_exchange(n_blocks: int) -> Exchange:
+    """Ask how many chunks each block has."""
+    returns = {"chunks": (n_blocks,)}
+    return _exchange(_PLACES, {}, returns, reduce="max")
+
+
+def places_in(outcome: Outcome) -> NDArray[np.int64]:
+    """Return the number of each block's first chunk, and of all chunks, (n_blocks + 1,)."""
+    return np.concatenate(([0], np.cumsum(outcome.arrays["chunks"]))).astype(np.int64)
+
+
+def count_exchange(
+    rate: float, centres: F64 | None, places: NDArray[np.int64], seed: int, serial: int
+) -> Exchange:
+    """Ask how many rows each chunk draws."""
+    model = _model(centres, places=places)
+    parameters = {"rate": rate, "seed": seed, "serial": serial}
+    return _exchange(_COUNT, model, {"counts": (int(places[-1]),)}, parameters)
+
+
+def rows_exchange(
+    rate: float,
+    centres: F64 | None,
+    places: NDArray[np.int64],
+    counts: F64,
+    columns: int,
+    seed: int,
+    serial: int,
+) -> Exchange:
+    """Ask for the rows that were counted; each chunk has places of its own for them."""
+    firsts = np.cumsum(counts) - counts
+    model = _model(centres, places=places, firsts=firsts)
+    parameters = {"rate": rate, "seed": seed, "serial": serial}
+    return _exchange(_ROWS, model, {"rows": (int(counts.sum()), columns)}, parameters)
+
+
+def inertia_exchange(centres: F64) -> Exchange:
+    """Ask for the sum of squared distances to the nearest centres."""
+    return _exchange(_INERTIA, _model(centres), {"inertia": ()})
+
+
+def weights_exchange(candidates: F64) -> Exchange:
+    """Ask for weights by nearest candidate; what is known of candidates is then forgotten."""
+    return _exchange(_WEIGHTS, _model(candidates), {"counts": (len(candidates),)})
+
+
+def statistics_exchange(centres: F64) -> Exchange:
+    """Ask for sums and weights by nearest centre."""
+    returns = {"sums": centres.shape, "counts": (len(centres),)}
+    return _exchange(_STATISTICS, _model(centres), returns)
+
+
+def answer(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+    """Answer any of these exchanges, over a member's chunks."""
+    if work.operation == _PLACES:
+        found = np.zeros(work.returns["chunks"])
+        for chunk in chunks:
+            _forget(chunk)
+            found[chunk.id.block] = max(found[chunk.id.block], chunk.id.ordinal + 1)
+        return {"chunks": found}
+    parts = parallel.map(lambda some: _partial(work, some), runs(chunks, parallel.n_threads))
+    total = {name: np.zeros(shape) for name, shape in work.returns.items()}
+    for part in parts:
+        for name, array in part.items():
+            total[name] += array
+    return total
+
+
+def ask_here(questions: Generator[Exchange, Outcome, Any], chunks: Sequence[Chunk]) -> Any:
+    """Answer all exchanges from these chunks, in this thread, and return what comes out."""
+    examples = sum(chunk.n_rows for chunk in chunks)
+    serial, number = Serial(), 0
+    try:
+        exchange = next(questions)
+        while True:
+            number += 1
+            work = Work(
+                exchange=ExchangeId(number),
+                operation=exchange.operation,
+                model=exchange.model,
+                parameters=exchange.parameters,
+                returns=exchange.returns,
+            )
+            outcome = Outcome(
+                exchange=work.exchange,
+                arrays=answer(work, chunks, serial),
+                examples=examples,
+                absent_examples=0,
+            )
+            exchange = questions.send(outcome)
+    except StopIteration as end:
+        return end.value
+
+
+def _partial(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
+    if work.operation in (_INERTIA, _WEIGHTS):
+        return _of_candidates(work, chunks)
+    if work.operation == _STATISTICS:
+        parts = whole(chunks)
+        found = nearest_of(work.model["centres"], parts).statistics(parts)
+        return {"sums": found.sums, "counts": found.counts}
+    if work.operation not in (_COUNT, _ROWS):
+        raise LocalProtocolError(f"nobody answers operation {work.operation}")
+    out = {name: np.zeros(shape) for name, shape in work.returns.items()}
+    for chunk in chunks:
+        place = int(work.model["places"][chunk.id.block]) + chunk.id.ordinal
+        rows = _drawn(work, chunk)
+        if work.operation == _COUNT:
+            out["counts"][place] = rows.size
+        elif rows.size:
+            first = int(work.model["firsts"][place])
+            out["rows"][first : first + rows.size] = dense_rows(chunk, rows, out["rows"].shape[1])
+    return out
+
+
+def _of_candidates(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
+    out = {name: np.zeros(shape) for name, shape in work.returns.items()}
+    for chunk in chunks:
+        _meet(chunk, work.model["centres"])
+        weights = np.ones(chunk.n_rows) if chunk.weights is None else chunk.weights
+        if work.operation == _INERTIA:
+            out["inertia"] += float(chunk.state[_CLOSEST] @ weights)
+        else:
+            nearest = chunk.state[_NEAREST]
+            out["counts"] += np.bincount(nearest, weights, minlength=out["counts"].size)
+            _forget(chunk)
+    return out
+
+
+def _meet(chunk: Chunk, candidates: F64) -> None:
+    """Bring what the chunk's state says of candidates up to date."""
+    state = chunk.state
+    met = int(state[_MET][0]) if _MET in state else 0
+    if met == len(candidates):
+        return
+    own = whole([chunk])
+    nearest, closest = nearest_of(candidates[met:], own).lookup(own)
+    nearest += np.int32(met)
+    if met:
+        # Equally near ones leave a row to the first of them, as everywhere.
+        stays = state[_CLOSEST] <= closest
+        nearest = np.where(stays, state[_NEAREST], nearest)
+        closest = np.where(stays, state[_CLOSEST], closest)
+    state[_CLOSEST], state[_NEAREST] = closest, nearest
+    state[_MET] = np.array([len(candidates)], np.int64)
+    chunk.state_version += 1
+
+
+def _forget(chunk: Chunk) -> None:
+    if any([chunk.state.pop(name, None) is not None for name in (_CLOSEST, _NEAREST, _MET)]):
+        chunk.state_version += 1
+
+
+def _drawn(work: Work, chunk: Chunk) -> NDArray[np.int64]:
+    seed, serial = int(work.parameters["seed"]), int(work.parameters["serial"])
+    rng = np.random.default_rng([_DRAW, seed, serial, *chunk_words(chunk)])
+    chance = np.full(chunk.n_rows, float(work.parameters["rate"]))
+    if "centres" in work.model:
+        _meet(chunk, work.model["centres"])
+        chance *= chunk.state[_CLOSEST]
+        chance *= 1.0 if chunk.weights is None else chunk.weights
+    elif chunk.weights is not None:
+        chance *= chunk.weights > 0.0
+    return np.flatnonzero(rng.random(chunk.n_rows) < chance)
+
+
+def _model(centres: F64 | None, **others: NDArray[Any]) -> dict[str, F64]:
+    given = others if centres is None else {"centres": centres, **others}
+    return {name: np.ascontiguousarray(array, np.float64) for name, array in given.items()}
+
+
+def _exchange(
+    operation: str,
+    model: Arrays,
+    returns: Mapping[str, tuple[int, ...]],
+    parameters: Mapping[str, float | int] | None = None,
+    reduce: Any = "sum",
+) -> Exchange:
+    # A start without some chunks would be one of other data; there is time to wait for them.
+    return Exchange(
+        operation=operation,
+        model=model,
+        returns=returns,
+        parameters={} if parameters is None else parameters,
+        reduce=reduce,
+        require="everybody",
+    )

@@ -1,0 +1,201 @@
+"""Reports: what a free-running job asks of its members now and then, and a member's answer.
+
+``async_report``
+    Down: a state (the start, or the mean of the last report), at which members evaluate the
+    objective where ``evaluate`` is set, and from which those begin that can ask nobody for one.
+    Up: what the mean is made of, how far loops are, what they have counted since their last report.
+``async_finish``
+    The same; loops stop, and one member, the first of those that know each other, adds its own
+    state as ``one``.
+``async_value``
+    Down: several states, one behind the other. Up: the objective's sum at each of them.
+
+Nothing here stops a loop, but for the second: a report is of a copy of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.async_sgd.base import Arrays, Problem
+from elasticml.algorithms.async_sgd.looper import COUNTS
+from elasticml.algorithms.async_sgd.plan import Plan
+from elasticml.algorithms.base import Arrays as Named
+from elasticml.algorithms.base import Exchange, Parallel, Work
+from elasticml.algorithms.parallel import runs
+from elasticml.data.chunk import Chunk
+
+REPORT: Final = "async_report"
+FINISH: Final = "async_finish"
+VALUE: Final = "async_value"
+#: Prefixes of names: of a state that goes down or comes up, and of the one member's.
+STATE, ONE = "state.", "one."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a member's loop is, as it says in a report."""
+
+    #: A copy; None where it has not begun.
+    state: Arrays | None
+    #: Counted since the last report, see ``COUNTS``.
+    counts: NDArray[np.float64]
+    batch: float
+    has_ended: bool
+    #: It is the first of all members that it knows.
+    is_first: bool
+
+
+class Running(Protocol):
+    """A member's loop, as its solver sees it."""
+
+    def standing(self, start: Mapping[str, NDArray[np.float64]], begin: bool) -> Standing:
+        """Say where the loop is.
+
+        Parameters
+        ----------
+        start : mapping
+            A state to begin with, if there is none and nobody to ask.
+        begin : bool
+            Begin with it in any case.
+        """
+        ...
+
+    def limit(self, passes: float) -> None:
+        """Stop after so many passes."""
+        ...
+
+    def stop(self) -> None:
+        """Stop for good."""
+        ...
+
+
+def report_exchange(
+    problem: Problem,
+    start: Arrays,
+    *,
+    begin: bool,
+    evaluate: bool,
+    seal: bool,
+    passes: float | None,
+) -> Exchange:
+    """Ask where everybody is."""
+    parameters: dict[str, float | bool] = {"begin": begin, "evaluate": evaluate}
+    if passes is not None:
+        parameters["passes"] = passes
+    return Exchange(
+        operation=REPORT,
+        model=_named(STATE, start),
+        returns=_returns(problem),
+        parameters=parameters,
+        seal=seal,
+        paced=not begin,
+    )
+
+
+def finish_exchange(problem: Problem, start: Arrays, *, seal: bool) -> Exchange:
+    """Have everybody stop, and one member hand in its state."""
+    one = {ONE + name: tuple(shape) for name, shape in problem.shapes().items()}
+    return Exchange(
+        operation=FINISH,
+        model=_named(STATE, start),
+        returns={**_returns(problem), **one, "ones": ()},
+        parameters={"begin": False, "evaluate": False},
+        seal=seal,
+    )
+
+
+def value_exchange(states: Sequence[Arrays], *, seal: bool) -> Exchange:
+    """Ask for the objective at several states."""
+    model = {f"{k}.{name}": array for k, s in enumerate(states) for name, array in s.items()}
+    return Exchange(
+        operation=VALUE,
+        model=model,
+        returns={"values": (len(states),), "rows": ()},
+        parameters={"states": len(states)},
+        seal=seal,
+    )
+
+
+def _returns(problem: Problem) -> dict[str, tuple[int, ...]]:
+    shapes = {STATE + name: tuple(shape) for name, shape in problem.shapes().items()}
+    numbers = dict.fromkeys(("running", "ended", "batch", "value", "rows"), ())
+    return {**shapes, **numbers, "counts": (len(COUNTS),)}
+
+
+def _named(prefix: str, arrays: Mapping[str, NDArray[np.float64]]) -> Named:
+    return {prefix + name: np.asarray(a, np.float64, order="C") for name, a in arrays.items()}
+
+
+def state_in(arrays: Mapping[str, Any], prefix: str = STATE) -> Arrays:
+    """Choose a state's arrays, by their own names."""
+    n = len(prefix)
+    return {name[n:]: array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+class ReportSolver:
+    """A member's half: answers reports beside its loop, and whatever the start was asked with.
+
+    Parameters
+    ----------
+    plan : Plan
+        Has how the member loops; whoever runs the loop sets ``running``.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        #: The loop; set once before the first exchange.
+        self.running: Running | None = None
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
+        """Answer an exchange; see :class:`elasticml.algorithms.base.Solver`."""
+        if work.operation == VALUE:
+            states = [state_in(work.model, f"{k}.") for k in range(int(work.parameters["states"]))]
+            values = np.array([self._value(s, chunks, parallel) for s in states])
+            return {"values": values, "rows": np.array(_rows(chunks))}
+        if work.operation in (REPORT, FINISH):
+            return self._report(work, chunks, parallel)
+        return self.plan.answer(work, chunks, parallel)
+
+    def _report(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
+        running, problem = self.running, self.plan.loop.problem
+        assert running is not None, "a report was asked for before there was a loop"
+        start = state_in(work.model)
+        if "passes" in work.parameters:
+            running.limit(float(work.parameters["passes"]))
+        if work.operation == FINISH:
+            running.stop()
+        standing = running.standing(start, bool(work.parameters["begin"]))
+        state, evaluates = standing.state, bool(work.parameters["evaluate"])
+        blank = {name: np.zeros(shape) for name, shape in problem.shapes().items()}
+        answer = {
+            **_named(STATE, blank if state is None else problem.addends(state)),
+            "running": np.array(float(state is not None)),
+            "ended": np.array(float(state is not None and standing.has_ended)),
+            "batch": np.array(standing.batch if state is not None else 0.0),
+            "value": np.array(self._value(start, chunks, parallel) if evaluates else 0.0),
+            "rows": np.array(_rows(chunks) if evaluates else 0.0),
+            "counts": standing.counts,
+        }
+        if work.operation == FINISH:
+            mine = state if state is not None and standing.is_first else None
+            # What it would answer by itself: a problem may keep more in a state than it sends.
+            own = None if mine is None else problem.pooled(problem.addends(mine), 1)
+            answer |= _named(ONE, blank if own is None else {name: own[name] for name in blank})
+            answer["ones"] = np.array(float(mine is not None))
+        return answer
+
+    def _value(self, state: Arrays, chunks: Sequence[Chunk], parallel: Parallel) -> float:
+        def some(part: Sequence[Chunk]) -> float:
+            return self.plan.loop.problem.value(state, part)
+
+        return float(sum(parallel.map(some, runs(chunks, parallel.n_threads))))
+
+
+def _rows(chunks: Sequence[Chunk]) -> float:
+    return float(sum(chunk.n_rows for chunk in chunks))

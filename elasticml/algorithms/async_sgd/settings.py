@@ -1,0 +1,269 @@
+"""What a job says of asynchronous SGD, checked once and typed, and the loop that follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.async_sgd.base import Controller, Loop, Problem
+from elasticml.algorithms.async_sgd.controllers import AdaptiveB, Fixed, LogPI
+from elasticml.algorithms.async_sgd.kmeans import KMeans
+from elasticml.algorithms.async_sgd.linear import Linear
+from elasticml.algorithms.async_sgd.literal_kmeans import LiteralKMeans
+from elasticml.algorithms.checks import check_keys, number, read_class_weight, wrong
+from elasticml.algorithms.targets import ClassWeight, targets_for
+from elasticml.data.source import DataFacts
+from elasticml.objectives.losses import LOSSES, loss_named
+
+F64 = NDArray[np.float64]
+Batch = int | Literal["auto", "adaptive", "inf"]
+
+#: Places of the outgoing queue where a full one is waited for: the paper's, and for the log-PI
+#: controller, which wants a short one.
+_PLACES_PAPER: Final = 16
+_PLACES_AUTO: Final = 2
+#: Examples of a mini-batch at least, where its size is left to us.
+_BATCH_KMEANS: Final = 256
+_BATCH_LINEAR: Final = 32
+_RATE_PAPER: Final = 0.05
+_WORDS: Final = ("auto", "adaptive", "inf")
+_CHOICES: Final[dict[str, tuple[object, ...]]] = {
+    "problem": ("kmeans", "linear"),
+    "mode": ("default", "paper"),
+    "intercept": (False, True),
+    "start": ("kmeans++", "kmeans||", "sample"),
+    "loss": tuple(LOSSES),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of ``async_sgd``."""
+
+    problem: Literal["kmeans", "linear"] = "kmeans"
+    #: Clusters; K-Means only, and needed there.
+    k: int | None = None
+    loss: str = "logistic"
+    l2: float = 0.0
+    intercept: bool = False
+    class_weight: ClassWeight = None
+    #: "paper": constant rate, Parzen window, merges of weight rate/2, a queue that blocks.
+    mode: Literal["default", "paper"] = "default"
+    #: Examples of a mini-batch, after which the state is sent; "auto": log-PI control, "adaptive":
+    #: adaptiveB, "inf": nothing is sent (SimuParallelSGD); None: max(3 k, 256), linear 32.
+    batch: Batch | None = None
+    #: First mini-batch of a controlled size.
+    batch_start: int | None = None
+    #: adaptiveB's step, in examples per message.
+    gamma: float = 10.0
+    #: Messages that shall wait in the outgoing queue; None: 1 for adaptiveB, 0.5 for log-PI.
+    queue_target: float | None = None
+    #: Places of the outgoing queue; None: one, of the newest state, for a fixed size.
+    queue: int | None = None
+    #: Step length; None: 0.05 in mode "paper"; else of K-Means 1/mass, of linear from the data.
+    rate: float | None = None
+    #: Random peers that a state is sent to.
+    sends: int = 1
+    #: Share of the centres that a message holds.
+    share: float = 1.0
+    start: Literal["kmeans++", "kmeans||", "sample"] = "kmeans++"
+    #: Rows of the sample that k-means++ works on, per centre.
+    start_rows: int = 30
+    #: Passes of a member over its examples after which it stops; None: when the job does.
+    passes: float | None = None
+    #: Seconds from one report, a row of the history, to the next; the driver's.
+    report_every: float = 1.0
+    #: Chunks that a mini-batch is drawn from.
+    window: int = 16
+    #: Passes of Lloyd's algorithm over all data at the end.
+    final_passes: int = 0
+    seed: int = 0
+    #: State to start from: ``centres`` and perhaps ``counts``, or ``coef`` with its intercept last.
+    warm_start: Mapping[str, F64] = field(default_factory=dict)
+
+    @property
+    def loss_name(self) -> str:
+        """The loss as a job names it."""
+        return self.loss
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether targets are -1 and +1."""
+        return loss_named(self.loss).is_classification
+
+
+def read_settings(raw: Mapping[str, Any]) -> Settings:
+    """Check the ``algorithm`` section of a job.
+
+    Raises
+    ------
+    ConfigError
+        When a key is unknown, a value out of range, or one has no meaning for the problem.
+    """
+    check_keys("async_sgd", raw, {entry.name for entry in fields(Settings)} | {"name"}, _CHOICES)
+    values = {key: raw[key] for key in (*_CHOICES, "gamma") if raw.get(key) is not None}
+    for key, least in (
+        ("k", 1),
+        ("batch_start", 1),
+        ("queue", 1),
+        ("sends", 0),
+        ("window", 1),
+        ("start_rows", 1),
+        ("final_passes", 0),
+        ("seed", 0),
+    ):
+        if raw.get(key) is not None:
+            values[key] = _whole(key, raw[key], least)
+    for key in ("l2", "gamma", "queue_target", "rate", "share", "passes", "report_every"):
+        if raw.get(key) is not None:
+            values[key] = number(key, raw[key])
+    if raw.get("batch") is not None:
+        values["batch"] = _batch(raw["batch"])
+    values["class_weight"] = read_class_weight(raw.get("class_weight"))
+    if raw.get("warm_start") is not None:
+        values["warm_start"] = _warm_start(raw["warm_start"], raw.get("intercept") is True)
+    settings = Settings(**values)
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    if settings.problem == "kmeans" and settings.k is None:
+        raise wrong("k", None, "a number of clusters")
+    needed = "centres" if settings.problem == "kmeans" else "coef"
+    if settings.warm_start and needed not in settings.warm_start:
+        raise wrong("warm_start", sorted(settings.warm_start), f"an array {needed}")
+    if settings.problem == "linear":
+        for key, plain in (("k", None), ("share", 1.0), ("final_passes", 0)):
+            if getattr(settings, key) != plain:
+                raise wrong(key, getattr(settings, key), "nothing: it belongs to problem: kmeans")
+    if not 0.0 < settings.share <= 1.0:
+        raise wrong("share", settings.share, "a number above 0 and at most 1")
+    if settings.report_every <= 0.0:
+        raise wrong("report_every", settings.report_every, "seconds above 0")
+    if settings.passes is not None and settings.passes <= 0.0:
+        raise wrong("passes", settings.passes, "a number above 0")
+    if settings.rate is not None:
+        if settings.rate <= 0.0 or (settings.problem == "kmeans" and settings.rate > 1.0):
+            raise wrong("rate", settings.rate, "a number above 0, for K-Means at most 1")
+        if settings.problem == "kmeans" and settings.mode == "default":
+            raise wrong("rate", settings.rate, "none: a centre's step is 1/mass; see mode: paper")
+    if settings.class_weight is not None and not settings.is_classification:
+        raise wrong("class_weight", settings.class_weight, f"none with loss: {settings.loss}")
+
+
+def make_problem(settings: Settings, facts: DataFacts) -> Problem:
+    """Make the arithmetic for a data set.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When the settings do not fit the data.
+    """
+    columns = facts.n_columns
+    if settings.problem == "linear":
+        rate = settings.rate
+        if rate is None and settings.mode == "paper":
+            rate = _RATE_PAPER
+        return Linear(
+            loss=loss_named(settings.loss),
+            targets=targets_for(settings, facts),
+            columns=columns,
+            l2=settings.l2,
+            intercept=settings.intercept,
+            rate=rate,
+            mode=settings.mode,
+        )
+    assert settings.k is not None
+    if settings.mode == "paper":
+        rate = _RATE_PAPER if settings.rate is None else settings.rate
+        return LiteralKMeans(clusters=settings.k, columns=columns, rate=rate, share=settings.share)
+    return KMeans(clusters=settings.k, columns=columns, share=settings.share)
+
+
+def first_batch(settings: Settings) -> int:
+    """Return the size of the first mini-batch.
+
+    A controlled size begins high: what a queue is filled with at the beginning costs a short run
+    all its time.
+    """
+    if isinstance(settings.batch, int):
+        return settings.batch
+    if settings.batch_start is not None:
+        return settings.batch_start
+    if settings.problem == "linear":
+        plain = _BATCH_LINEAR
+    else:
+        plain = max(3 * (settings.k or 1), _BATCH_KMEANS)
+    return plain if settings.batch in (None, "inf") else 4 * plain
+
+
+def make_loop(settings: Settings, facts: DataFacts) -> Loop:
+    """Say how a member loops.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When the settings do not fit the data.
+    """
+    is_controlled = settings.batch in ("auto", "adaptive")
+    newest = not is_controlled and settings.mode == "default"
+    places = settings.queue
+    if places is None:
+        places = 1 if newest else _PLACES_AUTO if settings.batch == "auto" else _PLACES_PAPER
+    return Loop(
+        problem=make_problem(settings, facts),
+        controller=_controller(settings, places),
+        batch=first_batch(settings),
+        queue=places,
+        newest=newest,
+        sends=0 if settings.batch == "inf" else settings.sends,
+        passes=settings.passes,
+        window=settings.window,
+    )
+
+
+def _controller(settings: Settings, places: int) -> Callable[[], Controller]:
+    target = settings.queue_target
+    if settings.batch == "auto":
+        least = first_batch(settings) // 64 or 1
+        return lambda: LogPI(target=0.5 if target is None else target, places=places, least=least)
+    if settings.batch == "adaptive":
+        return lambda: AdaptiveB(
+            target=1.0 if target is None else target, gamma=settings.gamma, places=places
+        )
+    return Fixed
+
+
+def _warm_start(raw: Any, has_intercept: bool) -> dict[str, F64]:
+    known = {"centres", "counts", "coef", "intercept"}
+    if not isinstance(raw, Mapping) or not set(raw) <= known:
+        raise wrong("warm_start", raw, "a mapping with centres, or with coef and intercept")
+    try:
+        arrays = {name: np.asarray(values, np.float64) for name, values in raw.items()}
+    except (TypeError, ValueError):
+        raise wrong("warm_start", "not numbers", "arrays of numbers") from None
+    if "coef" in arrays:
+        intercept = arrays.pop("intercept", np.zeros(1)).reshape(-1)
+        coef = arrays["coef"].reshape(-1)
+        arrays["coef"] = np.concatenate([coef, intercept]) if has_intercept else coef
+    return arrays
+
+
+def _batch(value: Any) -> Batch:
+    if value in _WORDS:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, float) and math.isinf(value) and value > 0:
+        return "inf"
+    return _whole("batch", value, 1, f", or {', '.join(_WORDS)}")
+
+
+def _whole(key: str, value: Any, least: int, also: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise wrong(key, value, f"a whole number of at least {least}{also}")
+    return value

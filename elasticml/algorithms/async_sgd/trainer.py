@@ -1,0 +1,244 @@
+"""The driver's half of a free-running job: it asks where everybody is, and never holds anybody up.
+
+A round is one report. What comes up is the sum that the members' mean is made of, and what they
+have counted; members that were lost are simply not in it, and whoever takes their chunks over goes
+on from its own state. The result is the mean of all states, and beside it one member's own.
+
+Source: Algorithm 2 of the asynchronous SGD paper, whose result is the first member's state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from elasticml.algorithms.async_sgd.base import Arrays
+from elasticml.algorithms.async_sgd.looper import COUNTS
+from elasticml.algorithms.async_sgd.plan import Plan
+from elasticml.algorithms.async_sgd.reports import (
+    ONE,
+    ReportSolver,
+    finish_exchange,
+    report_exchange,
+    state_in,
+    value_exchange,
+)
+from elasticml.algorithms.base import (
+    Algorithm,
+    Exchange,
+    Model,
+    Outcome,
+    Resume,
+    RoundEnd,
+    Trainer,
+)
+from elasticml.data.source import DataFacts
+from elasticml.errors import ConfigError, JobFailedError
+
+#: What may be done with the chunks of members that are gone: others read them, or nobody does
+#: until somebody is free.
+ABSENT: Final = ("auto", "reload", "ignore")
+#: Times that members are asked for one state before the mean has to do.
+ASKED_MAX: Final = 5
+#: Name of one member's own arrays in the result.
+MEMBER: Final = "member_"
+
+#: Settings and facts of a job to its plan.
+Planner = Callable[[Mapping[str, Any], DataFacts], Plan]
+
+
+def free_running(name: str, planner: Planner) -> Algorithm:
+    """Make an algorithm whose members run free."""
+
+    def trainer(
+        settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+    ) -> Trainer:
+        if absent not in ABSENT:
+            raise ConfigError(f"absent is {absent!r}, wanted one of {', '.join(ABSENT)}")
+        return _train(planner(settings, facts), facts, resume)
+
+    def solver(settings: Mapping[str, Any], facts: DataFacts) -> ReportSolver:
+        return ReportSolver(planner(settings, facts))
+
+    return Algorithm(name=name, trainer=trainer, solver=solver)
+
+
+def _train(plan: Plan, facts: DataFacts, resume: Resume | None) -> Trainer:
+    if resume is None:
+        start = yield from plan.start()
+        state = plan.loop.problem.begin(start)
+        following = Following(plan=plan, rows=facts.n_rows, mean=state)
+    else:
+        state = plan.loop.problem.begin(dict(resume.arrays))
+        following = Following(plan=plan, rows=facts.n_rows, mean=state)
+        following.go_on(resume)
+    while True:
+        end = yield from following.report()
+        go_on = yield end
+        if not go_on or following.has_ended:
+            return (yield from following.finish("stopped as asked" if not go_on else "passes"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Following:
+    """What the driver knows of its members' loops between two reports."""
+
+    plan: Plan
+    #: Examples of all data.
+    rows: int
+    #: The mean of the last report's states; the start before the first.
+    mean: Arrays
+    totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0.0))
+    rounds: int = 0
+    has_begun: bool = False
+    #: Every loop has made its passes.
+    has_ended: bool = False
+    #: Chunks have vanished since the last exchange: the next one makes them a group.
+    seal: bool = False
+    #: Examples visited when the objective was evaluated last; None: not yet.
+    evaluated_at: float | None = None
+    #: Passes made by processes of the job before this one.
+    passes_before: float = 0.0
+
+    def report(self) -> Generator[Exchange, Outcome, RoundEnd]:
+        """Ask where everybody is; the row's objective is the last report's mean's."""
+        problem, former = self.plan.loop.problem, self.mean
+        evaluates = self._is_evaluation_due()
+        outcome = yield from self._exchange(
+            report_exchange(
+                problem,
+                former,
+                begin=not self.has_begun,
+                evaluate=evaluates,
+                seal=self.seal,
+                passes=self._passes_left(),
+            )
+        )
+        self.has_begun = True
+        arrays = outcome.arrays
+        self._count(arrays)
+        running, ended = float(arrays["running"]), float(arrays["ended"])
+        # Somebody who waits for chunks or for a first state has not ended.
+        self.has_ended = running > 0 and ended == outcome.members
+        objective = None
+        if evaluates and float(arrays["rows"]) > 0:
+            self.evaluated_at = self.totals["examples"]
+            objective = self._mean_of(float(arrays["value"]), float(arrays["rows"]))
+            if not math.isfinite(objective):
+                raise JobFailedError(
+                    f"the objective is {objective} after {self._passes():.2f} passes, wanted a "
+                    "finite one: the step is too long or the values too large; lower "
+                    "algorithm.step or scale the data",
+                    reason="diverged",
+                )
+        self.rounds += 1
+        result = self.plan.result
+        return RoundEnd(
+            objective=objective,
+            objective_kind="exact" if outcome.absent_examples == 0 else "estimated",
+            extra=self._columns(float(arrays["batch"]) / running if running else None),
+            model=dict(result(former)),
+            next_model=dict(result(self.mean)),
+            resume=self._resume(),
+        )
+
+    def _exchange(self, exchange: Exchange) -> Generator[Exchange, Outcome, Outcome]:
+        outcome: Outcome = yield exchange
+        self.seal = outcome.opened is not None
+        running = round(float(outcome.arrays["running"]))
+        if running > 0:
+            total = state_in(outcome.arrays)
+            self.mean = self.plan.loop.problem.pooled(total, running)
+        return outcome
+
+    def _mean_of(self, value: float, rows: float) -> float:
+        """Divide the objective's sum over so many examples; of some, it is an estimate for all."""
+        weight = self.rows if self.plan.weight is None else self.plan.weight
+        return value / (weight * max(rows, 1.0) / self.rows)
+
+    def _is_evaluation_due(self) -> bool:
+        """Whether the objective may be evaluated: it costs a visit of every example."""
+        if self.evaluated_at is None:
+            return True
+        visited = self.totals["examples"] - self.evaluated_at
+        return visited >= self.plan.visits_per_evaluation * self.rows
+
+    def _count(self, arrays: Mapping[str, Any]) -> None:
+        for name, value in zip(COUNTS, arrays["counts"], strict=True):
+            self.totals[name] += float(value)
+
+    def _passes(self) -> float:
+        return self.totals["examples"] / max(self.rows, 1)
+
+    def _passes_left(self) -> float | None:
+        passes = self.plan.loop.passes
+        return None if passes is None else max(0.0, passes - self.passes_before)
+
+    def _columns(self, batch: float | None) -> dict[str, float | int | str | None]:
+        totals = {name: round(total) for name, total in self.totals.items() if name[-2:] != "_s"}
+        return {
+            "passes": round(self._passes(), 6),
+            "batch": batch,
+            **totals,
+            "stalled_s": round(self.totals["stalled_s"], 6),
+        }
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def finish(self, reason: str) -> Generator[Exchange, Outcome, Model]:
+        """Have everybody stop, and make the result: the mean, and one member's own state."""
+        problem, result = self.plan.loop.problem, self.plan.result
+        one: Arrays | None = None
+        for _ in range(ASKED_MAX):
+            outcome = yield from self._exchange(finish_exchange(problem, self.mean, seal=self.seal))
+            self._count(outcome.arrays)
+            # It may just have been lost, or members may not agree yet on who is the first.
+            if float(outcome.arrays["ones"]) == 1.0:
+                one = {k: np.array(v) for k, v in state_in(outcome.arrays, ONE).items()}
+                break
+        if self.plan.polish is not None and outcome.absent_examples == 0:
+            self.mean = problem.begin((yield from self.plan.polish(self.mean)))
+        states = [self.mean] if one is None else [self.mean, one]
+        named = {name: [s[name] for s in states] for name in problem.shapes()}
+        outcome = yield value_exchange(
+            [{name: found[k] for name, found in named.items()} for k in range(len(states))],
+            seal=self.seal,
+        )
+        rows = float(outcome.arrays["rows"])
+        values = [self._mean_of(float(value), rows) for value in outcome.arrays["values"]]
+        arrays = dict(result(self.mean))
+        is_whole = outcome.absent_examples == 0
+        known: dict[str, float | int | str | None] = self._columns(None)
+        if one is not None:
+            arrays |= {MEMBER + name: array for name, array in result(one).items()}
+            known[MEMBER + "objective"] = values[1] if is_whole else None
+        return Model(
+            arrays=arrays,
+            converged=reason == "passes",
+            reason=self._why(reason),
+            objective=values[0] if is_whole else None,
+            extra=known,
+        )
+
+    def _why(self, reason: str) -> str:
+        passes = self.plan.loop.passes
+        return reason if passes is None or reason != "passes" else f"{passes:g} passes"
+
+    # --- in another process -----------------------------------------------------------------------
+
+    def _resume(self) -> Resume:
+        names = self.plan.loop.problem.shapes()
+        return Resume(
+            arrays={name: self.mean[name] for name in names},
+            values={"totals": dict(self.totals), "rounds": self.rounds, "passes": self._passes()},
+        )
+
+    def go_on(self, resume: Resume) -> None:
+        """Begin where another process has ended: its members' positions are lost."""
+        self.rounds = int(resume.values["rounds"])
+        self.totals.update(resume.values["totals"])
+        self.passes_before = float(resume.values["passes"])

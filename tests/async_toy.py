@@ -1,0 +1,108 @@
+"""A free-running toy whose answer is known: the mean of all rows, by averages that carry a mass.
+
+A state holds every number twice. Where the two differ in what a peer has sent, somebody has seen
+half of a state: the job then fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elasticml.algorithms.async_sgd.base import Arrays, Batch, Loop, Mail, Queue
+from elasticml.algorithms.async_sgd.plan import Plan
+from elasticml.algorithms.async_sgd.trainer import free_running
+from elasticml.algorithms.base import Exchange, Outcome
+from elasticml.data.chunk import Chunk
+from elasticml.data.source import DataFacts
+from elasticml.errors import ElasticmlError
+
+
+class TornError(ElasticmlError):
+    """Mail that is not as it was sent."""
+
+
+class Fixed:
+    """Leaves the batch as it is."""
+
+    def next(self, batch: int, queue: Queue) -> int:
+        return batch
+
+
+class MeanOfRows:
+    """The mean of rows, each member's by the rows that it has seen."""
+
+    def __init__(self, columns: int) -> None:
+        self._d = columns
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {"w": (self._d,), "mass": (), "twin": (self._d,)}
+
+    def begin(self, arrays: Mapping[str, Any]) -> Arrays:
+        w = np.array(arrays["w"], np.float64)
+        return {"w": w, "mass": np.array(arrays.get("mass", 0.0)), "twin": w.copy()}
+
+    def step(self, state: Arrays, batch: Batch) -> None:
+        for chunk, rows in batch.parts:
+            state["mass"] += rows.size
+            state["w"] += rows.size / state["mass"] * (chunk.values[rows].mean(axis=0) - state["w"])
+        state["twin"][...] = state["w"]
+
+    def merge(self, state: Arrays, mail: Mail) -> bool:
+        theirs = mail.arrays
+        if not np.array_equal(theirs["w"], theirs["twin"]):
+            raise TornError(f"half of a state was merged: {theirs}")
+        both = state["mass"] + theirs["mass"]
+        if both > 0:
+            state["w"] += theirs["mass"] / both * (theirs["w"] - state["w"])
+        state["mass"] = np.array(0.5 * both)
+        state["twin"][...] = state["w"]
+        return True
+
+    def message(self, state: Arrays, chance: np.random.Generator) -> Mail:
+        return Mail(arrays={name: array.copy() for name, array in state.items()})
+
+    def mean(self, states: Sequence[Mapping[str, Any]]) -> Arrays:
+        added = [self.addends(state) for state in states]
+        return self.pooled({k: sum(a[k] for a in added) for k in self.shapes()}, len(states))
+
+    def addends(self, state: Mapping[str, Any]) -> Arrays:
+        mass = np.array(max(float(state["mass"]), 1e-12))
+        return {"w": state["w"] * mass, "mass": mass, "twin": state["w"] * mass}
+
+    def pooled(self, total: Mapping[str, Any], members: int) -> Arrays:
+        w = total["w"] / float(total["mass"])
+        return {"w": w, "mass": total["mass"] / members, "twin": w.copy()}
+
+    def value(self, state: Mapping[str, Any], chunks: Sequence[Chunk]) -> float:
+        return float(sum(((chunk.values - state["w"]) ** 2).sum() for chunk in chunks))
+
+
+def plan(settings: Mapping[str, Any], facts: DataFacts) -> Plan:
+    """Make the toy's plan; settings as those of a loop, ``start`` and ``visits``."""
+    problem = MeanOfRows(facts.n_columns)
+
+    def start() -> Generator[Exchange, Outcome, Mapping[str, Any]]:
+        return {"w": np.full(facts.n_columns, float(settings.get("start", 9.0)))}
+        yield
+
+    passes = settings.get("passes")
+    return Plan(
+        loop=Loop(
+            problem=problem,
+            controller=Fixed,
+            batch=int(settings.get("batch", 20)),
+            queue=int(settings.get("queue", 1)),
+            newest=bool(settings.get("newest", True)),
+            slots=int(settings.get("slots", 1)),
+            sends=int(settings.get("sends", 1)),
+            passes=None if passes is None else float(passes),
+        ),
+        start=start,
+        visits_per_evaluation=float(settings.get("visits", 0.0)),
+    )
+
+
+ALGORITHM = free_running("async_toy", plan)

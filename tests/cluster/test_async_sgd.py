@@ -1,0 +1,125 @@
+"""Free-running members as real processes: reports, mail between them, SIGKILL, a slow network."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import elasticml as em
+from elasticml.jobs.result import Result
+from tests.real_kills import disturbed
+
+pytestmark = pytest.mark.cluster
+
+TOY = "tests.async_toy:ALGORITHM"
+RNG = np.random.default_rng(11)
+X = RNG.normal(size=(6000, 8)) + np.arange(8)
+#: Of the toy's objective: the mean squared distance to the mean of all rows.
+BEST = float(((X - X.mean(axis=0)) ** 2).sum() / len(X))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[em.LocalCluster]:
+    with em.LocalCluster(4) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster: em.LocalCluster) -> Generator[Client]:
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+def job(name: str, stop: em.Stop, rows: int = len(X), **changes: Any) -> em.Job:
+    collective = em.Collective(deadline=5.0, **changes.pop("collective", {}))
+    settings = {"report_every": 0.2, "batch": 50, **changes}
+    return em.Job(
+        em.ImportedAlgorithm(name=TOY, **settings),
+        em.from_arrays(X[:rows], np.arange(rows) % 2.0),
+        name=name,
+        absent="reload",
+        stop=stop,
+        collective=collective,
+        chunk_size=8192,
+        evaluate=False,
+    )
+
+
+def check_mail(result: Result) -> dict[str, Any]:
+    """Check that each piece of mail is in one place of the books; return the last row."""
+    row = result.history[-1]
+    assert row["merged"] + row["refused"] + row["overwritten"] <= row["received"]
+    assert row["posted"] + row["skipped"] <= row["batches"]
+    return row
+
+
+def test_members_agree_on_the_answer_without_any_barrier(client: Client) -> None:
+    result = job("agree", em.Stop(seconds=60), passes=10.0).run(client)
+
+    row = check_mail(result)
+    assert result.summary["stopped_by"] == "10 passes"
+    assert row["examples"] == 10 * len(X)
+    assert row["merged"] > 0
+    assert BEST <= result.summary["objective"] <= 1.001 * BEST
+    # Any member's state is the answer, too.
+    assert BEST <= result.summary["member_objective"] <= 1.01 * BEST
+
+
+def test_a_target_stops_a_job_and_a_warm_start_goes_on(client: Client) -> None:
+    rng = np.random.default_rng(5)
+    centres = rng.uniform(size=(4, 3))
+    rows = centres[rng.integers(0, 4, 4000)] + 0.05 * rng.normal(size=(4000, 3))
+    data = em.from_arrays(rows, np.zeros(4000))
+    kmeans = em.AsyncSGD("kmeans", k=4, passes=3.0, report_every=0.2)
+    first = em.Job(kmeans, data, stop=em.Stop(seconds=60)).run(client)
+    reached = first.summary["objective"]
+    again = em.Job(
+        kmeans,
+        data,
+        warm_start={name: first.arrays[name] for name in ("centres", "counts")},
+        stop=em.Stop(seconds=60, objective=1.05 * reached),
+    ).run(client)
+    assert reached <= 1.2 * 3 * 0.05**2
+    assert again.summary["converged"]
+    assert again.history[0]["objective"] <= 1.05 * reached
+    assert again.summary["rounds"] == 1
+
+
+def test_kills_and_returns_neither_hang_nor_tear_nor_spoil_the_answer(
+    cluster: em.LocalCluster, client: Client
+) -> None:
+    outcome = disturbed(
+        cluster,
+        client,
+        job("kills", em.Stop(seconds=8.0)),
+        seed=4,
+        members=4,
+        episodes=6,
+        limit_s=60.0,
+    )
+
+    # The toy fails a job whose members merge half of a state.
+    result = outcome.result
+    row = check_mail(result)
+    assert outcome.kills >= 3
+    # One that is killed before it has joined is lost to nobody.
+    assert result.summary["lost"] >= 3
+    assert row["absent_examples"] == 0
+    assert BEST <= result.summary["objective"] <= 1.001 * BEST
+
+
+def test_a_slow_network_is_never_waited_for(client: Client) -> None:
+    rates = {"bandwidth": 50_000.0, "latency_s": 0.002}
+    result = job("slow", em.Stop(seconds=5.0), rows=1000, collective=rates).run(client)
+
+    row = check_mail(result)
+    # A state of 17 numbers, and what surrounds it, on four uplinks.
+    assert 0 < row["sent"] * (17 * 8 + 32) <= 4 * 50_000.0 * result.summary["seconds"]
+    assert row["skipped"] > row["posted"]
+    assert row["stalled_s"] == 0.0
+    best = float(((X[:1000] - X[:1000].mean(axis=0)) ** 2).sum() / 1000)
+    assert best <= result.summary["objective"] <= 1.001 * best

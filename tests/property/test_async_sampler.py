@@ -1,0 +1,64 @@
+"""Whoever has which chunk when: every example is visited once before any of its chunk is again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elasticml.algorithms.async_sgd.sampler import POSITION, Sampler
+from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.terms import ChunkId
+
+MEMBERS = 3
+
+
+def moved(chunk):
+    """The chunk as a new owner has it: the same body, and the state that travelled."""
+    arrived = Chunk.from_body(chunk.id, chunk.body)
+    if chunk.state:
+        arrived.decode_state(chunk.encode_state())
+    return arrived
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    window=st.integers(1, 4),
+    seed=st.integers(0, 5),
+    actions=st.lists(
+        st.tuples(st.integers(0, MEMBERS - 1), st.integers(0, 5), st.integers(0, 40)),
+        max_size=60,
+    ),
+)
+def test_visits_of_a_chunks_rows_differ_by_one_at_most(sizes, window, seed, actions):
+    chunks = [
+        dense_chunk(ChunkId("test", 0, k), np.zeros(n), np.zeros((n, 1)))
+        for k, n in enumerate(sizes)
+    ]
+    owned = [chunks[i::MEMBERS] for i in range(MEMBERS)]
+    samplers = [Sampler(some, seed=seed, window=window) for some in owned]
+    visits: Counter[tuple[int, int]] = Counter()
+    for member, which, size in actions:
+        if size:
+            drawn = samplers[member].next(size)
+            assert drawn.size <= size
+            assert (drawn.size > 0) == bool(owned[member])
+            for chunk, rows in drawn.parts:
+                visits.update((chunk.id.ordinal, int(row)) for row in rows)
+        elif owned[member]:
+            to, given_up = (member + 1) % MEMBERS, owned[member].pop(which % len(owned[member]))
+            owned[to].append(moved(given_up))
+            for i in (member, to):
+                samplers[i].change(owned[i])
+    for chunk in (chunk for some in owned for chunk in some):
+        done, position = chunk.state.get(POSITION, (0, 0))
+        counts = [visits[chunk.id.ordinal, row] for row in range(chunk.n_rows)]
+        assert sorted(counts) == [done] * (chunk.n_rows - position) + [done + 1] * position
+    for sampler, some in zip(samplers, owned, strict=True):
+        rows = sum(chunk.n_rows for chunk in some)
+        seen = sum(visits[c.id.ordinal, row] for c in some for row in range(c.n_rows))
+        assert sampler.rows == rows
+        assert sampler.passes == (seen / rows if rows else 0.0)

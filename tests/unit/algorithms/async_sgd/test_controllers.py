@@ -1,0 +1,103 @@
+"""Controllers of the batch size, as pure functions of what they are told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.async_sgd.base import Queue
+from elasticml.algorithms.async_sgd.controllers import AdaptiveB, Fixed, LogPI
+from tests.asgd_world import GIGABIT, Costs, critical_batch, replay
+
+
+def told(messages, places):
+    return Queue(fill=messages / places, examples=0, seconds=0.0)
+
+
+def followed(controller, batch, readings, places=16):
+    batches = []
+    for messages in readings:
+        batch = controller.next(batch, told(messages, places))
+        batches.append(batch)
+    return batches
+
+
+def test_adaptive_b_is_integral_control_on_the_reading_before_the_last_but_one():
+    """Delta_q = q_opt - q2: the present length cancels, and history moves one place a step."""
+    batches = followed(AdaptiveB(target=4.0, gamma=10.0), 1000, [8, 8, 0, 0, 0, 0])
+    # q2 before each step: 0, 0, 8, 8, 0, 0.
+    changes = np.diff([1000, *batches]).tolist()
+    assert changes == [-40, -40, 40, 40, -40, -40]
+
+
+@pytest.mark.parametrize("now", [0, 3, 16, 40])
+def test_the_printed_gradient_does_not_depend_on_the_present_length(now):
+    controller = AdaptiveB(target=4.0, gamma=10.0)
+    before = followed(controller, 1000, [7, 2])[-1]
+    assert controller.next(before, told(now, 16)) == before - round((4.0 - 7.0) * 10.0)
+
+
+def test_adaptive_b_keeps_to_its_bounds():
+    batches = followed(AdaptiveB(target=16.0, gamma=1e6, least=5, most=500), 100, [0] * 3)
+    assert batches == [5, 5, 5]
+    batches = followed(AdaptiveB(target=0.0, gamma=1e6, least=5, most=500), 100, [9] * 4)
+    assert batches == [100, 100, 500, 500]
+
+
+def test_log_pi_moves_by_the_same_factor_whatever_the_size():
+    small, large = (
+        followed(LogPI(places=2), size, [2, 2, 0, 1, 2]) for size in (10_000, 1_000_000)
+    )
+    np.testing.assert_allclose(np.array(large) / 100, small, rtol=1e-3)
+
+
+def test_log_pi_follows_its_formula():
+    controller = LogPI(target=0.5, gain=0.05, places=2)
+    first = controller.next(100_000, told(2, 2))
+    assert first == round(100_000 * np.exp(0.05 * 1.5))
+    second = controller.next(first, told(0, 2))
+    assert second == pytest.approx(first * np.exp(0.05 * -0.5 + 0.1 * -2.0), rel=1e-5)
+
+
+def test_small_relative_steps_of_a_small_batch_add_up():
+    """Rounded at every step, a batch of 10 would never grow by 2.5 %."""
+    batches = followed(LogPI(target=0.5, gain=0.05, places=2), 10, [1] * 60, places=2)
+    assert batches[-1] > 30
+
+
+def test_a_size_that_was_set_by_somebody_else_is_begun_with_anew():
+    controller = LogPI(places=2)
+    controller.next(100, told(1, 2))
+    assert controller.next(5000, told(1, 2)) > 5000
+
+
+def test_fixed_is_fixed():
+    assert followed(Fixed(), 300, [0, 9, 99]) == [300] * 3
+
+
+# --- on a Gigabit-Ethernet link, in virtual time -------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "seconds", "rest"), [(1.0, 5.0, 2.0), (0.1, 6.0, 4.0)])
+def test_log_pi_finds_the_critical_batch(share, seconds, rest):
+    costs = Costs(link=GIGABIT.scaled(share), seconds_per_sample=5.1e-6, message_bytes=40_064)
+    run = replay(costs, lambda: LogPI(places=2), batch=1000, places=2, seconds=seconds + rest)
+    sizes = run.sizes_after(seconds)
+    assert np.mean(sizes) == pytest.approx(critical_batch(costs), rel=0.1)
+    assert np.std(sizes) / np.mean(sizes) <= 0.1
+
+
+def test_adaptive_b_with_a_large_gamma_runs_into_a_limit_cycle():
+    """Pins the paper's rule: two readings of delay and a large gain do not come to rest."""
+    costs = Costs(link=GIGABIT, seconds_per_sample=5.1e-6, message_bytes=40_064)
+    run = replay(costs, lambda: AdaptiveB(gamma=50.0), batch=1000, places=16, seconds=4.0)
+    sizes = run.sizes_after(2.0)
+    assert np.std(sizes) / np.mean(sizes) > 0.3
+
+
+def test_one_slot_uses_the_whole_link_and_never_waits():
+    costs = Costs(link=GIGABIT, seconds_per_sample=5.1e-6, message_bytes=40_064)
+    run = replay(costs, Fixed, batch=300, places=1, seconds=2.0, newest=True)
+    assert run.link_use >= 0.98
+    assert run.stalled_s == 0.0
+    assert run.queue_max <= 1

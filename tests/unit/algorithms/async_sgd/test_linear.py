@@ -1,0 +1,170 @@
+"""Linear models of asynchronous SGD: gradients against differences, merges, and a known optimum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from elasticml.algorithms.async_sgd.base import Batch, Mail
+from elasticml.algorithms.async_sgd.linear import Linear
+from elasticml.algorithms.async_sgd.sampler import Sampler
+from elasticml.algorithms.targets import Targets
+from elasticml.data.chunk import binary_csr_chunk, csr_chunk, dense_chunk
+from elasticml.data.known_optima import make_linear
+from elasticml.errors import ConfigError
+from elasticml.objectives.losses import LOSSES
+from elasticml.terms import ChunkId
+
+
+def problem_of(loss="logistic", d=6, **given):
+    chosen = LOSSES[loss]
+    positive = 1.0 if chosen.is_classification else None
+    return Linear(loss=chosen, targets=Targets(positive=positive), columns=d, **given)
+
+
+def rows_of(kind, n=40, d=6, weighted=False):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.5)
+    X = (X != 0.0).astype(float) if kind == "binary" else X
+    y = np.where(rng.random(n) < 0.5, 1.0, -1.0)
+    weights, id = rng.random(n) + 0.1 if weighted else None, ChunkId("test", 0, 0)
+    if kind == "dense":
+        return dense_chunk(id, y, X, weights)
+    csr = sp.csr_array(X)
+    if kind == "binary":
+        return binary_csr_chunk(id, y, csr.indptr, csr.indices, d, weights)
+    return csr_chunk(id, y, csr.indptr, csr.indices, csr.data, d, weights)
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr", "binary"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
+def test_a_step_goes_along_the_gradient_of_the_objective(kind, weighted, intercept, loss):
+    """Central differences of ``value`` over the same rows."""
+    problem = problem_of(loss, l2=0.3, intercept=intercept, rate=1.0, mode="paper")
+    chunk = rows_of(kind, weighted=weighted)
+    total = chunk.n_rows if chunk.weights is None else chunk.weights.sum()
+    w = np.random.default_rng(1).standard_normal(6 + intercept)
+    numeric = np.empty(w.size)
+    for j in range(w.size):
+        ends = [
+            problem.value({"coef": w + sign * 1e-6 * np.eye(w.size)[j]}, [chunk]) / total
+            for sign in (1, -1)
+        ]
+        numeric[j] = (ends[0] - ends[1]) / 2e-6
+    state = problem.begin({"coef": w})
+    problem.step(state, Batch(parts=[(chunk, np.arange(chunk.n_rows))]))
+    np.testing.assert_allclose(w - state["coef"], numeric, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_members_that_send_come_near_the_optimum(loss):
+    if loss == "squared":
+        given = make_linear(600, 8, 0, loss="squared", l2=0.1)
+        X, y, l2 = given.values, given.labels, given.l2
+    else:
+        rng = np.random.default_rng(0)
+        X, l2 = rng.standard_normal((600, 8)), 0.1
+        y = np.sign(X @ rng.standard_normal(8) + rng.standard_normal(600))
+    chunks = [
+        dense_chunk(ChunkId("test", 0, k), y[50 * k : 50 * k + 50], X[50 * k : 50 * k + 50])
+        for k in range(12)
+    ]
+    problem = problem_of(loss, d=8, l2=l2)
+    states = [problem.begin({}) for _ in range(3)]
+    samplers = [Sampler(chunks[k::3], seed=0) for k in range(3)]
+    begun = problem.value(states[0], chunks) / 600
+    chance = np.random.default_rng(0)
+    for _ in range(300):
+        for k in range(3):
+            problem.step(states[k], samplers[k].next(16))
+            problem.merge(states[k], problem.message(states[(k + 1) % 3], chance))
+    found = problem.value(problem.mean(states), chunks) / 600
+    if loss == "squared":
+        best = given.objective
+    else:
+        # Full gradient steps from there: what they still gain is what was missing.
+        best = found
+        full = problem_of(loss, d=8, l2=l2, rate=0.02, mode="paper")
+        state = full.begin({"coef": problem.mean(states)["coef"]})
+        everything = [(chunk, np.arange(50)) for chunk in chunks]
+        for _ in range(2000):
+            full.step(state, Batch(parts=everything))
+            best = min(best, full.value(state, chunks) / 600)
+    assert found - best < 0.02 * (begun - best)
+
+
+def test_models_are_averaged_half_and_half_whatever_the_rate():
+    for rate in (1e-3, 10.0):
+        problem = problem_of(d=2, rate=rate)
+        state = problem.begin({"coef": [0.0, 4.0]})
+        mail = Mail(arrays={"coef": np.array([2.0, 0.0]), "steps": np.zeros(1)})
+        assert problem.merge(state, mail)
+        assert state["coef"].tolist() == [1.0, 2.0]
+
+
+def test_the_paper_merges_with_half_the_rate_where_the_window_lets_it():
+    problem = problem_of("squared", d=1, rate=0.5, mode="paper")
+    chunk = dense_chunk(ChunkId("test", 0, 0), np.array([4.0]), np.array([[1.0]]))
+    state = problem.begin({"coef": [0.0]})
+    problem.step(state, Batch(parts=[(chunk, np.array([0]))]))  # eps Delta = -2
+    assert problem.merge(state, Mail(arrays={"coef": np.array([8.0])}))
+    assert state["coef"].tolist() == [4.0]
+    assert not problem.merge(state, Mail(arrays={"coef": np.array([-8.0])}))
+    assert state["coef"].tolist() == [4.0]
+
+
+def test_a_newcomer_takes_its_peers_model_and_count_of_steps():
+    problem, chunk = problem_of(), rows_of("dense")
+    peer = problem.begin({})
+    for _ in range(5):
+        problem.step(peer, Batch(parts=[(chunk, np.arange(20))]))
+    mail = problem.message(peer, np.random.default_rng(0))
+    newcomer = problem.begin(mail.arrays)
+    assert np.array_equal(newcomer["coef"], peer["coef"])
+    assert newcomer["steps"].tolist() == [5.0]
+    assert {k: v.shape for k, v in mail.arrays.items()} == dict(problem.shapes())
+
+
+def test_an_average_of_all_steps_weighs_late_ones_more():
+    problem = problem_of("squared", d=1, rate=1.0)
+    state = problem.begin({"coef": [7.0]})
+    for target in (1.0, 2.0, 3.0):
+        chunk = dense_chunk(ChunkId("test", 0, 0), np.array([target]), np.array([[1.0]]))
+        problem.step(state, Batch(parts=[(chunk, np.array([0]))]))
+    # Weights of steps 1, 2, 3: 4/6 of the last, then 4/5 of the rest, then all of what is left.
+    assert state["average"][0] == pytest.approx(4 / 6 * 3 + 2 / 6 * (4 / 5 * 2 + 1 / 5 * 1))
+
+
+def test_what_is_no_model_is_no_start():
+    with pytest.raises(ConfigError, match="wanted 6 finite numbers"):
+        problem_of().begin({"coef": np.zeros(5)})
+
+
+def test_the_own_rate_of_one_row_ends_at_its_target():
+    """The squared loss along one row: the longest step that does not overshoot, 1/|x|^2."""
+    problem = problem_of("squared", d=2)
+    chunk = dense_chunk(ChunkId("test", 0, 0), np.array([5.0]), np.array([[3.0, 4.0]]))
+    state = problem.begin({})
+    problem.step(state, Batch(parts=[(chunk, np.array([0]))]))
+    np.testing.assert_allclose(state["coef"], np.array([3.0, 4.0]) * 5.0 / 25.0)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_the_own_rate_does_not_depend_on_the_scale_of_the_data(scale):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 4))
+    y = np.sign(X @ np.array([1.0, -1.0, 0.5, 0.0]))
+    chunk = dense_chunk(ChunkId("test", 0, 0), y, X * scale)
+    problem, sampler = problem_of(d=4), Sampler([chunk], seed=0)
+    state = problem.begin({})
+    for _ in range(60):
+        problem.step(state, sampler.next(20))
+    reference = problem_of(d=4)
+    plain = dense_chunk(ChunkId("test", 0, 0), y, X)
+    again, sampler = reference.begin({}), Sampler([plain], seed=0)
+    for _ in range(60):
+        reference.step(again, sampler.next(20))
+    np.testing.assert_allclose(state["coef"] * scale, again["coef"], rtol=1e-6)

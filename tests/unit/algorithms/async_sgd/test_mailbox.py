@@ -1,0 +1,60 @@
+"""The mailbox: what is overwritten is counted, and nobody sees half of a state."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from elasticml.algorithms.async_sgd.base import Mail
+from elasticml.algorithms.async_sgd.mailbox import Mailbox
+
+
+def mail(value: float, n: int = 3) -> Mail:
+    return Mail(arrays={"w": np.full(n, value)})
+
+
+def values(mails: list[Mail]) -> list[float]:
+    return [float(m.arrays["w"][0]) for m in mails]
+
+
+def test_what_comes_replaces_the_oldest_and_is_counted_once():
+    box = Mailbox(slots=2)
+    for k in range(5):
+        box.put(mail(k))
+    assert values(box.take()) == [3.0, 4.0]
+    assert box.count() == (5, 3)
+    assert box.count() == (0, 0)
+
+
+def test_what_still_lies_there_is_not_counted_as_overwritten():
+    box = Mailbox()
+    box.put(mail(1))
+    assert box.count() == (1, 0)
+    box.put(mail(2))
+    assert box.count() == (1, 1)
+    assert values(box.take()) == [2.0]
+    assert box.count() == (0, 0)
+
+
+def test_everything_is_taken_or_overwritten_and_whole_whatever_the_threads_do():
+    box, n = Mailbox(), 20_000
+    taken: list[float] = []
+
+    def put() -> None:
+        for k in range(n):
+            box.put(mail(k, 64))
+
+    writer = threading.Thread(target=put)
+    writer.start()
+    while writer.is_alive():
+        for found in box.take():
+            assert (found.arrays["w"] == found.arrays["w"][0]).all()
+            taken.append(float(found.arrays["w"][0]))
+    writer.join()
+    taken += values(box.take())
+    received, overwritten = box.count()
+    assert received == n
+    assert len(taken) + overwritten == n
+    assert taken == sorted(taken)
+    assert taken[-1] == n - 1

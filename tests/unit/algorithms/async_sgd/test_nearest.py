@@ -1,0 +1,102 @@
+"""Nearest centres, sums by centre and inertia: against NumPy, for every kind of chunk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from elasticml.algorithms.async_sgd.kmeans import inertia
+from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
+from elasticml.data.chunk import binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
+from elasticml.data.ngrams import sequence_layout
+from elasticml.errors import ConfigError
+from elasticml.terms import ChunkId
+
+ID = ChunkId("test", 0, 0)
+
+
+def plainly(X, centres, weights=None):
+    s = np.ones(len(X)) if weights is None else weights
+    squares = ((X[:, None, :] - centres[None]) ** 2).sum(axis=2)
+    labels = squares.argmin(axis=1)
+    one_hot = np.eye(len(centres))[labels] * s[:, None]
+    return labels, squares.min(axis=1), one_hot.T @ X, one_hot.sum(axis=0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("n", "d", "k"), [(1, 1, 1), (7, 2, 5), (501, 36, 100), (64, 13, 33)])
+def test_dense_rows_find_their_centres(n, d, k, dtype):
+    rng = np.random.default_rng([n, d, k])
+    # Far from the origin single precision loses differences, unless they are taken first.
+    X = (rng.standard_normal((n, d)) + 1000.0).astype(dtype)
+    weights = rng.random(n)
+    centres = rng.standard_normal((k, d)) + 1000.0
+    chunk = dense_chunk(ID, np.zeros(n), X, weights, dtype=dtype)
+    near = nearest_of(centres, whole([chunk]))
+    exact = X.astype(np.float64)
+    labels, squares, _, _ = plainly(exact, centres, weights)
+    tolerance = 1e-9 if dtype == "float64" else 2e-4
+    found, apart = near.lookup(whole([chunk]))
+    np.testing.assert_allclose(apart, squares, atol=tolerance * max(1.0, squares.max()))
+    assert np.mean(found == labels) >= (1.0 if dtype == "float64" else 0.98)
+    statistics = near.statistics(whole([chunk]))
+    one_hot = np.eye(k)[found] * weights[:, None]
+    np.testing.assert_allclose(statistics.sums, one_hot.T @ exact, rtol=1e-6)
+    np.testing.assert_allclose(statistics.counts, one_hot.sum(axis=0))
+    assert statistics.counts.sum() == pytest.approx(weights.sum())
+    assert inertia(centres, [chunk]) == pytest.approx(squares @ weights, rel=1e-5)
+
+
+def test_equally_near_centres_leave_a_row_to_the_first_of_them():
+    chunk = dense_chunk(ID, np.zeros(3), np.array([[0.0], [1.0], [2.0]]))
+    centres = np.array([[2.0], [0.0], [0.0], [2.0]])
+    assert nearest_of(centres, whole([chunk])).lookup(whole([chunk]))[0].tolist() == [1, 0, 0]
+
+
+def test_rows_of_several_chunks_are_gathered_in_the_order_given():
+    rng = np.random.default_rng(0)
+    X, centres = rng.standard_normal((5000, 3)), rng.standard_normal((7, 3))
+    chunks = [
+        dense_chunk(ChunkId("test", 0, i), np.zeros(1000), X[1000 * i : 1000 * (i + 1)])
+        for i in range(5)
+    ]
+    rows = [rng.permutation(1000)[: 300 + 150 * i].astype(np.int64) for i in range(5)]
+    parts = list(zip(chunks, rows, strict=True))
+    chosen = np.concatenate([X[1000 * i + some] for i, some in enumerate(rows)])
+    labels, squares, sums, counts = plainly(chosen, centres)
+    near = nearest_of(centres, parts)
+    found, apart = near.lookup(parts)
+    assert np.array_equal(found, labels)
+    np.testing.assert_allclose(apart, squares, rtol=1e-12, atol=1e-12)
+    statistics = near.statistics(parts)
+    np.testing.assert_allclose(statistics.sums, sums, rtol=1e-11, atol=1e-11)
+    assert np.array_equal(statistics.counts, counts)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_sparse_rows_are_those_of_the_dense_matrix(binary):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((80, 9)) * (rng.random((80, 9)) < 0.3)
+    X = (X != 0.0).astype(float) if binary else X
+    csr, centres = sp.csr_array(X), rng.standard_normal((4, 9))
+    given = (ID, np.zeros(80), csr.indptr, csr.indices)
+    chunk = binary_csr_chunk(*given, 9) if binary else csr_chunk(*given, csr.data, 9)
+    labels, squares, _, _ = plainly(X, centres)
+    found, apart = nearest_of(centres, whole([chunk])).lookup(whole([chunk]))
+    assert np.array_equal(found, labels)
+    np.testing.assert_allclose(apart, squares, rtol=1e-12)
+
+
+def test_narrow_rows_have_zeros_in_the_columns_that_they_lack():
+    X, centres = np.array([[1.0], [2.0]]), np.array([[1.0, 0.5], [2.0, 3.0]])
+    chunk = dense_chunk(ID, np.zeros(2), X)
+    _, squares, _, _ = plainly(np.hstack([X, np.zeros((2, 1))]), centres)
+    assert np.array_equal(nearest_of(centres, whole([chunk])).lookup(whole([chunk]))[1], squares)
+
+
+def test_sequences_are_refused_in_one_line():
+    layout = sequence_layout("ACGT", 8, (1, 2))
+    chunk = sequence_chunk(ID, np.zeros(2), np.zeros((2, 8), np.uint8), layout)
+    with pytest.raises(ConfigError, match=r"sequence.*wanted numbers"):
+        inertia(np.zeros((2, layout.n_columns)), [chunk])

@@ -1,0 +1,93 @@
+"""The sampler: each example once a pass, shuffled, wherever its chunk is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.async_sgd.sampler import Sampler
+from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.terms import ChunkId
+
+
+def make_chunks(sizes):
+    ids = (ChunkId("test", 0, k) for k in range(len(sizes)))
+    return [
+        dense_chunk(id, np.zeros(n), np.zeros((n, 1))) for id, n in zip(ids, sizes, strict=True)
+    ]
+
+
+def visits(batches):
+    return [(c.id.ordinal, int(r)) for batch in batches for c, rows in batch.parts for r in rows]
+
+
+def everything(chunks):
+    return sorted((c.id.ordinal, r) for c in chunks for r in range(c.n_rows))
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000, float("inf")])
+@pytest.mark.parametrize("window", [1, 3, 16])
+def test_every_pass_visits_every_example_once(size, window):
+    chunks = make_chunks([10, 30, 1, 25, 8])
+    sampler = Sampler(chunks, seed=3, window=window)
+    for made in (1.0, 2.0, 3.0):
+        batches = []
+        while sampler.passes < made:
+            batches.append(sampler.next(size))
+            assert 1 <= batches[-1].size <= size
+        assert sorted(visits(batches)) == everything(chunks)
+        assert sampler.passes == made
+
+
+def test_orders_are_shuffled_and_differ_between_passes_and_seeds():
+    def order(seed, pass_):
+        sampler = Sampler(make_chunks([50]), seed=seed)
+        return visits([sampler.next(50) for _ in range(pass_ + 1)][pass_:])
+
+    found = [order(0, 0), order(0, 1), order(1, 0)]
+    assert order(0, 0) == found[0]
+    assert sorted(found[0]) != found[0]
+    assert found[0] != found[1] != found[2] != found[0]
+
+
+def test_a_batch_is_drawn_from_several_chunks():
+    sampler = Sampler(make_chunks([100] * 20), seed=0, window=8)
+    sizes = [rows.size for _, rows in sampler.next(64).parts]
+    assert sizes == [8] * 8
+
+
+def test_a_chunk_that_moves_goes_on_where_it_stopped():
+    chunks = make_chunks([40, 40, 40])
+    giver, taker = Sampler(chunks, seed=5), Sampler([], seed=5)
+    seen = [giver.next(33)]
+    moved = Chunk.from_body(chunks[1].id, chunks[1].body)
+    moved.decode_state(chunks[1].encode_state())
+    giver.change([chunks[0], chunks[2]])
+    taker.change([moved])
+    for sampler in (giver, taker):
+        while sampler.passes < 1.0:
+            seen.append(sampler.next(9))
+    assert sorted(visits(seen)) == everything(chunks)
+
+
+def test_a_newcomers_chunks_that_are_behind_are_visited_first():
+    old, new = make_chunks([20]), make_chunks([20, 30])[1:]
+    sampler = Sampler(old, seed=0)
+    sampler.next(20)
+    sampler.next(5)
+    sampler.change(old + new)
+    batches = []
+    while sampler.passes < 2.0:
+        batches.append(sampler.next(10))
+    found = visits(batches)
+    assert {chunk for chunk, _ in found[:30]} == {1}
+    # Fifteen of the first chunk's second pass were left, and two passes of the other.
+    assert [sum(1 for c, _ in found if c == k) for k in (0, 1)] == [15, 60]
+
+
+def test_nobody_to_visit_is_an_empty_batch():
+    sampler = Sampler([], seed=0)
+    assert sampler.next(10).size == 0
+    assert sampler.passes == 0.0
+    sampler.change(make_chunks([3]))
+    assert sampler.next(10).size == 3

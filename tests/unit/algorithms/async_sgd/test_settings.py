@@ -1,0 +1,166 @@
+"""Settings of asynchronous SGD: checked in one line, and the loop that follows from them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.async_sgd.controllers import AdaptiveB, Fixed, LogPI
+from elasticml.algorithms.async_sgd.kmeans import KMeans
+from elasticml.algorithms.async_sgd.linear import Linear
+from elasticml.algorithms.async_sgd.literal_kmeans import LiteralKMeans
+from elasticml.algorithms.async_sgd.planner import plan
+from elasticml.algorithms.async_sgd.questions import ask_here
+from elasticml.algorithms.async_sgd.settings import first_batch, make_loop, read_settings
+from elasticml.algorithms.registry import algorithm
+from elasticml.data.body import Layout
+from elasticml.data.facts import DataFacts
+from elasticml.errors import ConfigError
+from elasticml.jobs.async_sgd import AsyncSGD
+from elasticml.jobs.schema import read_settings as read_section
+
+FACTS = DataFacts(
+    n_rows=1000,
+    n_columns=7,
+    classes=(0.0, 1.0),
+    label_counts={0.0: 500, 1.0: 500},
+    layout=Layout(kind="dense", dtype="float64", n_columns=7),
+    weight_sum=1000.0,
+    n_blocks=1,
+)
+
+
+def loop_of(*problem, **given):
+    return make_loop(read_settings(AsyncSGD(*problem, **given).section()), FACTS)
+
+
+def test_by_default_a_fixed_batch_and_one_slot_for_the_newest_state():
+    loop = loop_of("kmeans", k=100)
+    assert loop.problem == KMeans(clusters=100, columns=7)
+    assert (loop.batch, loop.queue, loop.newest, loop.sends) == (300, 1, True, 1)
+    assert isinstance(loop.controller(), Fixed)
+    assert loop_of("kmeans", k=5).batch == 256
+    assert loop_of("linear").batch == 32
+
+
+def test_the_paper_waits_for_a_deep_queue_and_moves_by_a_twentieth():
+    loop = loop_of("kmeans", k=4, mode="paper", batch="adaptive")
+    assert loop.problem == LiteralKMeans(clusters=4, columns=7, rate=0.05)
+    assert (loop.queue, loop.newest) == (16, False)
+    assert isinstance(loop.controller(), AdaptiveB)
+    assert loop.controller() is not loop.controller()
+
+
+def test_log_pi_begins_high_with_a_short_queue():
+    loop = loop_of("kmeans", k=4, batch="auto")
+    assert (loop.batch, loop.queue, loop.newest) == (1024, 2, False)
+    assert isinstance(loop.controller(), LogPI)
+    assert loop_of("kmeans", k=4, batch="auto", batch_start=50).batch == 50
+
+
+@pytest.mark.parametrize("batch", ["inf", math.inf])
+def test_an_infinite_batch_sends_nothing(batch):
+    """SimuParallelSGD: steps go on, it is the communication interval that is infinite."""
+    loop = loop_of("kmeans", k=4, batch=batch)
+    assert (loop.sends, loop.batch) == (0, 256)
+
+
+def test_a_linear_problem_has_its_loss_and_targets():
+    problem = loop_of("linear", loss="squared_hinge", l2=0.5, intercept=True).problem
+    assert isinstance(problem, Linear)
+    assert (problem.loss.name, problem.targets.positive, problem.rate) == (
+        "squared_hinge",
+        1.0,
+        None,
+    )
+    assert problem.shapes() == {"coef": (8,), "steps": (1,)}
+    assert loop_of("linear", mode="paper").problem.rate == 0.05
+
+
+def test_a_section_of_a_job_file_is_read_as_the_class_is():
+    section = {"problem": "kmeans", "k": 3, "batch": "auto", "share": 0.125}
+    read = read_section(AsyncSGD, section, "algorithm")
+    assert read == AsyncSGD("kmeans", k=3, batch="auto", share=0.125)
+    assert read_settings(read.section()).share == 0.125
+    assert first_batch(read_settings(read.section())) == 1024
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "k is None, wanted a number of clusters"),
+        ({"k": 0}, "k: got 0, wanted at least 1"),
+        ({"k": 3, "btch": 5}, "btch is not a setting; did you mean 'batch'"),
+        ({"k": 3, "batch": "often"}, "batch: got 'often'"),
+        ({"k": 3, "batch": 0}, "batch: got 0"),
+        ({"k": 3, "share": 1.5}, "share: got 1.5, wanted at most 1"),
+        ({"k": 3, "rate": 0.5}, "rate is 0.5, wanted none: a centre's step is 1/mass"),
+        ({"k": 3, "rate": 2.0, "mode": "paper"}, "for K-Means at most 1"),
+        ({"problem": "linear", "k": 3}, "k is 3, wanted nothing: it belongs to problem: kmeans"),
+        ({"problem": "linear", "loss": "squared", "class_weight": "balanced"}, "none with loss"),
+        ({"problem": "kmean", "k": 3}, "did you mean 'kmeans'"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_that_names_it(given, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_section(AsyncSGD, given, "algorithm")
+    assert caught.value.message.startswith("algorithm.")
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"k": 3, "nonsense": 1}, "algorithm.nonsense is unknown"),
+        ({"k": 2.5}, "algorithm.k is 2.5, wanted a whole number of at least 1"),
+        ({"k": 3, "batch": -1}, "algorithm.batch is -1.*or auto, adaptive, inf"),
+        ({"k": 3, "start": "zero"}, "algorithm.start is 'zero', wanted one of"),
+        ({"k": 3, "passes": 0.0}, "algorithm.passes is 0.0"),
+    ],
+)
+def test_a_record_is_checked_again_where_it_is_read(given, message):
+    with pytest.raises(ConfigError, match=message):
+        read_settings(given)
+
+
+def begun(section):
+    found = plan({"k": 2, **section}, FACTS)
+    return found.loop.problem.begin(ask_here(found.start(), []))
+
+
+def test_a_warm_start_is_begun_with_and_nobody_asked():
+    state = begun({"warm_start": {"centres": np.eye(2, 7).tolist(), "counts": [3, 4]}})
+    assert state["counts"].tolist() == [3.0, 4.0]
+    linear = {"problem": "linear", "k": None, "intercept": True}
+    state = begun({**linear, "warm_start": {"coef": [[1.0] * 7], "intercept": [2.0]}})
+    assert state["coef"].tolist() == [1.0] * 7 + [2.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"centres": np.zeros((2, 7))}, "all the same"),
+        ({"centres": np.eye(2, 6)}, r"shape \(2, 6\), wanted \(2, 7\)"),
+        ({"center": np.eye(2, 7)}, "wanted a mapping with centres"),
+        ({"coef": np.ones(7)}, "wanted an array centres"),
+        ({"centres": [["a"] * 7] * 2}, "not numbers"),
+    ],
+)
+def test_what_learns_nothing_is_no_warm_start(given, message):
+    with pytest.raises(ConfigError, match=message):
+        begun({"warm_start": given})
+
+
+def test_a_linear_plan_begins_at_zero_and_answers_with_coef_and_intercept():
+    found = plan({"problem": "linear", "intercept": True}, FACTS)
+    state = found.loop.problem.begin(ask_here(found.start(), []))
+    state["average"][:] = np.arange(8.0)
+    result = found.result(state)
+    assert result["coef"].tolist() == [list(range(7))]
+    assert result["intercept"].tolist() == [7.0]
+
+
+def test_the_registry_knows_the_algorithm():
+    assert algorithm("async_sgd").name == "async_sgd"

@@ -1,0 +1,256 @@
+"""Starts of K-Means: good, reproducible wherever the chunks are, and refused where impossible."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.cluster import kmeans_plusplus
+
+from elasticml.algorithms.async_sgd.baselines import lloyd, simu_parallel
+from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
+from elasticml.algorithms.async_sgd.literal_kmeans import LiteralKMeans
+from elasticml.algorithms.async_sgd.questions import answer, ask_here
+from elasticml.algorithms.async_sgd.sampler import Sampler
+from elasticml.algorithms.async_sgd.start_kernels import swap_centres
+from elasticml.algorithms.async_sgd.starts import plus_plus, start
+from elasticml.algorithms.async_sgd.truth import centre_error
+from elasticml.algorithms.base import Outcome, Work
+from elasticml.algorithms.parallel import Serial
+from elasticml.data.chunk import dense_chunk
+from elasticml.data.clusters import synthetic_clusters
+from elasticml.errors import DataError
+from elasticml.terms import ChunkId, ExchangeId
+from tests.asgd_world import GIGABIT, SMALL_S, Costs, World
+
+SOURCE = synthetic_clusters(9000, columns=4, clusters=12, spread=0.02, min_distance=0.2)
+
+
+def chunks_of(source):
+    return [c for block in source.blocks() for c in source.read(block.index, 2**14, 1)[0]]
+
+
+def starting(how, chunks, clusters=12, seed=0, n_blocks=3):
+    n_rows = sum(chunk.n_rows for chunk in chunks)
+    columns = chunks[0].values.shape[1]
+    return start(
+        how, clusters=clusters, columns=columns, n_rows=n_rows, n_blocks=n_blocks, seed=seed
+    )
+
+
+def asked_of(questions, members):
+    """Answer by several members, whose answers are merged as a collective merges them."""
+    try:
+        exchange = next(questions)
+        while True:
+            work = Work(
+                exchange=ExchangeId(1),
+                operation=exchange.operation,
+                model=exchange.model,
+                parameters=exchange.parameters,
+                returns=exchange.returns,
+            )
+            parts = [answer(work, chunks, Serial()) for chunks in members]
+            merge = np.maximum.reduce if exchange.reduce == "max" else sum
+            arrays = {name: merge([part[name] for part in parts]) for name in exchange.returns}
+            exchange = questions.send(
+                Outcome(exchange=work.exchange, arrays=arrays, examples=1, absent_examples=0)
+            )
+    except StopIteration as end:
+        return end.value
+
+
+@pytest.mark.parametrize("how", ["kmeans++", "kmeans||"])
+def test_well_parted_clusters_are_each_given_a_centre(how):
+    chunks = chunks_of(SOURCE)
+    found = ask_here(starting(how, chunks), chunks)["centres"]
+    assert centre_error(found, SOURCE.centres()) < 0.1
+
+
+@pytest.mark.parametrize("how", ["kmeans++", "kmeans||", "sample"])
+def test_a_start_does_not_depend_on_who_has_which_chunk(how):
+    chunks = chunks_of(SOURCE)
+    one = ask_here(starting(how, chunks), chunks)["centres"]
+    several = asked_of(starting(how, chunks), [chunks[5:], chunks[:2], chunks[2:5], []])["centres"]
+    # Sums over members are in another order; rows that are drawn are the same ones.
+    np.testing.assert_allclose(several, one, rtol=1e-12)
+
+
+def test_another_seed_is_another_start():
+    chunks = chunks_of(SOURCE)
+    found = [ask_here(starting("sample", chunks, seed=s), chunks)["centres"] for s in (0, 1)]
+    assert not np.array_equal(*found)
+
+
+def test_centres_are_rows_and_small_data_are_taken_whole():
+    X = np.random.default_rng(0).standard_normal((30, 2))
+    chunks = [
+        dense_chunk(ChunkId("test", k, 0), np.zeros(10), X[10 * k : 10 * k + 10]) for k in range(3)
+    ]
+    for how in ("kmeans++", "sample"):
+        found = ask_here(starting(how, chunks, clusters=30), chunks)["centres"]
+        assert sorted(map(tuple, found)) == sorted(map(tuple, X))
+
+
+@pytest.mark.parametrize("how", ["kmeans++", "kmeans||", "sample"])
+def test_fewer_different_rows_than_centres_are_refused(how):
+    X = np.repeat(np.eye(3), 20, axis=0)
+    chunks = [dense_chunk(ChunkId("test", 0, 0), np.zeros(60), X)]
+    with pytest.raises(DataError, match="k is 5, but the data have only 3 different rows"):
+        ask_here(starting(how, chunks, clusters=5, n_blocks=1), chunks)
+
+
+def test_plus_plus_is_better_than_scikit_learns_for_the_swaps():
+    X = np.random.default_rng(1).standard_normal((2000, 5))
+    chunk = dense_chunk(ChunkId("test", 0, 0), np.zeros(2000), X)
+    ours, theirs = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        ours.append(inertia(plus_plus(X, np.ones(2000), 40, rng), [chunk]))
+        theirs.append(inertia(kmeans_plusplus(X, 40, random_state=seed)[0], [chunk]))
+    assert np.median(ours) < 0.98 * np.median(theirs)
+
+
+def test_swaps_find_the_cluster_that_two_centres_in_another_one_left_without():
+    rng = np.random.default_rng(2)
+    truth = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    rows = truth[np.arange(300) % 3] + 0.1 * rng.standard_normal((300, 2))
+    centres = np.ascontiguousarray(rows[[0, 3, 1]])
+    assert swap_centres(rows, np.ones(300), centres, rng.random(10)) >= 1
+    assert centre_error(centres, truth) < 0.5
+
+
+def test_a_swap_always_leaves_less_inertia():
+    """Against inertia taken anew after every single number."""
+    rng = np.random.default_rng(3)
+    rows, weights = rng.standard_normal((400, 3)), rng.random(400)
+    chunk = dense_chunk(ChunkId("test", 0, 0), np.zeros(400), rows, weights)
+    centres = rows[:15].copy()
+    values, numbers = [inertia(centres, [chunk])], rng.random(40)
+    swaps = 0
+    for number in numbers:
+        swaps += swap_centres(rows, weights, centres, np.array([number]))
+        values.append(inertia(centres, [chunk]))
+    assert swaps >= 5
+    assert np.count_nonzero(np.diff(values) < 0.0) == swaps
+    assert np.diff(values).max() <= 0.0
+    # All numbers at once keep their tables of who is nearest right.
+    at_once = rows[:15].copy()
+    assert swap_centres(rows, weights, at_once, numbers) == swaps
+    np.testing.assert_array_equal(at_once, centres)
+
+
+def test_rows_without_weight_are_never_chosen():
+    X = np.arange(20.0)[:, None]
+    weights = (X[:, 0] < 8).astype(float)
+    found = plus_plus(X, weights, 8, np.random.default_rng(0))
+    assert sorted(found[:, 0]) == list(range(8))
+
+
+# --- baselines -----------------------------------------------------------------------------------
+
+
+def test_lloyd_never_makes_the_inertia_larger_and_ends_at_means():
+    chunks = chunks_of(SOURCE)
+    centres = ask_here(starting("sample", chunks), chunks)["centres"]
+    values = [inertia(centres, chunks)]
+    for _ in range(8):
+        centres = ask_here(lloyd(centres, 1), chunks)["centres"]
+        values.append(inertia(centres, chunks))
+    assert np.all(np.diff(values) <= 1e-9 * values[0])
+    again = ask_here(lloyd(centres, 40), chunks)
+    np.testing.assert_allclose(
+        ask_here(lloyd(again["centres"], 1), chunks)["centres"], again["centres"]
+    )
+    assert again["counts"].sum() == 9000
+
+
+@pytest.mark.parametrize("kind", [KMeans, LiteralKMeans])
+def test_without_messages_a_run_is_simu_parallel_sgd_bit_for_bit(kind):
+    """The communication interval goes to infinity: what is left is SimuParallelSGD."""
+    problem = kind(clusters=12, columns=4)
+    begun = ask_here(starting("kmeans++", chunks_of(SOURCE)), chunks_of(SOURCE))
+
+    def members():
+        chunks = chunks_of(SOURCE)
+        return [chunks[i::4] for i in range(4)]
+
+    alone = simu_parallel(problem, begun, members(), batch=100, seed=3)
+    world = World(
+        costs=Costs(GIGABIT, SMALL_S, 400),
+        n_members=4,
+        controller=lambda: Unchanged(),
+        batch=100,
+        sends=0,
+        problem=problem,
+        seed=3,
+        start=begun,
+    )
+    run = world.prepare(members()).run(passes=1.0)
+    assert run.posted == 0
+    for one, other in zip(alone, run.states, strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+    mean = problem.mean(alone)["centres"]
+    assert np.array_equal(mean, problem.mean(run.states)["centres"])
+
+
+class Unchanged:
+    def next(self, batch, queue):
+        return batch
+
+
+def test_one_batch_of_everything_is_a_pass_of_lloyds():
+    chunks = chunks_of(SOURCE)
+    begun = ask_here(starting("sample", chunks), chunks)
+    problem = KMeans(clusters=12, columns=4)
+    state = problem.begin(begun)
+    problem.step(state, Sampler(chunks, seed=0).next(float("inf")))
+    np.testing.assert_allclose(
+        state["centres"], ask_here(lloyd(begun["centres"], 1), chunks)["centres"]
+    )
+
+
+# --- distance to the truth -----------------------------------------------------------------------
+
+
+def test_the_error_matches_each_true_centre_with_one_found():
+    truth = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    found = truth[[2, 0, 1]] + np.array([[0.0, 1.0], [0.0, 2.0], [3.0, 0.0]])
+    assert centre_error(found, truth) == pytest.approx(2.0)
+    # Two near one true centre: the one that was missed counts in full.
+    doubled = np.array([[0.0, 0.0], [0.0, 0.0], [10.0, 0.0]])
+    assert centre_error(doubled, truth) == pytest.approx(10.0 / 3.0)
+    with pytest.raises(ValueError, match=r"shape \(2, 2\), wanted \(3, 2\)"):
+        centre_error(found[:2], truth)
+
+
+def test_what_a_start_keeps_in_chunks_is_gone_when_it_has_ended():
+    chunks = chunks_of(SOURCE)
+    ask_here(starting("kmeans||", chunks), chunks)
+    assert [chunk.state for chunk in chunks] == [{}] * len(chunks)
+
+
+def test_chunks_that_are_read_anew_in_the_middle_of_a_start_change_nothing():
+    chunks = chunks_of(SOURCE)
+    expected = ask_here(starting("kmeans||", chunks), chunks)["centres"]
+
+    class Forgetful:
+        """Chunks of which some come back without their state, now and then."""
+
+        def __init__(self):
+            self.asked = 0
+
+        def __iter__(self):
+            self.asked += 1
+            for k, chunk in enumerate(chunks):
+                if (k + self.asked) % 3 == 0:
+                    chunk.state = {}
+            return iter(chunks)
+
+        def __len__(self):
+            return len(chunks)
+
+        def __getitem__(self, which):
+            return chunks[which]
+
+    again = ask_here(starting("kmeans||", chunks), Forgetful())["centres"]
+    np.testing.assert_allclose(again, expected, rtol=1e-12)

@@ -1,0 +1,242 @@
+"""The driver's half of a free-running job, with the members' half answered here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.async_sgd.looper import COUNTS, Looper
+from elasticml.algorithms.async_sgd.reports import ReportSolver, Standing
+from elasticml.algorithms.async_sgd.trainer import free_running
+from elasticml.algorithms.base import Exchange, Model, Outcome, Proceed, RoundEnd, Work
+from elasticml.algorithms.parallel import Serial
+from elasticml.data.body import Layout
+from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.data.facts import BlockSummary, merge_summaries
+from elasticml.errors import ConfigError, JobFailedError
+from elasticml.terms import ChunkId, ExchangeId
+from tests.async_toy import plan
+
+ROWS = 30
+X = np.random.default_rng(2).normal(size=(2 * ROWS, 3)) + 2.0
+
+
+def chunks() -> list[Chunk]:
+    """Make the two members' chunks, which nobody has visited."""
+    return [
+        dense_chunk(ChunkId("s", 0, k), np.zeros(ROWS), X[k * ROWS : (k + 1) * ROWS])
+        for k in range(2)
+    ]
+
+
+SUMMARY = BlockSummary(
+    block=0,
+    rows=2 * ROWS,
+    n_columns=3,
+    layout=Layout(kind="dense", dtype="float64", n_columns=3),
+    continuous=True,
+    weight_sum=2.0 * ROWS,
+    n_chunks=2,
+    nbytes=sum(c.nbytes for c in chunks()),
+)
+FACTS = merge_summaries([SUMMARY])
+BEST = float(((X - X.mean(axis=0)) ** 2).sum() / len(X))
+ALGORITHM = free_running("toy", plan)
+
+
+class Member:
+    """A member that takes so many turns before each report."""
+
+    def __init__(self, chunks: Sequence[Chunk], settings: dict[str, Any], is_first: bool) -> None:
+        self.solver = ReportSolver(plan(settings, FACTS))
+        self.looper = Looper(self.solver.plan.loop, seed=0, slot=int(not is_first))
+        self.looper.own(chunks)
+        self.chunks = chunks
+        self.is_first = is_first
+        self.is_stopped = False
+        self.solver.running = self
+
+    def standing(self, start: Any, begin: bool) -> Standing:
+        if begin:
+            self.looper.begin(start)
+        return Standing(
+            state=self.looper.copy(),
+            counts=self.looper.take_counts(),
+            batch=self.looper.batch,
+            has_ended=self.looper.has_ended(),
+            is_first=self.is_first,
+        )
+
+    def limit(self, passes: float) -> None:
+        self.looper.passes = passes
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def turn(self, n: int) -> None:
+        for _ in range(n):
+            if self.looper.is_due() and not self.is_stopped:
+                self.looper.step()
+
+
+def members(**settings: Any) -> list[Member]:
+    return [Member([chunk], settings, is_first=k == 0) for k, chunk in enumerate(chunks())]
+
+
+def answered(exchange: Exchange, there: Sequence[Member], opened: int | None = None) -> Outcome:
+    """Carry an exchange out over these members."""
+    total: dict[str, Any] = {}
+    for member in there:
+        work = Work(
+            exchange=ExchangeId(1),
+            operation=exchange.operation,
+            model=exchange.model,
+            parameters=exchange.parameters,
+            returns=exchange.returns,
+        )
+        part = member.solver.compute(work, member.chunks, Serial())
+        assert {k: np.shape(v) for k, v in part.items()} == dict(exchange.returns)
+        total = {k: total.get(k, 0.0) + v for k, v in part.items()}
+    examples = sum(c.n_rows for m in there for c in m.chunks)
+    return Outcome(
+        exchange=ExchangeId(1),
+        arrays=total,
+        examples=examples,
+        absent_examples=2 * ROWS - examples,
+        opened=opened,
+        members=len(there),
+    )
+
+
+def run(there: list[Member], turns: int, rounds: int, **settings: Any) -> tuple[list, Model, list]:
+    """Run a job to its end; returns its round ends, its model and its exchanges."""
+    trainer = ALGORITHM.trainer(settings, FACTS, "reload")
+    ends: list[RoundEnd] = []
+    exchanges: list[Exchange] = []
+    request = next(trainer)
+    try:
+        while True:
+            if isinstance(request, RoundEnd):
+                ends.append(request)
+                request = trainer.send(Proceed(go_on=len(ends) < rounds))
+                continue
+            exchanges.append(request)
+            for member in there:
+                member.turn(turns if request.paced else 0)
+            request = trainer.send(answered(request, there))
+    except StopIteration as stop:
+        return ends, stop.value, exchanges
+
+
+def test_the_mean_is_the_answer_and_one_members_state_stands_beside_it():
+    there = members(batch=10)
+    ends, model, exchanges = run(there, turns=6, rounds=3, batch=10)
+    assert model.objective == pytest.approx(BEST)
+    assert np.allclose(model.arrays["w"], X.mean(axis=0))
+    assert np.allclose(model.arrays["member_w"], X[:ROWS].mean(axis=0))
+    assert model.extra["member_objective"] > BEST
+    assert [e.operation for e in exchanges][-2:] == ["async_finish", "async_value"]
+    assert [e.paced for e in exchanges] == [False, True, True, False, False]
+    assert all(m.is_stopped for m in there)
+    assert [e.extra["examples"] for e in ends] == [0, 120, 240]
+    assert ends[2].extra["passes"] == 4.0
+
+
+def test_a_rows_objective_is_that_of_the_mean_with_which_the_round_began():
+    ends, _, _ = run(members(batch=10, start=5.0), turns=6, rounds=2, batch=10, start=5.0)
+    assert ends[0].objective == pytest.approx(((X - 5.0) ** 2).sum() / len(X))
+    assert ends[1].model["w"].tolist() == ends[0].next_model["w"].tolist()
+
+
+def test_the_objective_is_left_out_until_enough_has_been_visited():
+    settings = {"batch": 10, "visits": 4.0}
+    ends, _, _ = run(members(**settings), turns=6, rounds=5, **settings)
+    # Two passes a round: after the first row there is one at every second report.
+    assert [e.objective is not None for e in ends] == [True, False, False, True, False]
+
+
+def test_passes_end_the_job_by_themselves():
+    settings = {"batch": 10, "passes": 1.5}
+    there = members(**settings)
+    ends, model, _ = run(there, turns=50, rounds=100, **settings)
+    assert len(ends) == 2
+    assert model.converged
+    assert model.reason == "1.5 passes"
+    assert [m.looper.examples for m in there] == [45, 45]
+
+
+def test_vanished_chunks_are_made_a_group_by_the_next_exchange():
+    there = members()
+    trainer = ALGORITHM.trainer({}, FACTS, "reload")
+    first = next(trainer)
+    end = trainer.send(answered(first, there[:1], opened=3))
+    assert isinstance(end, RoundEnd)
+    assert end.objective_kind == "estimated"
+    second = trainer.send(Proceed(go_on=True))
+    assert (first.seal, second.seal) == (False, True)
+    trainer.send(answered(second, there))
+    assert not trainer.send(Proceed(go_on=True)).seal
+
+
+def test_the_mean_is_kept_where_nobody_answers_for_a_while():
+    there = members()
+    trainer = ALGORITHM.trainer({"start": 4.0}, FACTS, "reload")
+    request = next(trainer)
+    for member in there:
+        member.looper.state = None
+    arrays = {k: np.zeros(shape) for k, shape in request.returns.items()}
+    nobody = Outcome(
+        exchange=ExchangeId(1), arrays=arrays, examples=0, absent_examples=2 * ROWS, opened=1
+    )
+    end = trainer.send(nobody)
+    assert end.next_model["w"].tolist() == [4.0, 4.0, 4.0]
+    assert end.objective is None
+
+
+def test_without_a_first_member_the_mean_has_to_do():
+    there = members(batch=10)
+    there[0].is_first = False
+    _, model, exchanges = run(there, turns=6, rounds=2, batch=10)
+    assert [e.operation for e in exchanges].count("async_finish") == 5
+    assert "member_w" not in model.arrays
+    assert model.objective == pytest.approx(BEST)
+
+
+def test_a_job_goes_on_in_another_process_with_what_is_left_of_its_passes():
+    settings = {"batch": 10, "passes": 3.0}
+    ends, _, _ = run(members(**settings), turns=3, rounds=2, **settings)
+    resume = ends[1].resume
+    trainer = ALGORITHM.trainer(settings, FACTS, "reload", resume=resume)
+    request = next(trainer)
+    assert request.parameters["passes"] == pytest.approx(3.0 - ends[1].extra["passes"])
+    assert request.model["state.w"].tolist() == ends[1].next_model["w"].tolist()
+    end = trainer.send(answered(request, members(**settings)))
+    assert end.extra["examples"] == ends[1].extra["examples"]
+
+
+def test_an_objective_that_is_not_finite_ends_the_job():
+    settings = {"start": 1e200}
+    trainer = ALGORITHM.trainer(settings, FACTS, "reload")
+    with (
+        np.errstate(over="ignore"),
+        pytest.raises(JobFailedError, match=r"the objective is inf after 0\.00 passes"),
+    ):
+        trainer.send(answered(next(trainer), members(**settings)))
+
+
+def test_stand_ins_are_refused():
+    with pytest.raises(ConfigError, match="absent is 'taylor', wanted one of auto, reload, ignore"):
+        ALGORITHM.trainer({}, FACTS, "taylor")
+
+
+def test_counts_are_in_the_order_of_the_report():
+    member = members()[0]
+    member.looper.begin({"w": np.zeros(3)})
+    member.turn(1)
+    counts = dict(zip(COUNTS, member.looper.take_counts(), strict=True))
+    assert counts["examples"] == 20
+    assert counts["batches"] == 1
+    assert member.looper.take_counts().sum() == 0

@@ -1,0 +1,41 @@
+"""What the kernel has taken and not sent."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from elasticml.collective.kernel_queue import unsent_in
+
+
+def fill(near: socket.socket) -> int:
+    """Send until the kernel takes nothing more; returns the bytes that it has taken."""
+    near.setblocking(False)
+    sent = 0
+    while True:
+        try:
+            sent += near.send(bytes(65536))
+        except BlockingIOError:
+            return sent
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel of Linux is asked")
+def test_bytes_that_the_receiver_has_no_room_for_are_unsent_until_it_reads():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        with near, far:
+            assert unsent_in(near.fileno()) == 0
+            sent = fill(near)
+            assert 0 < unsent_in(near.fileno()) <= sent
+            while sent:
+                sent -= len(far.recv(65536))
+            assert unsent_in(near.fileno()) == 0
+
+
+def test_what_is_no_socket_has_nothing_unsent(tmp_path):
+    with (tmp_path / "file").open("w") as file:
+        assert unsent_in(file.fileno()) == 0

@@ -1,0 +1,81 @@
+"""Asynchronous SGD as a job's algorithm: what the record says, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import elasticml as em
+from elasticml.control.settings import settings_from_record
+from elasticml.errors import ConfigError
+from elasticml.jobs.job_file import parse_job
+
+DATA = em.from_arrays(np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2.0)
+KMEANS = em.AsyncSGD("kmeans", k=3, report_every=0.5)
+
+
+def record(algorithm: Any = KMEANS, **changes: Any) -> dict[str, Any]:
+    return em.Job(algorithm, DATA, **changes).record("j", 2)
+
+
+def test_the_record_says_that_members_run_free_and_nothing_can_be_repeated():
+    made = record(seed=7)
+    settings = settings_from_record(made, n_blocks=1, needs_survey=False)
+    assert made["deterministic"] is False
+    assert made["algorithm"]["seed"] == 7
+    assert (made["absent"], made["placement"], made["holders"]) == ("reload", "random", 1)
+    assert (settings.report_every_s, settings.absent) == (0.5, "reload")
+    assert record(em.CoCoA())["deterministic"] is True
+
+
+def test_other_algorithms_do_not_run_free():
+    made = record(em.BatchGradient())
+    assert settings_from_record(made, 1, False).report_every_s is None
+
+
+def test_a_job_file_may_say_it(tmp_path):
+    file = parse_job(
+        {
+            "data": {"format": "synthetic_splice", "rows": 100},
+            "algorithm": {"name": "async_sgd", "problem": "linear", "loss": "squared"},
+            "collective": {"bandwidth": "118 MB", "latency_s": 1e-4},
+            "stop": {"seconds": 5},
+        },
+        folder=tmp_path,
+        name="free",
+    )
+    job = em.Job.from_file(file)
+    assert job.algorithm.section()["report_every"] == 1.0
+    assert job.record("j", 1)["collective"]["bandwidth"] == 118e6
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"absent": "taylor"}, "absent: got 'taylor', which algorithm async_sgd cannot follow"),
+        ({"stop": em.Stop(seconds=1, gap=0.1)}, "stop.gap: async_sgd certifies no duality gap"),
+        ({"policies": ["rebalance"]}, r"policies\[0\]: rebalance relieves members that others"),
+        ({"policies": ["knee"]}, r"policies\[0\]: knee decides by the duality gap"),
+        ({"warm_start": {"coef": [1.0]}}, "warm_start: no centres in what was given"),
+    ],
+)
+def test_what_has_no_meaning_for_it_is_refused(changes, text):
+    with pytest.raises(ConfigError, match=text):
+        record(**changes)
+
+
+def test_it_starts_from_what_it_has_reached_before():
+    centres = np.arange(6.0).reshape(3, 2)
+    given = {"centres": centres, "counts": np.ones(3), "member_centres": -centres}
+    assert record(warm_start=given)["algorithm"]["warm_start"] == {
+        "centres": centres.tolist(),
+        "counts": [1.0, 1.0, 1.0],
+    }
+
+
+def test_it_starts_from_a_linear_model():
+    linear = em.AsyncSGD("linear", loss="squared")
+    made = record(linear, warm_start={"coef": [[1.0, 2.0]], "intercept": [0.5]})
+    assert made["algorithm"]["warm_start"] == {"coef": [1.0, 2.0], "intercept": [0.5]}

@@ -1,0 +1,106 @@
+"""KMeans: scikit-learn's contract, and results as good as scikit-learn's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.cluster import KMeans as Lloyd
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import check_estimator
+
+import elasticml as em
+
+#: Mini-batches and the draws of a start depend on the order and number of rows: a row of weight 2
+#: is not two rows. scikit-learn's own mini-batches are excused from the same checks.
+EXPECTED = {
+    "check_sample_weight_equivalence_on_dense_data": "rows are drawn",
+    "check_sample_weight_equivalence_on_sparse_data": "rows are drawn",
+}
+
+
+def test_it_keeps_scikit_learns_contract():
+    done = check_estimator(
+        em.KMeans(n_clusters=3), expected_failed_checks=EXPECTED, on_skip=None, on_fail=None
+    )
+    assert len(done) > 40
+    failed = {
+        entry["check_name"]: entry["exception"] for entry in done if entry["status"] == "failed"
+    }
+    assert failed == {}
+    assert {entry["check_name"] for entry in done if entry["status"] == "xfail"} == EXPECTED.keys()
+
+
+def blobs(seed=0, dtype=np.float64):
+    X, y = make_blobs(3000, 5, centers=8, cluster_std=0.5, random_state=seed)
+    return X.astype(dtype), y
+
+
+@pytest.mark.parametrize("init", ["k-means++", "k-means||"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_it_finds_clusters(init, dtype):
+    X, y = blobs(dtype=dtype)
+    model = em.KMeans(8, init=init, random_state=0).fit(X)
+    assert adjusted_rand_score(y, model.labels_) == pytest.approx(1.0)
+    assert model.cluster_centers_.dtype == dtype
+    assert np.array_equal(model.predict(X), model.labels_)
+    best = Lloyd(8, n_init=3, random_state=0).fit(X)
+    assert model.inertia_ == pytest.approx(best.inertia_, rel=1e-3)
+    assert model.score(X) == pytest.approx(-model.inertia_, rel=1e-9)
+    distances = model.transform(X)
+    assert distances.shape == (3000, 8)
+    assert np.array_equal(distances.argmin(axis=1), model.labels_)
+
+
+def test_sparse_rows_give_what_dense_ones_do():
+    X, _ = blobs()
+    X[np.abs(X) < 3.0] = 0.0
+    dense = em.KMeans(5, random_state=1).fit(X)
+    sparse = em.KMeans(5, random_state=1).fit(sp.csr_matrix(X))
+    # Chunks of the same rows: the same draws.
+    assert np.array_equal(dense.labels_, sparse.labels_)
+    np.testing.assert_allclose(sparse.cluster_centers_, dense.cluster_centers_, rtol=1e-9)
+
+
+def test_without_structure_it_is_as_good_as_mini_batches_of_scikit_learn():
+    X = np.random.default_rng(0).standard_normal((8000, 8))
+    ours = np.median([em.KMeans(40, random_state=s).fit(X).inertia_ for s in range(3)])
+    theirs = np.median(
+        [MiniBatchKMeans(40, n_init=1, random_state=s).fit(X).inertia_ for s in range(3)]
+    )
+    assert ours <= 1.01 * theirs
+
+
+def test_rows_that_come_in_parts_end_near_all_at_once():
+    X, y = blobs()
+    model = em.KMeans(8, random_state=0)
+    order = np.random.default_rng(0).permutation(3000)
+    for start in range(0, 3000, 500):
+        model.partial_fit(X[order[start : start + 500]])
+    assert model.counts_.sum() == 3000
+    assert adjusted_rand_score(y, model.predict(X)) > 0.99
+
+
+def test_rows_without_weight_have_no_say():
+    X, _ = blobs()
+    s = np.zeros(3000)
+    s[:900] = 1.0
+    model = em.KMeans(4, random_state=0).fit(X, sample_weight=s)
+    assert model.counts_.sum() == pytest.approx(900 * model.n_iter_)
+    lone = em.KMeans(4, init=model.cluster_centers_, max_iter=0, lloyd_iter=0).fit(X[:900])
+    assert lone.inertia_ == pytest.approx(model.inertia_)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"n_clusters": 0}, "n_clusters must be a whole number >= 1, got 0"),
+        ({"init": "best"}, "init must be one of k-means\\+\\+, k-means\\|\\|, random"),
+        ({"n_clusters": 100}, "n_samples=10 should be >= n_clusters=100"),
+    ],
+)
+def test_a_wrong_setting_is_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        em.KMeans(**given).fit(np.random.default_rng(0).random((10, 2)))
