@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         SubmissionError,
     )
     from elasticml.job import Job, attach
-    from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm
+    from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm, LocalSGD
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
     from elasticml.jobs.replay import Replayed, replay
@@ -60,6 +60,7 @@ __all__ = [
     "JobFile",
     "JobStatus",
     "LocalCluster",
+    "LocalSGD",
     "Members",
     "NotEnoughMembersError",
     "ProtocolError",
@@ -107,7 +108,7 @@ _HOMES = {
     "replay": "jobs.replay",
     "Result": "jobs.result",
     "JobStatus": "jobs.status",
-    **dict.fromkeys(("BatchGradient", "CoCoA", "ImportedAlgorithm"), "jobs.algorithms"),
+    **dict.fromkeys(("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD"), "jobs.algorithms"),
     **dict.fromkeys(("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "jobs.settings"),
     "ElasticScaling": "policies.elastic",
     "GapPerContainerSecond": "policies.gap_per_second",

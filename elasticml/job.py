@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.errors import ConfigError, blaming
 from elasticml.jobs import checkpoints
-from elasticml.jobs.algorithms import Absent, AnyAlgorithm, CoCoA, absent_rule
+from elasticml.jobs.algorithms import Absent, AnyAlgorithm, absent_rule, record_section
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.follow import Watcher
 from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler
@@ -23,6 +23,7 @@ from elasticml.jobs.layout import (
     cache_of,
     check_together,
     chunk_bytes_of,
+    default_chunk_bytes,
     holders_of,
     placement_of,
     policy_entries,
@@ -53,7 +54,7 @@ class Job:
 
     Parameters
     ----------
-    algorithm : BatchGradient, CoCoA or ImportedAlgorithm
+    algorithm : BatchGradient, CoCoA, LocalSGD or ImportedAlgorithm
     data : Source
         Of ``read_svmlight``, ``read_csv``, ``read_parquet``, ``read_sequences``, ``from_arrays``.
     test : Source, optional
@@ -62,7 +63,8 @@ class Job:
         For people; it begins the name of the run's directory.
     absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
         What stands in for the examples of members that are gone. "auto": "taylor" with curvature
-        (batch gradient descent), "reload" (CoCoA, which knows "freeze" and "stall", too).
+        (batch gradient descent), "reload" (CoCoA, which knows "freeze" and "stall", too; local
+        SGD, which knows "ignore" and "stall").
     policies : sequence of policies, names or mappings
         What is decided between rounds besides the members' coming and going, such as
         ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
@@ -73,7 +75,8 @@ class Job:
         Planned faults, such as ``{"round": 100, "lose": 7, "how": "kill"}`` and
         ``{"round": 200, "return": 7}``; only on an ``elasticml.LocalCluster``.
     chunk_size : size, optional
-        Bytes of a chunk, such as ``"200 KiB"``; by default ``min(1 MiB, total / (64 members))``.
+        Bytes of a chunk, such as ``"200 KiB"``, which is local SGD's default; else
+        ``min(1 MiB, total / (64 members))``.
     cache : path, bool or None
         Directory for parsed blocks of text; False for none; by default ``~/.cache/elasticml``.
     partitions : int, optional
@@ -81,7 +84,7 @@ class Job:
     holders : "auto", 1 or 2
         Members that have each chunk's body; "auto" is 2 for CoCoA where everything fits twice.
     placement : "auto", "contiguous" or "random"
-        How chunks are dealt to the first members; "auto" is random for CoCoA.
+        How chunks are dealt to the first members; "auto" is random for CoCoA and local SGD.
     warm_start : model, mapping or path, optional
         What CoCoA starts from: ``result.model``, ``{"coef": ..., "intercept": ...}``, a run's
         directory or its ``model.npz``.
@@ -156,7 +159,7 @@ class Job:
         self.checkpoint = checkpoints.checkpoint_setting(checkpoint)
         self.evaluates = evaluate is not False
         self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
-        self.chunk_bytes = chunk_bytes_of(chunk_size)
+        self.chunk_bytes = chunk_bytes_of(chunk_size) or default_chunk_bytes(algorithm)
         self.cache = cache_of(cache)
         self.threads = threads
         self.simulate = simulate
@@ -241,7 +244,9 @@ class Job:
             "test": None if self.test is None else self.test.spec(),
             "chunk_bytes": self.chunk_bytes,
             "cache": self.cache,
-            "algorithm": self._section(),
+            "algorithm": record_section(
+                self.algorithm, self.seed, self.stop.epochs, self.warm_start
+            ),
             "absent": absent_rule(self.algorithm, self.absent),
             "policies": [dict(entry) for entry in self.policies],
             "stop": self.stop.model_dump(),
@@ -259,14 +264,6 @@ class Job:
             "threads": self.threads,
             "simulate": None if self.simulate is None else dict(self.simulate),
         }
-
-    def _section(self) -> dict[str, Any]:
-        section = self.algorithm.section()
-        if isinstance(self.algorithm, CoCoA):
-            section.setdefault("seed", self.seed)
-            if self.warm_start is not None:
-                section["warm_start"] = self.warm_start
-        return section
 
     def start(
         self,
