@@ -34,8 +34,8 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, lis
         return None
     if not isinstance(algorithm, CoCoA):
         raise ConfigError(
-            f"warm_start: algorithm {algorithm.name} starts from 0; use algorithm cocoa, or leave "
-            "warm_start out",
+            f"warm_start: algorithm {algorithm.name} starts from a model of its own; use algorithm "
+            "cocoa, or leave warm_start out",
             path="warm_start",
         )
     arrays = {
