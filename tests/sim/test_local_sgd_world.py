@@ -34,7 +34,12 @@ def points() -> ArraySource:
     )
 
 
-def play(source: ArraySource, trace: tuple[Any, ...] = (), **changes: Any) -> SimResult:
+def play(
+    source: ArraySource,
+    trace: tuple[Any, ...] = (),
+    slow: dict[int, float] | None = None,
+    **changes: Any,
+) -> SimResult:
     record = {
         "version": 1,
         "job": "sim",
@@ -50,7 +55,9 @@ def play(source: ArraySource, trace: tuple[Any, ...] = (), **changes: Any) -> Si
         "evaluate": None,
         **changes,
     }
-    options = WorldOptions(seed=1, start_s=0.1, tick_s=0.05, compute_s={"other": 1e-3}, trace=trace)
+    options = WorldOptions(
+        seed=1, start_s=0.1, tick_s=0.05, compute_s={"other": 1e-3}, trace=trace, slow=slow or {}
+    )
     simulation = Simulation(record, source, options=options, check_every_event=True)
     for _ in simulation.run():
         pass
@@ -101,3 +108,20 @@ def test_more_members_take_more_samples_a_round_at_a_higher_rate(points):
 def test_the_same_seed_gives_the_same_model_bit_for_bit(points):
     one, two = play(points), play(points)
     assert all(np.array_equal(one.arrays[name], two.arrays[name]) for name in one.arrays)
+
+
+def test_rebalancing_gives_a_slow_member_fewer_samples(points):
+    kind = {
+        "algorithm": {**SETTINGS, "epochs": 12},
+        "policies": [{"name": "rebalance", "tolerance": 0.0, "share": 1.0}],
+        "chunk_bytes": 512,
+    }
+    result = play(points, slow={3: 3.0}, **kind)
+    times = [
+        list(r["compute_s"].values())
+        for r in result.story
+        if r["event"] == "ExchangeEnded" and r["operation"] == "train"
+    ]
+    assert max(times[0]) >= 2.8 * min(times[0])
+    assert max(times[-1]) <= 1.5 * min(times[-1])
+    assert samples(result) == 12 * ROWS
