@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import ConfigDict, Field, field_validator
@@ -127,12 +127,12 @@ class LocalSGD(Settings):
 
     #: "cnn" (the paper's), or a callable that makes a ``torch.nn.Module``: itself, or its import
     #: path. It is given ``shape`` and ``classes`` where it has parameters of these names.
-    model: str = "cnn"
+    model: str | Callable[..., Any] = "cnn"
     model_options: dict[str, Any] = Field(default_factory=dict)
     #: Of one example, as the module takes it, such as [3, 32, 32].
     shape: tuple[Count, ...] | None = None
     #: "cross_entropy", "mse", or a function of outputs and targets, or its import path.
-    loss: str = "cross_entropy"
+    loss: str | Callable[..., Any] = "cross_entropy"
     batch: int = Field(default=8, ge=1)
     local_steps: int = Field(default=16, ge=1)
     learning_rate: float = Field(default=5e-4, gt=0)
