@@ -54,7 +54,7 @@ def ours(arguments):
             learning_rate=arguments.rate,
             shape=(1, 28, 28),
         ),
-        em.from_arrays(X, y),
+        em.from_arrays(X, y, dtype="float32"),
         test=em.read_images(str(DATA / "t10k-images-idx3-ubyte.gz"), dtype="float32"),
         stop=em.Stop(epochs=arguments.epochs),
         evaluate=em.Evaluate(every=rounds) if arguments.members == 1 else em.Evaluate(),
