@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.elasticml-installed
+TORCH_STAMP := $(VENV)/.elasticml-torch-installed
 
 # One thread a process for the libraries: a run has many processes, and its own threads besides.
 export OMP_NUM_THREADS ?= 1
@@ -26,7 +27,7 @@ STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
 
 YARN_ARGS ?=
 
-.PHONY: help setup agent agent-where-possible yarn-up yarn-down yarn-demo demo test lint format types studies clean
+.PHONY: help setup torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test lint format types studies clean
 
 help: ## Show what can be made.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -53,6 +54,13 @@ $(STAMP): pyproject.toml
 	@echo "make: installing elasticml and what it needs into $(VENV): a minute or a few, only once"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $(STAMP)
+
+torch: $(TORCH_STAMP) ## Install PyTorch, too, for local SGD: 3 GB to load, 5.4 GB on disk.
+
+$(TORCH_STAMP): $(STAMP)
+	@echo "make: installing PyTorch into $(VENV): 3 GB, a few minutes, only once"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
+	@touch $(TORCH_STAMP)
 
 agent: $(AGENT) ## Build and test the jar that brings YARN's notices (needs Maven and a JDK).
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from elasticml.estimators import KMeans
     from elasticml.job import Job, attach
-    from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm
+    from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm, LocalSGD
     from elasticml.jobs.async_sgd import AsyncSGD
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
@@ -64,6 +64,7 @@ __all__ = [
     "JobStatus",
     "KMeans",
     "LocalCluster",
+    "LocalSGD",
     "Members",
     "NotEnoughMembersError",
     "ProtocolError",
@@ -113,7 +114,7 @@ _HOMES = {
     "replay": "jobs.replay",
     "Result": "jobs.result",
     "JobStatus": "jobs.status",
-    **dict.fromkeys(("BatchGradient", "CoCoA", "ImportedAlgorithm"), "jobs.algorithms"),
+    **dict.fromkeys(("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD"), "jobs.algorithms"),
     **dict.fromkeys(("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "jobs.settings"),
     "ElasticScaling": "policies.elastic",
     "GapPerContainerSecond": "policies.gap_per_second",

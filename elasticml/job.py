@@ -17,7 +17,7 @@ from elasticml.jobs.algorithms import (
     AnyAlgorithm,
     absent_rule,
     is_deterministic,
-    section_of,
+    record_section,
 )
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.follow import Watcher
@@ -29,6 +29,7 @@ from elasticml.jobs.layout import (
     cache_of,
     check_together,
     chunk_bytes_of,
+    default_chunk_bytes,
     holders_of,
     placement_of,
     policy_entries,
@@ -59,7 +60,7 @@ class Job:
 
     Parameters
     ----------
-    algorithm : AsyncSGD, BatchGradient, CoCoA or ImportedAlgorithm
+    algorithm : AsyncSGD, BatchGradient, CoCoA, LocalSGD or ImportedAlgorithm
     data : Source
         Of ``read_svmlight``, ``read_csv``, ``read_parquet``, ``read_sequences``, ``from_arrays``.
     test : Source, optional
@@ -68,8 +69,7 @@ class Job:
         For people; it begins the name of the run's directory.
     absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
         What stands in for the examples of members that are gone. "auto": "taylor" with curvature
-        (batch gradient descent), "reload" (CoCoA, which knows "freeze" and "stall", too, and
-        asynchronous SGD, which knows "ignore").
+        (batch gradient descent), else "reload" (CoCoA also knows "freeze" and "stall").
     policies : sequence of policies, names or mappings
         What is decided between rounds besides the members' coming and going, such as
         ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
@@ -80,7 +80,7 @@ class Job:
         Planned faults, such as ``{"round": 100, "lose": 7, "how": "kill"}`` and
         ``{"round": 200, "return": 7}``; only on an ``elasticml.LocalCluster``.
     chunk_size : size, optional
-        Bytes of a chunk, such as ``"200 KiB"``; by default ``min(1 MiB, total / (64 members))``.
+        Bytes; by default ``min(1 MiB, total / (64 members))``, for local SGD ``"200 KiB"``.
     cache : path, bool or None
         Directory for parsed blocks of text; False for none; by default ``~/.cache/elasticml``.
     partitions : int, optional
@@ -163,7 +163,7 @@ class Job:
         self.checkpoint = checkpoints.checkpoint_setting(checkpoint)
         self.evaluates = evaluate is not False
         self.evaluate = evaluate if isinstance(evaluate, Evaluate) else None
-        self.chunk_bytes = chunk_bytes_of(chunk_size)
+        self.chunk_bytes = chunk_bytes_of(chunk_size) or default_chunk_bytes(algorithm)
         self.cache = cache_of(cache)
         self.threads = threads
         self.simulate = simulate
@@ -248,7 +248,9 @@ class Job:
             "test": None if self.test is None else self.test.spec(),
             "chunk_bytes": self.chunk_bytes,
             "cache": self.cache,
-            "algorithm": section_of(self.algorithm, self.seed, self.warm_start),
+            "algorithm": record_section(
+                self.algorithm, self.seed, self.stop.epochs, self.warm_start
+            ),
             "absent": absent_rule(self.algorithm, self.absent),
             "policies": [dict(entry) for entry in self.policies],
             "stop": self.stop.model_dump(),

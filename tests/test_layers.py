@@ -57,7 +57,7 @@ ARRAY_LIBRARIES = {"numba", "numpy", "pandas", "pyarrow", "scipy", "sklearn", "t
 LOGGING = ("runtime", "collective", "clusters", "cli")
 
 #: Projects whose modules have another name.
-MODULE_OF_PROJECT = {"pyyaml": "yaml", "scikit_learn": "sklearn"}
+MODULE_OF_PROJECT = {"pillow": "PIL", "pyyaml": "yaml", "scikit_learn": "sklearn"}
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60

@@ -13,6 +13,8 @@ from elasticml.algorithms.batch_gradient import trainer as batch_gradient
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
 from elasticml.algorithms.cocoa import trainer as cocoa
 from elasticml.algorithms.cocoa.solver import CocoaSolver
+from elasticml.algorithms.local_sgd import trainer as local_sgd
+from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
 from elasticml.errors import ConfigError
 
 
@@ -33,10 +35,15 @@ def _async_sgd() -> Algorithm:
     return free_running("async_sgd", planner.plan)
 
 
+def _local_sgd() -> Algorithm:
+    return Algorithm(name="local_sgd", trainer=local_sgd.make_trainer, solver=LocalSGDSolver)
+
+
 _ALGORITHMS: Final[dict[str, Callable[[], Algorithm]]] = {
     "async_sgd": _async_sgd,
     "batch_gradient": _batch_gradient,
     "cocoa": _cocoa,
+    "local_sgd": _local_sgd,
 }
 
 

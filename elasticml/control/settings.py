@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 FaultPhase = Literal["load", "broadcast", "compute", "reduce", "correct", "move", "apply"]
 
@@ -71,6 +71,10 @@ class Settings:
     copy_bytes_per_s: float = 50e6
 
 
+#: Algorithms whose members train on their own examples, and want every one of them.
+_LOCAL: Final = ("cocoa", "local_sgd", "async_sgd")
+
+
 def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey: bool) -> Settings:
     """Read the driver's settings out of a job record."""
     stop = record.get("stop") or {}
@@ -102,15 +106,15 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
 
 
 def _placement(wanted: Any, algorithm: str) -> Literal["contiguous", "random"]:
-    """Settle "auto": partitions by the file's order are the worst there are for these two."""
+    """Settle "auto": partitions by the file's order are the worst for what trains locally."""
     if wanted in ("contiguous", "random"):
         return wanted  # type: ignore[no-any-return]
-    return "random" if algorithm in ("cocoa", "async_sgd") else "contiguous"
+    return "random" if algorithm in _LOCAL else "contiguous"
 
 
 def _absent(wanted: str, algorithm: str) -> str:
-    """Settle "auto": what vanished is taken over by whoever has it, or read again."""
-    return "reload" if wanted == "auto" and algorithm in ("cocoa", "async_sgd") else wanted
+    """Settle "auto" for these: what vanished is taken over by whoever has it, or read again."""
+    return "reload" if wanted == "auto" and algorithm in _LOCAL else wanted
 
 
 def _report_every_s(algorithm: Mapping[str, Any]) -> float | None:

@@ -1,5 +1,7 @@
 """Read images from IDX files, those of MNIST and its kin: a file of images and one of labels.
 
+Folders and archives of pictures are read by ``pictures.py``.
+
 IDX: two zero bytes, a byte for the type, a byte for the number of dimensions, the dimensions as
 big-endian 32-bit numbers, then the values, big-endian, the last dimension fastest.
 """
@@ -10,7 +12,7 @@ import contextlib
 import lzma
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Final
 
@@ -29,6 +31,7 @@ from elasticml.data.files import (
     open_binary,
     tells_versions,
 )
+from elasticml.data.pictures import PictureSource, is_pictures, read_pictures
 from elasticml.data.rows import fit_columns
 from elasticml.data.source import (
     BLOCK_BYTES,
@@ -59,9 +62,15 @@ class _Idx:
 
 
 def read_images(
-    path: str, *, labels: str | None = None, dtype: Dtype = "float64", n_columns: int | None = None
-) -> ImageSource:
-    """Name IDX files of images and labels as a source; nothing is read yet.
+    path: str,
+    *,
+    labels: str | None = None,
+    dtype: Dtype = "float64",
+    n_columns: int | None = None,
+    size: Sequence[int] | None = None,
+    mode: str | None = None,
+) -> ImageSource | PictureSource:
+    """Name IDX files of images and labels, or pictures in folders, as a source; nothing is read.
 
     A pixel is a column, numbered row by row; its value is as it stands in the file (0 to 255):
     ``scale: maxabs`` makes it at most 1.
@@ -69,18 +78,31 @@ def read_images(
     Parameters
     ----------
     path : str
-        Images, (n, rows, columns) or with any other dimensions. Local path or fsspec URL; gzip,
-        bzip2 and xz are told by the first bytes.
+        An IDX file of images, (n, rows, columns) or with any other dimensions. Local path or fsspec
+        URL; gzip, bzip2 and xz are told by the first bytes. Or a folder with a folder of pictures
+        for each class, or a zip or tar archive of such folders: a picture's columns go channel by
+        channel, and its label is the number of its folder, sorted by name.
     labels : str, optional
-        Labels (n,). By default the path with the last ``images-idx3`` replaced by ``labels-idx1``.
+        IDX file of labels (n,). By default the path with the last ``images-idx3`` replaced by
+        ``labels-idx1``.
     dtype, n_columns
         As for :func:`elasticml.data.svmlight.read_svmlight`.
+    size, mode
+        Of pictures in folders, see :func:`elasticml.data.pictures.read_pictures`.
 
     Raises
     ------
     ConfigError
         When a setting is out of range, or no labels are named and none can be guessed.
     """
+    if labels is None and is_pictures(str(path)):
+        return read_pictures(path, size=size, mode=mode or "RGB", dtype=dtype, n_columns=n_columns)
+    if size is not None or mode is not None:
+        key = "size" if size is not None else "mode"
+        raise ConfigError(
+            f"data.{key} is for folders and archives of pictures, and {path} is none; leave it out",
+            key=f"data.{key}",
+        )
     check_dtype(dtype)
     check_columns(n_columns)
     if labels is None:
@@ -97,14 +119,16 @@ def read_images(
     )
 
 
-def source_from_spec(spec: Mapping[str, Any]) -> ImageSource:
-    """Make the source that ``ImageSource.spec`` or a job's ``data`` section names."""
-    check_keys(spec, ("labels", "dtype", "n_columns"), ("path",))
+def source_from_spec(spec: Mapping[str, Any]) -> ImageSource | PictureSource:
+    """Make the source that ``spec()`` or a job's ``data`` section names."""
+    check_keys(spec, ("labels", "dtype", "n_columns", "size", "mode"), ("path",))
     return read_images(
         spec["path"],
         labels=spec.get("labels"),
         dtype=spec.get("dtype", "float64"),
         n_columns=spec.get("n_columns"),
+        size=spec.get("size"),
+        mode=spec.get("mode"),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from elasticml.algorithms.batch_gradient.settings import chosen_optimizer
+from elasticml.algorithms.local_sgd.library import has_torch, torch_missing
+from elasticml.algorithms.local_sgd.settings import read_settings as read_local_sgd
 from elasticml.errors import ConfigError
 from elasticml.jobs.async_sgd import AsyncSGD as AsyncSGD
 from elasticml.jobs.schema import Settings, unknown_choice
@@ -111,6 +113,62 @@ class CoCoA(Settings):
         return _section(self.name, self.model_dump(exclude_none=True))
 
 
+class LocalSGD(Settings):
+    """Local SGD for networks: every round, members take some steps each and the mean is kept.
+
+    All K members together take ``K x batch x local_steps`` samples a round, each by the share of
+    the examples that it has; ``local_steps=1`` is mini-batch SGD. Every example is seen once an
+    epoch, whichever members come and go. Needs PyTorch: ``pip install 'elasticml[torch]'``.
+
+    Source: the uni-task paper, sections 2.2, 3 and 5.1; the defaults are its settings for
+    Fashion-MNIST.
+    """
+
+    name: ClassVar[str] = "local_sgd"
+
+    #: "cnn" (the paper's), or a callable that makes a ``torch.nn.Module``: itself, or its import
+    #: path. It is given ``shape`` and ``classes`` where it has parameters of these names.
+    model: str | Callable[..., Any] = "cnn"
+    model_options: dict[str, Any] = Field(default_factory=dict)
+    #: Of one example, as the module takes it, such as [3, 32, 32].
+    shape: tuple[Count, ...] | None = None
+    #: "cross_entropy", "mse", or a function of outputs and targets, or its import path.
+    loss: str | Callable[..., Any] = "cross_entropy"
+    batch: int = Field(default=8, ge=1)
+    local_steps: int = Field(default=16, ge=1)
+    learning_rate: float = Field(default=5e-4, gt=0)
+    #: How the rate follows the K members that there are: times the root of K, times K, or not at
+    #: all; "constant_global_batch" shares ``batch x local_steps`` samples out among them.
+    rate_rule: Literal["sqrt", "linear", "constant", "constant_global_batch"] = "sqrt"
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    #: What inputs are shifted by and divided by; "auto": the training data's mean and deviation.
+    normalize: Literal["auto", "none"] | tuple[float, Above0] = "auto"
+    #: Share of the training data that is kept out, and evaluated on the members.
+    holdout: float = Field(default=0.0, ge=0, lt=1)
+    #: Rounds from one such evaluation to the next; None: at the beginning of every epoch.
+    holdout_every: int | None = Field(default=None, ge=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: By default the job's.
+    seed: int | None = Field(default=None, ge=0)
+
+    @field_validator("model", "loss", mode="before")
+    @classmethod
+    def _name(cls, value: Any) -> Any:
+        """Write a callable as its import path."""
+        return import_path(value) if callable(value) else value
+
+    def check(self) -> None:
+        """Check that PyTorch is there, and what the algorithm itself checks."""
+        if not has_torch():
+            raise torch_missing()
+        read_local_sgd(self.section())
+
+    def section(self) -> dict[str, Any]:
+        """Write the settings as the ``algorithm`` section of a job record."""
+        return _section(self.name, self.model_dump(mode="json", exclude_none=True))
+
+
 class ImportedAlgorithm(Settings):
     """An algorithm of the user's own, by the import path of its ``Algorithm``, and its settings."""
 
@@ -123,19 +181,21 @@ class ImportedAlgorithm(Settings):
         return self.model_dump()
 
 
-AnyAlgorithm = AsyncSGD | BatchGradient | CoCoA | ImportedAlgorithm
+AnyAlgorithm = AsyncSGD | BatchGradient | CoCoA | LocalSGD | ImportedAlgorithm
 
 #: The algorithms of this release by the name that a job file gives them.
-ALGORITHMS: dict[str, type[AsyncSGD] | type[BatchGradient] | type[CoCoA]] = {
+ALGORITHMS: dict[str, type[AsyncSGD] | type[BatchGradient] | type[CoCoA] | type[LocalSGD]] = {
     AsyncSGD.name: AsyncSGD,
     BatchGradient.name: BatchGradient,
     CoCoA.name: CoCoA,
+    LocalSGD.name: LocalSGD,
 }
 #: What may stand in for absent examples, by algorithm; of one's own algorithm nothing is known.
 _ABSENT: dict[str, tuple[str, ...]] = {
     AsyncSGD.name: ("auto", "reload", "ignore"),
     BatchGradient.name: ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"),
     CoCoA.name: ("auto", "reload", "freeze", "stall"),
+    LocalSGD.name: ("auto", "reload", "ignore", "stall"),
 }
 
 
@@ -156,7 +216,7 @@ def absent_rule(algorithm: AnyAlgorithm, absent: object) -> str:
             f"{_REMEDIES[algorithm.name]}",
             path="absent",
         )
-    reloads = absent == "auto" and isinstance(algorithm, CoCoA | AsyncSGD)
+    reloads = absent == "auto" and isinstance(algorithm, CoCoA | AsyncSGD | LocalSGD)
     return "reload" if reloads else str(absent)
 
 
@@ -166,17 +226,50 @@ _REMEDIES = {
     "stall (wait)",
     CoCoA.name: "reload (read them again elsewhere), freeze (go on without them, under an upper "
     "bound of the gap) or stall (wait)",
+    LocalSGD.name: "reload (read them again elsewhere), ignore (leave them out meanwhile) or stall "
+    "(wait)",
 }
+
+
+def record_section(
+    algorithm: AnyAlgorithm, seed: int, epochs: int | None, warm_start: Any | None
+) -> dict[str, Any]:
+    """Write the ``algorithm`` section of a job record, with what the job says elsewhere of it."""
+    section = algorithm.section()
+    if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD):
+        section.setdefault("seed", seed)
+    if isinstance(algorithm, LocalSGD) and epochs is not None:
+        section["epochs"] = epochs
+    if isinstance(algorithm, AsyncSGD | CoCoA) and warm_start is not None:
+        section["warm_start"] = warm_start
+    return section
 
 
 def certifies_gap(algorithm: AnyAlgorithm) -> bool:
     """Whether the algorithm certifies a duality gap, or may, where it is one's own."""
-    return not isinstance(algorithm, BatchGradient | AsyncSGD)
+    return not isinstance(algorithm, AsyncSGD | BatchGradient | LocalSGD)
 
 
 def is_deterministic(algorithm: AnyAlgorithm) -> bool:
     """Whether two runs give the same bits: not where members do not wait for each other."""
     return algorithm.section().get("report_every") is None
+
+
+def import_path(found: Any) -> str:
+    """Name a callable by where it is defined.
+
+    Raises
+    ------
+    ValueError
+        When workers could not import it from there.
+    """
+    module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", "")
+    if module in (None, "__main__") or not name.isidentifier():
+        raise ValueError(
+            f"{name or found!r} is not defined at the top of a module that workers can import; put "
+            "it there, or give its import path as module:name"
+        )
+    return f"{module}:{name}"
 
 
 def _check_class_weight(class_weight: ClassWeight, loss: str) -> None:
@@ -191,16 +284,4 @@ def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(values.get("class_weight"), dict):
         # JSON has no numbers as keys.
         section["class_weight"] = {str(k): v for k, v in values["class_weight"].items()}
-    return section
-
-
-def section_of(
-    algorithm: AnyAlgorithm, seed: int, warm_start: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Write the ``algorithm`` section of a job's record, with what the job says of it."""
-    section = algorithm.section()
-    if isinstance(algorithm, CoCoA | AsyncSGD):
-        section.setdefault("seed", seed)
-        if warm_start is not None:
-            section["warm_start"] = warm_start
     return section

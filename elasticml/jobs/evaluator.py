@@ -115,7 +115,7 @@ class Evaluator:
             When the data cannot be read here.
         """
         ready = self._ready(source)
-        reader = _Reader(ready, self._n_threads, self._cache, chunk_bytes, n_members)
+        reader = Reader(ready, self._n_threads, self._cache, chunk_bytes, n_members)
         self._columns = self._scaled_columns(reader)
         return self._score(reader, models, ranking=False)
 
@@ -137,20 +137,20 @@ class Evaluator:
         ConfigError, DataError
             When the data cannot be read here, or a label is not one of the training data's.
         """
-        reader = _Reader(source.with_facts(self._facts), self._n_threads, self._cache)
+        reader = Reader(source.with_facts(self._facts), self._n_threads, self._cache)
         return self._score(reader, models, ranking=True), reader.notes()
 
     def _ready(self, source: Source) -> Source:
         return source.with_facts(self._facts) if source.needs_survey else source
 
-    def _score(self, reader: _Reader, models: Sequence[Arrays], *, ranking: bool) -> list[Score]:
+    def _score(self, reader: Reader, models: Sequence[Arrays], *, ranking: bool) -> list[Score]:
         scores: list[Score] = []
         for start in range(0, len(models), MODELS_PER_PASS):
             some = models[start : start + MODELS_PER_PASS]
             scores += self._one_pass(reader, some, ranking)
         return scores
 
-    def _one_pass(self, reader: _Reader, models: Sequence[Arrays], ranking: bool) -> list[Score]:
+    def _one_pass(self, reader: Reader, models: Sequence[Arrays], ranking: bool) -> list[Score]:
         forwards = [self._forward(model) for model in models]
         parts: list[_Part] = []
         with ThreadPoolExecutor(self._n_threads) as pool:
@@ -233,7 +233,7 @@ class Evaluator:
             metrics |= _ranking(parts, index, self._targets)
         return Score(objective=objective, metrics=metrics)
 
-    def _scaled_columns(self, reader: _Reader) -> Columns:
+    def _scaled_columns(self, reader: Reader) -> Columns:
         """Find how the columns were scaled, by the trainer's own preparation over all data."""
         rule = self._objective
         preparation = fix_columns(rule.scale, rule.intercept, self._facts, rule.constant or 1.0)
@@ -245,7 +245,7 @@ class Evaluator:
             columns: Columns = stop.value
             return columns
 
-    def _outcome(self, exchange: Exchange, reader: _Reader) -> Outcome:
+    def _outcome(self, exchange: Exchange, reader: Reader) -> Outcome:
         """Carry an exchange out here: the solver over one batch of chunks after the other."""
         merge = np.maximum if exchange.reduce == "max" else np.add
         merged: dict[str, F64] = {}
@@ -293,7 +293,7 @@ def _ranking(parts: Sequence[_Part], index: int, targets: Targets) -> dict[str, 
     }
 
 
-class _Reader:
+class Reader:
     """Reads a source again and again, block after block, some blocks ahead."""
 
     def __init__(

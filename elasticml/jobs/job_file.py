@@ -248,6 +248,12 @@ def _algorithm(section: Mapping[str, Any], scale: object) -> AnyAlgorithm:
     if scale is not None:
         if scale not in get_args(Scale):
             raise unknown_choice(scale, get_args(Scale), "data.scale")
+        if "scale" not in ALGORITHMS[name].model_fields:
+            raise ConfigError(
+                f"data.scale: got {scale!r}, and {name} does not scale columns one by one; leave "
+                "it out, and see algorithm.normalize",
+                path="data.scale",
+            )
         if rest.setdefault("scale", scale) != scale:
             raise ConfigError(
                 f"data.scale is {scale!r} but algorithm.scale is {rest['scale']!r}; give one",

@@ -15,6 +15,8 @@ from elasticml.jobs.algorithms import (
     AnyAlgorithm,
     AsyncSGD,
     CoCoA,
+    ImportedAlgorithm,
+    LocalSGD,
     absent_rule,
     certifies_gap,
 )
@@ -29,6 +31,8 @@ Placement = Literal["auto", "contiguous", "random"]
 NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work")
 #: Policies that look at how long members take for their rounds.
 NEED_ROUNDS = ("rebalance", "straggler")
+#: Bytes of a chunk for local SGD, as in the uni-task paper.
+LOCAL_SGD_CHUNK_BYTES = 200 * 2**10
 
 
 def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
@@ -98,6 +102,7 @@ def check_together(
         raise ConfigError(f"holders: got {holders!r}, wanted auto, 1 or 2", path="holders")
     if placement not in get_args(Placement):
         raise unknown_choice(placement, get_args(Placement), "placement")
+    _check_stop(algorithm, stop)
     if certifies_gap(algorithm):
         return
     for index, entry in enumerate(policies):
@@ -123,11 +128,27 @@ def check_together(
             )
 
 
+def _check_stop(algorithm: AnyAlgorithm, stop: Stop) -> None:
+    """Check rules that would never be met, or are not known."""
+    if isinstance(algorithm, LocalSGD):
+        if stop.objective is not None:
+            raise ConfigError(
+                "stop.objective: local_sgd knows the mean loss of the last samples only; use "
+                "stop.epochs, rounds or seconds",
+                path="stop.objective",
+            )
+    elif stop.epochs is not None and not isinstance(algorithm, ImportedAlgorithm):
+        raise ConfigError(
+            f"stop.epochs: the rounds of {algorithm.name} go over all examples; use stop.rounds",
+            path="stop.epochs",
+        )
+
+
 def placement_of(setting: Placement, algorithm: AnyAlgorithm) -> str:
-    """Say what "auto" stands for: random where members see their own examples for long."""
+    """Say what "auto" stands for: random for what trains locally, which file order slows down."""
     if setting != "auto":
         return setting
-    return "random" if isinstance(algorithm, CoCoA | AsyncSGD) else "contiguous"
+    return "random" if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD) else "contiguous"
 
 
 def holders_of(
@@ -196,6 +217,11 @@ def cache_of(given: Any, folder: Path | None = None) -> str | bool | None:
         f"data.cache: got {given!r}, wanted true, false or a directory on the workers' hosts",
         path="data.cache",
     )
+
+
+def default_chunk_bytes(algorithm: AnyAlgorithm) -> int | None:
+    """Return the bytes of a chunk where a job says nothing; None: by the data and the members."""
+    return LOCAL_SGD_CHUNK_BYTES if isinstance(algorithm, LocalSGD) else None
 
 
 def chunk_bytes_of(size: int | str | None) -> int | None:

@@ -105,6 +105,9 @@ def status_line(status: JobStatus, label: str | None = None) -> str:
         return f"{name}: loading data on {status.members} members"
     of = "" if status.rounds_max is None else f"/{status.rounds_max}"
     parts = [f"{name}: round {status.round}{of}"]
+    if status.epoch is not None:
+        of = "" if status.epochs_max is None else f"/{status.epochs_max}"
+        parts.append(f"epoch {status.epoch:.2f}{of}")
     if status.objective is not None:
         sign = "~" if status.objective_kind == "estimated" else ""
         parts.append(f"objective {sign}{status.objective:.6g}")

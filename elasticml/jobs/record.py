@@ -70,9 +70,10 @@ def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _algorithm(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the section without what a file says elsewhere: the seed, the model to start from."""
+    """Write the section without what a file says elsewhere: the seed, when to stop, the start."""
     section = _given(record["algorithm"])
-    section.pop("warm_start", None)
+    for name in ("warm_start", "epochs") if section["name"] == "local_sgd" else ("warm_start",):
+        section.pop(name, None)
     if section.get("seed") == record.get("seed"):
         section.pop("seed", None)
     return section

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.data.facts import DataFacts
 from elasticml.errors import ConfigError, ElasticmlError, blaming
 from elasticml.jobs.evaluator import Evaluator, Score
 from elasticml.jobs.model import LinearModel
+from elasticml.jobs.network_evaluator import NetworkEvaluator
+from elasticml.jobs.network_model import NetworkModel
 from elasticml.jobs.run_directory import Row, RunDirectory
 from elasticml.jobs.wire import Outcome
 from elasticml.report.preemptions import preemptions
@@ -27,7 +30,7 @@ class Result:
     the state at the round's beginning, and a last one for the final model.
     """
 
-    model: LinearModel | None
+    model: LinearModel | NetworkModel | None
     arrays: Mapping[str, NDArray[np.float64]] = field(repr=False)
     history: list[Row] = field(repr=False)
     summary: dict[str, Any]
@@ -90,7 +93,6 @@ def make_result(
     """Put a result together from what the scheduler keeps of a job; nothing is evaluated."""
     facts = outcome.facts
     classes = None if facts is None else facts.classes
-    is_linear = {"coef", "intercept"} <= outcome.arrays.keys()
     # A job on a regression loss has no classes, however few distinct labels there are.
     if (job.get("algorithm") or {}).get("loss") == "squared":
         classes = None
@@ -105,7 +107,7 @@ def make_result(
     if run_dir is not None:
         summary["run_dir"] = str(run_dir)
     return Result(
-        model=LinearModel(outcome.arrays, classes) if is_linear else None,
+        model=_model_of(outcome, job.get("algorithm") or {}, classes),
         arrays=outcome.arrays,
         history=outcome.history,
         summary=summary,
@@ -113,6 +115,16 @@ def make_result(
         story=story,
         run_dir=run_dir,
     )
+
+
+def _model_of(
+    outcome: Outcome, algorithm: Mapping[str, Any], classes: Sequence[float] | None
+) -> LinearModel | NetworkModel | None:
+    """Make the model that users see; None where there is none, or of an algorithm of one's own."""
+    if algorithm.get("name") == "local_sgd" and outcome.arrays and outcome.facts is not None:
+        return NetworkModel(outcome.arrays, algorithm, outcome.facts)
+    is_linear = {"coef", "intercept"} <= outcome.arrays.keys()
+    return LinearModel(outcome.arrays, classes) if is_linear else None
 
 
 def evaluate(
@@ -151,7 +163,7 @@ def evaluate(
     summary = dict(result.summary)
     failed: list[str] = []
     try:
-        evaluator = Evaluator(record["algorithm"], outcome.facts, n_threads, record.get("cache"))
+        evaluator = _evaluator(record, outcome.facts, n_threads)
         if source is not None:
             scores = evaluator.score_training(
                 source,
@@ -180,6 +192,13 @@ def evaluate(
         story=result.story,
         run_dir=result.run_dir,
     )
+
+
+def _evaluator(
+    record: Mapping[str, Any], facts: DataFacts, n_threads: int | None
+) -> Evaluator | NetworkEvaluator:
+    kind = NetworkEvaluator if record["algorithm"].get("name") == "local_sgd" else Evaluator
+    return kind(record["algorithm"], facts, n_threads, record.get("cache"))
 
 
 def _fill_training(

@@ -21,10 +21,12 @@ class Stop(Settings):
     seconds: float | None = Field(default=None, gt=0)
     gap: float | None = Field(default=None, gt=0)
     objective: float | None = None
+    #: Passes over all examples, of algorithms whose rounds take some of them.
+    epochs: int | None = Field(default=None, ge=1)
 
     def check(self) -> None:
         """Check what several fields must agree on."""
-        if self.rounds is None and self.seconds is None:
+        if self.rounds is None and self.seconds is None and self.epochs is None:
             raise ValueError("rounds is missing: give rounds or seconds, so that the job ends")
 
 

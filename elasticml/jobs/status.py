@@ -20,6 +20,9 @@ class JobStatus:
     round: int = 0
     rounds_max: int | None = None
     seconds_max: float | None = None
+    #: Epochs at the beginning of the last round, of algorithms that count them, and at the end.
+    epoch: float | None = None
+    epochs_max: int | None = None
     #: Seconds since the job began, at the last record.
     seconds: float = 0.0
     #: Seconds at the end of the first round, from which the pace is reckoned.
@@ -48,13 +51,15 @@ class JobStatus:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the job's round or time limit at the pace so far; None if unknown."""
+        """Seconds until the job's round, epoch or time limit at its pace; None if unknown."""
         ends = []
         if self.seconds_max is not None:
             ends.append(self.seconds_max - self.seconds)
         if self.rounds_max is not None and self.round > 1 and self.first_round_s is not None:
             pace = (self.seconds - self.first_round_s) / (self.round - 1)
             ends.append(pace * (self.rounds_max - self.round))
+        if self.epochs_max is not None and self.epoch:
+            ends.append(self.seconds * (self.epochs_max / self.epoch - 1.0))
         return max(0.0, min(ends)) if ends else None
 
     @property
@@ -79,6 +84,7 @@ class JobStatus:
                     name=str(record.get("name") or ""),
                     rounds_max=stop.get("rounds"),
                     seconds_max=stop.get("seconds"),
+                    epochs_max=stop.get("epochs"),
                     gap_target=stop.get("gap"),
                 )
             case "JobResumed":
@@ -90,6 +96,7 @@ class JobStatus:
                     round=int(record.get("round") or 0),
                     rounds_max=stop.get("rounds"),
                     seconds_max=stop.get("seconds"),
+                    epochs_max=stop.get("epochs"),
                     gap_target=stop.get("gap"),
                 )
             case "DataLoaded" | "DataDealt":
@@ -125,6 +132,7 @@ class JobStatus:
             first_round_s=self.seconds if self.first_round_s is None else self.first_round_s,
             objective=self.objective if objective is None else objective,
             objective_kind=str(row.get("objective_kind") or "exact"),
+            epoch=row.get("epoch", self.epoch),
             gap=gap if is_known else self.gap,
             gap_is_bound=bool(row.get("gap_is_bound")) if is_known else self.gap_is_bound,
             gap_first=gap if self.gap_first is None else self.gap_first,

@@ -55,6 +55,8 @@ def share_done(status: JobStatus) -> float:
         shares.append(status.round / status.rounds_max)
     if status.seconds_max:
         shares.append(status.seconds / status.seconds_max)
+    if status.epochs_max and status.epoch:
+        shares.append(status.epoch / status.epochs_max)
     if status.gap_share is not None:
         shares.append(status.gap_share)
     return min(1.0, max(shares))

@@ -38,8 +38,8 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, lis
         return None
     if not isinstance(algorithm, CoCoA | AsyncSGD):
         raise ConfigError(
-            f"warm_start: algorithm {algorithm.name} starts from 0; use algorithm cocoa or "
-            "async_sgd, or leave warm_start out",
+            f"warm_start: algorithm {algorithm.name} starts from a model of its own; use algorithm "
+            "cocoa or async_sgd, or leave warm_start out",
             path="warm_start",
         )
     is_linear = isinstance(algorithm, CoCoA) or algorithm.problem == "linear"

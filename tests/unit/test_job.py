@@ -24,7 +24,10 @@ def data():
         ({"policies": [{"name": "kne"}]}, "there is no policy 'kne'; did you mean 'knee'"),
         ({"absent": "freeze"}, "which algorithm batch_gradient cannot follow"),
         ({"holders": 3}, "holders: got 3, wanted auto, 1 or 2"),
-        ({"warm_start": {"coef": [1.0]}}, "algorithm batch_gradient starts from 0"),
+        (
+            {"warm_start": {"coef": [1.0]}},
+            "algorithm batch_gradient starts from a model of its own",
+        ),
         ({"chunk_size": "a lot"}, "data.chunk_size: got 'a lot', wanted 'auto' or a size"),
         ({"chunk_size": 0}, "data.chunk_size: got 0"),
         (

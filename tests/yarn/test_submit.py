@@ -34,7 +34,10 @@ SMALL = {
 COCOA = {"name": "cocoa", "loss": "hinge", "l2": 1e-3}
 ENDLESS = {"rounds": 10**6}
 #: What the containers of a job do without.
-LEFT_OUT = "bokeh babel hypothesis mypy pandas pip pytest _pytest ruff setuptools torch".split()
+LEFT_OUT = (
+    "bokeh babel cuda hypothesis mypy nvidia pandas pip pytest _pytest ruff setuptools sympy torch "
+    "triton"
+).split()
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ WAIT_S_MAX = 120
 #: Heavy libraries that plain Dask work does without.
 LEFT_OUT = (
     "bokeh babel fontTools grpc_tools hypothesis llvmlite matplotlib mypy numba pandas PIL pip "
-    "pyarrow pygments pytest ruff scipy setuptools sklearn sympy"
+    "pyarrow pygments pytest ruff scipy setuptools sklearn sympy cuda nvidia torch triton"
 ).split()
 
 #: As dask-yarn's manual shows one; only the environment is this machine's.

@@ -1,0 +1,199 @@
+"""What a job's module is made of: its factory, loss, device, and what of the data they need."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from elasticml.algorithms.local_sgd.library import load_torch
+from elasticml.algorithms.local_sgd.models import cnn, image_shape
+from elasticml.algorithms.local_sgd.settings import Settings
+from elasticml.data.facts import DataFacts
+from elasticml.errors import ConfigError, DataError
+
+#: Names in a model, beside the module's own: what inputs are shifted by, then divided by.
+INPUT_MEAN: Final = "input_mean"
+INPUT_STD: Final = "input_std"
+
+
+class Seeded:
+    """Sets the generators of torch that a module's own chance comes from, and puts them back.
+
+    Not by ``torch.manual_seed``, which also sees to devices that are not there: it took 1.5 ms.
+    """
+
+    def __init__(self, torch: Any, seed: int, device: Any) -> None:
+        self._generators = [torch.default_generator]
+        if device.type == "cuda":
+            torch.cuda.init()
+            self._generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        self._seed = seed
+        self._states: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._states = [generator.get_state() for generator in self._generators]
+        for generator in self._generators:
+            generator.manual_seed(self._seed)
+
+    def __exit__(self, *error: object) -> None:
+        for generator, state in zip(self._generators, self._states, strict=True):
+            generator.set_state(state)
+
+
+def shape_of(settings: Settings, facts: DataFacts) -> tuple[int, ...]:
+    """Return the shape of one example as the module takes it.
+
+    Raises
+    ------
+    ConfigError
+        When the columns do not fill it.
+    """
+    if facts.layout.kind != "dense":
+        raise DataError(
+            f"algorithm local_sgd takes dense rows, and the data are {facts.layout.kind}; write "
+            "them as images, csv, parquet or npz"
+        )
+    shape = settings.shape
+    if shape is None:
+        guess = image_shape(facts.n_columns) if settings.model == "cnn" else (facts.n_columns,)
+        if guess is None:
+            raise ConfigError(
+                f"algorithm.shape is missing: the data have {facts.n_columns} columns, which is no "
+                "square image; give the shape of an example, such as [3, 32, 24]",
+                key="algorithm.shape",
+            )
+        return guess
+    if math.prod(shape) != facts.n_columns:
+        raise ConfigError(
+            f"algorithm.shape is {list(shape)}, {math.prod(shape)} values, and the data have "
+            f"{facts.n_columns} columns; give the shape of one example",
+            key="algorithm.shape",
+        )
+    return shape
+
+
+def classes_of(settings: Settings, facts: DataFacts) -> tuple[float, ...] | None:
+    """Return the labels, ascending, of which outputs are the numbers; None where they are values.
+
+    Raises
+    ------
+    DataError
+        When there are no classes, and the loss wants some.
+    """
+    if settings.loss == "mse" or (settings.loss != "cross_entropy" and facts.classes is None):
+        return None
+    if facts.classes is None or len(facts.classes) < 2:
+        found = "continuous" if facts.classes is None else f"{len(facts.classes)} label"
+        raise DataError(
+            f"algorithm.loss cross_entropy wants labels of at least 2 classes, the data have "
+            f"{found}; use loss: mse for numbers"
+        )
+    return facts.classes
+
+
+def device_of(torch: Any, wanted: str) -> Any:
+    """Return the device that a job asks for; a ConfigError where it is not there."""
+    has_cuda = wanted != "cpu" and torch.cuda.is_available()
+    if wanted == "cuda" and not has_cuda:
+        raise ConfigError(
+            "algorithm.device is cuda, and this process has no CUDA device; use device: auto",
+            key="algorithm.device",
+        )
+    return torch.device("cuda" if has_cuda else "cpu")
+
+
+def make_module(
+    torch: Any, settings: Settings, shape: tuple[int, ...], classes: tuple[float, ...] | None
+) -> Any:
+    """Call the factory; it gets ``shape`` and ``classes`` where it has parameters of these names.
+
+    Its first weights are the seed's.
+    """
+    factory = cnn if settings.model == "cnn" else _imported("model", settings.model)
+    known: dict[str, Any] = {"shape": shape}
+    if classes is not None:
+        known["classes"] = len(classes)
+    try:
+        wanted = inspect.signature(factory).parameters
+        options = {k: v for k, v in known.items() if k in wanted} | dict(settings.model_options)
+        with Seeded(torch, settings.seed, torch.device("cpu")):
+            module = factory(**options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"algorithm.model {settings.model} cannot be made: {str(error).splitlines()[0]}; "
+            "algorithm.model_options are the factory's keyword arguments",
+            key="algorithm.model",
+        ) from error
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(
+            f"algorithm.model {settings.model} makes a {type(module).__name__}, wanted a "
+            "torch.nn.Module",
+            key="algorithm.model",
+        )
+    return module
+
+
+def _imported(key: str, path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"algorithm.{key} is {path!r}, which cannot be imported ({error}); every worker and "
+            "the scheduler must be able to import it",
+            key=f"algorithm.{key}",
+        ) from error
+    if not callable(found):
+        raise ConfigError(
+            f"algorithm.{key} is {path!r}, a {type(found).__name__}, wanted a callable",
+            key=f"algorithm.{key}",
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def check_parameters(settings: Settings, trained: Sequence[Any], names: Sequence[str]) -> None:
+    """Raise a ConfigError where parameters have several types, or a name that is taken."""
+    types = sorted({str(p.dtype).removeprefix("torch.") for _, p in trained})
+    if len(types) != 1 or types[0] not in ("float32", "float64"):
+        raise ConfigError(
+            f"algorithm.model {settings.model} has parameters of type {', '.join(types) or 'none'},"
+            " wanted float32 or float64 alone",
+            key="algorithm.model",
+        )
+    for name in (INPUT_MEAN, INPUT_STD, "classes"):
+        if name in names:
+            raise ConfigError(
+                f"algorithm.model {settings.model} has a parameter named {name}, which is what "
+                "results call something else; rename it",
+                key="algorithm.model",
+            )
+
+
+def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
+    """Return a function of output, target and weights or None: the weighted mean loss."""
+    functional = load_torch().nn.functional
+    if name in ("cross_entropy", "mse"):
+        plain = functional.cross_entropy if name == "cross_entropy" else functional.mse_loss
+
+        def mean_loss(output: Any, target: Any, weights: Any) -> Any:
+            fitted = output if name == "cross_entropy" else output.reshape(target.shape)
+            if weights is None:
+                return plain(fitted, target)
+            return plain(fitted, target, reduction="none") @ weights / weights.sum()
+
+        return mean_loss
+    own = _imported("loss", name)
+
+    def own_loss(output: Any, target: Any, weights: Any) -> Any:
+        if weights is not None:
+            raise DataError(
+                f"the data have sample weights, of which algorithm.loss {name} knows nothing; use "
+                "cross_entropy or mse, or leave the weights out"
+            )
+        alike = target.is_floating_point() and output.numel() == target.numel()
+        return own(output.reshape(target.shape) if alike else output, target)
+
+    return own_loss

@@ -1,0 +1,163 @@
+"""A member's half of local SGD: H steps over samples of its chunks, and sums of what came of them.
+
+It keeps caches alone: the module's memory, and the order of an epoch. What it returns follows from
+what goes down with the exchange, its chunks and its number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Arrays, Parallel, Work
+from elasticml.algorithms.local_sgd import messages, shares
+from elasticml.algorithms.local_sgd.library import load_torch
+from elasticml.algorithms.local_sgd.network import Network
+from elasticml.algorithms.local_sgd.sampler import Places, Sampler, Taken, held_out, noise_seed
+from elasticml.algorithms.local_sgd.settings import read_settings
+from elasticml.data.chunk import Chunk
+from elasticml.data.facts import DataFacts
+
+F64 = NDArray[np.float64]
+
+
+class LocalSGDSolver:
+    """Computes the exchanges of ``local_sgd`` on a member.
+
+    Parameters
+    ----------
+    settings : mapping
+        The job's ``algorithm`` section.
+    facts : DataFacts
+    """
+
+    def __init__(self, settings: Any, facts: DataFacts) -> None:
+        self._settings = read_settings(settings)
+        self._facts = facts
+        self._sampler = Sampler(self._settings.seed, self._settings.holdout)
+        #: Made at the first exchange that wants it, in the thread that computes.
+        self._network: Network | None = None
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Return the arrays named in ``work.returns``, over these chunks."""
+        match work.operation:
+            case messages.BLOCKS:
+                # The first exchange: so that the others are not held up by it.
+                load_torch()
+                return {"blocks": np.array(max((c.id.block + 1 for c in chunks), default=0), float)}
+            case messages.ORDINALS:
+                return self._ordinals(work, chunks)
+            case messages.SURVEY:
+                return self._survey(work, chunks, parallel)
+            case messages.EVALUATE:
+                return self._evaluate(work, chunks, parallel)
+        return self._train(work, chunks, parallel)
+
+    def _ready(self, parallel: Parallel) -> Network:
+        torch = load_torch()
+        if torch.get_num_threads() != parallel.n_threads:
+            torch.set_num_threads(parallel.n_threads)
+        if self._network is None:
+            self._network = Network(self._settings, self._facts)
+        return self._network
+
+    # --- before the first round -----------------------------------------------------------------
+
+    def _ordinals(self, work: Work, chunks: Sequence[Chunk]) -> Arrays:
+        counts = np.zeros(work.returns["chunks"])
+        for chunk in chunks:
+            counts[chunk.id.block] = max(counts[chunk.id.block], chunk.id.ordinal + 1)
+        return {"chunks": counts}
+
+    def _survey(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        rows = np.zeros(work.returns["rows"])
+        numbers = _places(work).of(chunks)
+        rows[numbers] = [self._sampler.n_trained(chunk) for chunk in chunks]
+        wanted = chunks if self._settings.normalize == "auto" else []
+        moments = np.sum([np.zeros(3), *parallel.map(_moments, wanted)], axis=0)
+        return {"rows": rows, "moments": moments}
+
+    # --- rounds ---------------------------------------------------------------------------------
+
+    def _train(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        settings, parameters, model = self._settings, work.parameters, work.model
+        numbers = _places(work).of(chunks)
+        position = model["positions"][numbers].astype(np.int64)
+        n_local = self._sampler.begin(chunks, position, int(parameters["epoch"]))
+        sizes = shares.steps(
+            rule=settings.rate_rule,
+            batch=settings.batch,
+            local_steps=settings.local_steps,
+            n_members=work.members,
+            n_local=n_local,
+            n_left=int(parameters["left"]),
+        )
+        n = sum(sizes)
+        seen = np.zeros(work.returns["seen"])
+        if n == 0:
+            empty = {name: np.zeros(shape) for name, shape in work.returns.items()}
+            return empty | {"sums": np.array([0.0, 0.0, n_local])}
+        taken, counts = self._sampler.take(n)
+        seen[numbers] = counts
+        network = self._ready(parallel)
+        network.fill(model["weights"], model["momentum"], model["buffers"])
+        x, y, weights = self._batch(network, chunks, taken, model["inputs"])
+        rate = shares.rate(settings.rate_rule, settings.learning_rate, work.members)
+        with network.seeded(noise_seed(settings.seed, int(parameters["serial"]), chunks)):
+            loss = network.train(x, y, weights, sizes, rate)
+        momentum = network.momentum() if work.returns["momentum"] != (0,) else np.zeros(0)
+        return {
+            "weights": network.weights() * n,
+            "momentum": momentum * n,
+            "buffers": network.buffers() * n,
+            "seen": seen,
+            "sums": np.array([n, loss, n_local - n]),
+        }
+
+    def _evaluate(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        network = self._ready(parallel)
+        network.fill(work.model["weights"], np.zeros(0), work.model["buffers"])
+        sums = np.zeros(3)
+        settings = self._settings
+        for chunk in chunks:
+            held = held_out(settings.seed, chunk.id, chunk.n_rows, settings.holdout)
+            rows = np.flatnonzero(held)
+            if rows.size:
+                scores = network.scores(*network.whole(chunk, work.model["inputs"], rows))
+                sums += (scores.weight, scores.loss, scores.correct)
+        return {"scores": sums}
+
+    def _batch(
+        self, network: Network, chunks: Sequence[Chunk], taken: Taken, inputs: F64
+    ) -> tuple[Any, Any, Any]:
+        """Gather examples, in their order: inputs, targets, and weights or None."""
+        pairs = list(zip(taken.chunk.tolist(), taken.row.tolist(), strict=True))
+        rows = np.empty((len(pairs), self._facts.n_columns), chunks[0].values.dtype)
+        values = [chunk.values for chunk in chunks]
+        for at, (chunk, row) in enumerate(pairs):
+            rows[at] = values[chunk][row]
+        labels = np.array([chunks[chunk].labels[row] for chunk, row in pairs])
+        x = network.inputs(network.tensor(rows), float(inputs[0]), float(inputs[1]))
+        weights = None
+        if any(chunk.weights is not None for chunk in chunks):
+            found = [_weight(chunks[chunk], row) for chunk, row in pairs]
+            weights = network.sample_weights(np.array(found))
+        return x, network.targets(labels), weights
+
+
+def _places(work: Work) -> Places:
+    return Places(work.model["starts"].astype(np.int64))
+
+
+def _weight(chunk: Chunk, row: int) -> float:
+    return 1.0 if chunk.weights is None else float(chunk.weights[row])
+
+
+def _moments(chunk: Chunk) -> F64:
+    """Return the count, the sum and the sum of squares of a chunk's values."""
+    values = chunk.values.reshape(-1)
+    first = float(values.sum(dtype=np.float64))
+    return np.array([values.size, first, float(np.square(values, dtype=np.float64).sum())])

@@ -1,0 +1,291 @@
+"""The driver's half of local SGD: means of members' models, and what of the epoch is done.
+
+A round is one exchange: every member takes H steps from the same weights, and the mean of their
+weights, each by its share of the samples, is what the next round begins with; momentum and the
+module's buffers likewise. A member that is lost in a round is not in the mean, and its samples stay
+untaken: the table of positions grows by what is in the sum. So an epoch has every example exactly
+once, whoever comes and goes.
+
+With H = 1 the mean of models is a step along the mean gradient, and the mean of momenta is that
+gradient's momentum: mini-batch SGD, with any number of members.
+
+Source: the uni-task paper, sections 2.2, 3 and 5.1; equations (1) and (2), whose mean is weighted.
+Deviation: the paper does not say where momentum is kept; here it is averaged with the model, so
+that nothing of it is lost with a member, and a newcomer has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import (
+    Arrays,
+    Exchange,
+    Model,
+    Outcome,
+    Resume,
+    RoundEnd,
+    Trainer,
+)
+from elasticml.algorithms.local_sgd import messages, shares
+from elasticml.algorithms.local_sgd.making import INPUT_MEAN, INPUT_STD
+from elasticml.algorithms.local_sgd.network import Network
+from elasticml.algorithms.local_sgd.settings import Absent, Settings, read_absent, read_settings
+from elasticml.data.facts import DataFacts
+from elasticml.errors import JobFailedError
+
+F64 = NDArray[np.float64]
+_Steps = Generator[Exchange, Outcome, Any]
+
+
+def make_trainer(
+    settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+) -> Trainer:
+    """Make the trainer of a job.
+
+    Parameters
+    ----------
+    settings : mapping
+        The job's ``algorithm`` section, see ``settings.Settings``.
+    facts : DataFacts
+    absent : str
+        "auto" | "reload" | "ignore" | "stall".
+    resume : Resume, optional
+        Of the round after which to go on.
+
+    Raises
+    ------
+    ConfigError
+        When a setting is unknown or out of range, PyTorch is missing, or the module does not fit
+        the data.
+    DataError
+        When the data are not dense, or have no classes to tell apart.
+    """
+    checked = read_settings(settings)
+    rule = read_absent(absent)
+    return _train(checked, Network(checked, facts, device="cpu"), rule, resume)
+
+
+def _train(settings: Settings, network: Network, rule: Absent, resume: Resume | None) -> Trainer:
+    descent = _Descent(
+        settings=settings,
+        network=network,
+        rule=rule,
+        weights=network.weights(),
+        momentum=network.momentum() if settings.momentum else np.zeros(0),
+        buffers=network.buffers(),
+    )
+    if resume is None:
+        yield from descent.survey()
+    else:
+        descent.go_on(resume)
+    while True:
+        if settings.epochs is not None and descent.epoch >= settings.epochs:
+            reason = f"{settings.epochs} epochs"
+            return Model(arrays=descent.arrays(), converged=True, reason=reason)
+        ended = yield from descent.round()
+        if not (yield ended):
+            return Model(arrays=descent.arrays(), converged=False, reason="stopped as asked")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Descent:
+    """The model between rounds, and what of the epoch is done."""
+
+    settings: Settings
+    network: Network
+    rule: Absent
+    #: (n_parameters,) each; the momentum is empty where there is none.
+    weights: F64
+    momentum: F64
+    #: (n_buffers,)
+    buffers: F64
+    #: Number of each block's first chunk in the table, and the number of chunks; (n_blocks + 1,).
+    starts: F64 = field(default_factory=lambda: np.zeros(1))
+    #: Examples of each chunk that are trained on, and how many of them this epoch has had.
+    rows: F64 = field(default_factory=lambda: np.zeros(0))
+    positions: F64 = field(default_factory=lambda: np.zeros(0))
+    #: Mean and standard deviation of the inputs.
+    inputs: F64 = field(default_factory=lambda: np.array([0.0, 1.0]))
+    epoch: int = 0
+    rounds: int = 0
+    #: Examples that absent members took along, and the epoch has gone by without.
+    skipped: int = 0
+    #: The next exchange closes the open group.
+    seal: bool = False
+    #: All that is left of the epoch is absent.
+    waits: bool = False
+    #: Examples that present members have left of the epoch; None before the epoch's first round.
+    present: int | None = None
+    #: The epoch whose beginning was evaluated last.
+    evaluated: int = -1
+
+    def survey(self) -> _Steps:
+        """Give chunks their numbers, count what is trained on, and find the inputs' moments."""
+        outcome = yield messages.blocks_exchange()
+        outcome = yield messages.ordinals_exchange(int(outcome.arrays["blocks"]))
+        self.starts = np.append(0.0, np.cumsum(outcome.arrays["chunks"]))
+        outcome = yield messages.survey_exchange(self.starts)
+        self.rows = np.array(outcome.arrays["rows"])
+        self.positions = np.zeros_like(self.rows)
+        if self.settings.normalize == "auto":
+            self.inputs = _inputs(outcome.arrays["moments"])
+        elif self.settings.normalize != "none":
+            self.inputs = np.array(self.settings.normalize)
+
+    @property
+    def done(self) -> float:
+        """Epochs so far, as a number with a fraction."""
+        return self.epoch + float(self.positions.sum() / max(1.0, self.rows.sum()))
+
+    @property
+    def left(self) -> int:
+        """Examples that the epoch has left, present and absent."""
+        return int(self.rows.sum() - self.positions.sum())
+
+    def round(self) -> Generator[Exchange, Outcome, RoundEnd]:
+        """Let the members take their steps, and merge what they come to."""
+        held: dict[str, float | None] = {}
+        if self._evaluates():
+            held = yield from self._evaluate()
+        model, epochs = self.arrays(), self.done
+        outcome = yield messages.train_exchange(
+            self._down(),
+            {"epoch": self.epoch, "left": self._left_to_share(), "serial": self.rounds},
+            require="everybody" if self.rule == "stall" or self.waits else "any",
+            seal=self._take_seal(),
+        )
+        sums = outcome.arrays["sums"]
+        samples = int(sums[messages.SAMPLES])
+        self._merge(outcome, samples)
+        self._close_epoch(outcome)
+        self.rounds += 1
+        rate = shares.rate(self.settings.rate_rule, self.settings.learning_rate, outcome.members)
+        loss = float(sums[messages.LOSSES]) / samples if samples else None
+        return RoundEnd(
+            objective=loss,
+            objective_kind="estimated",
+            step=rate,
+            extra={
+                "epoch": round(epochs, 6),
+                "samples": samples,
+                "skipped": self.skipped,
+                **held,
+            },
+            model=model,
+            next_model=self.arrays(),
+            resume=self._resume(),
+        )
+
+    def _left_to_share(self) -> int:
+        """Return of how many examples each member has its share: of those that are present."""
+        if self.rule == "ignore" and self.present is not None:
+            return max(1, self.present)
+        return max(1, self.left)
+
+    def _merge(self, outcome: Outcome, samples: int) -> None:
+        """Take the mean over the samples; those of the missing are not in it."""
+        if outcome.opened is not None:
+            self.seal = True
+        if not samples:
+            return
+        arrays = outcome.arrays
+        self.weights = arrays["weights"] / samples
+        self.momentum = arrays["momentum"] / samples
+        self.buffers = arrays["buffers"] / samples
+        self.positions = self.positions + arrays["seen"]
+        if not math.isfinite(float(self.weights @ self.weights)):
+            raise JobFailedError(
+                f"the model is not finite after {self.rounds + 1} rounds, wanted a finite one: the "
+                "steps are too long; lower algorithm.learning_rate, or set algorithm.normalize",
+                reason="diverged",
+            )
+
+    def _close_epoch(self, outcome: Outcome) -> None:
+        """Begin the next epoch where nothing is left of this one, or nothing that is waited for."""
+        self.present = int(outcome.arrays["sums"][messages.LEFT])
+        self.waits = False
+        if self.left and self.present:
+            return
+        if self.left and (self.rule != "ignore" or not outcome.absent_examples):
+            # Those that come back have it; nobody who is there has anything to do before.
+            self.waits = True
+            return
+        self.skipped += self.left
+        self.positions = np.zeros_like(self.rows)
+        self.epoch, self.present = self.epoch + 1, None
+
+    def _evaluates(self) -> bool:
+        if not self.settings.holdout:
+            return False
+        every = self.settings.holdout_every
+        if every is not None:
+            return self.rounds % every == 0
+        return self.evaluated < self.epoch
+
+    def _evaluate(self) -> Generator[Exchange, Outcome, dict[str, float | None]]:
+        self.evaluated = self.epoch
+        outcome = yield messages.evaluate_exchange(self._down(), seal=self._take_seal())
+        if outcome.opened is not None:
+            self.seal = True
+        weight, loss, correct = outcome.arrays["scores"].tolist()
+        if not weight:
+            return {}
+        found: dict[str, float | None] = {"holdout_loss": loss / weight}
+        if self.network.classes is not None:
+            found["holdout_accuracy"] = correct / weight
+        return found
+
+    def _down(self) -> dict[str, F64]:
+        return {
+            "weights": self.weights,
+            "momentum": self.momentum,
+            "buffers": self.buffers,
+            "positions": self.positions,
+            "starts": self.starts,
+            "inputs": self.inputs,
+        }
+
+    def _take_seal(self) -> bool:
+        seal, self.seal = self.seal, False
+        return seal
+
+    def arrays(self) -> Arrays:
+        """Return the model by the module's own names, and what its inputs are normalised by."""
+        named = self.network.named(self.weights, self.buffers)
+        return {**named, INPUT_MEAN: self.inputs[:1], INPUT_STD: self.inputs[1:]}
+
+    # --- in another process ---------------------------------------------------------------------
+
+    def _resume(self) -> Resume:
+        """Say what it takes to begin the next round elsewhere; members keep nothing."""
+        return Resume(
+            arrays={**self._down(), "rows": self.rows},
+            values={
+                "epoch": self.epoch,
+                "rounds": self.rounds,
+                "skipped": self.skipped,
+                "evaluated": self.evaluated,
+            },
+        )
+
+    def go_on(self, resume: Resume) -> None:
+        """Stand where another process stood at the end of a round."""
+        for name in ("weights", "momentum", "buffers", "positions", "starts", "inputs", "rows"):
+            setattr(self, name, np.array(resume.arrays[name]))
+        for name in ("epoch", "rounds", "skipped", "evaluated"):
+            setattr(self, name, int(resume.values[name]))
+
+
+def _inputs(moments: F64) -> F64:
+    """Mean and standard deviation of all values; 1 where they are all the same."""
+    n, first, second = moments.tolist()
+    mean = first / max(n, 1.0)
+    variance = second / max(n, 1.0) - mean * mean
+    return np.array([mean, math.sqrt(variance) if variance > 0.0 else 1.0])

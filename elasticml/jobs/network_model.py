@@ -1,0 +1,94 @@
+"""A trained network, as users know it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elasticml.algorithms.local_sgd.making import INPUT_MEAN, INPUT_STD
+from elasticml.algorithms.local_sgd.settings import read_settings
+from elasticml.data.facts import DataFacts
+from elasticml.errors import ConfigError
+
+if TYPE_CHECKING:
+    from elasticml.algorithms.local_sgd.network import Network
+
+F64 = NDArray[np.float64]
+
+
+class NetworkModel:
+    """A network's weights by the names that its module has for them; classes where it classifies.
+
+    Nothing of it needs PyTorch before it is asked to predict.
+
+    Attributes
+    ----------
+    arrays : mapping of ndarray
+        Parameters and buffers, and ``input_mean`` and ``input_std``.
+    classes_ : ndarray (n_classes,) or None
+        Labels, ascending; None in regression.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, F64], algorithm: Mapping[str, Any], facts: DataFacts
+    ) -> None:
+        self.arrays = arrays
+        self._settings = read_settings(algorithm)
+        self._facts = facts
+        known = facts.classes if self._settings.is_classification else None
+        self.classes_: F64 | None = None if known is None else np.array(known)
+        self._network: Network | None = None
+
+    @property
+    def module(self) -> Any:
+        """The trained ``torch.nn.Module``, in evaluation mode; its inputs are normalised ones.
+
+        Raises
+        ------
+        ConfigError
+            When PyTorch is not installed here, or the factory cannot be imported.
+        """
+        return self._filled().module.eval()
+
+    def decision_function(self, X: ArrayLike) -> F64:
+        """Return the module's outputs, shape (n, outputs), for rows as they stand in the data.
+
+        Parameters
+        ----------
+        X : array_like (n, columns), or (n, ...) with as many values in an example
+
+        Raises
+        ------
+        ConfigError
+            As :attr:`module`, and when an example has another number of values.
+        """
+        network, rows = self._filled(), np.array(X, np.float64)
+        n_columns = self._facts.n_columns
+        if rows.ndim < 2 or rows[0].size != n_columns:
+            raise ConfigError(
+                f"X has shape {rows.shape}, wanted {n_columns} values in each example, as the "
+                "training data have"
+            )
+        mean, std = float(self.arrays[INPUT_MEAN][0]), float(self.arrays[INPUT_STD][0])
+        x = network.inputs(network.tensor(rows.reshape(len(rows), n_columns)), mean, std)
+        outputs: F64 = network.outputs(x).cpu().numpy().astype(np.float64)
+        return outputs
+
+    def predict(self, X: ArrayLike) -> F64:
+        """Return the predicted labels, or values in regression, shape (n,)."""
+        outputs = self.decision_function(X)
+        if self.classes_ is None:
+            return outputs.reshape(len(outputs), -1)[:, 0]
+        labels: F64 = self.classes_[outputs[:, : len(self.classes_)].argmax(1)]
+        return labels
+
+    def _filled(self) -> Network:
+        from elasticml.algorithms.local_sgd.network import Network
+
+        if self._network is None:
+            self._network = Network(self._settings, self._facts, device="cpu")
+            self._network.fill_named(self.arrays)
+        return self._network

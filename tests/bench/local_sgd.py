@@ -1,0 +1,164 @@
+"""Local SGD on Fashion-MNIST: accuracy by epoch, and time per epoch against plain PyTorch.
+
+    python tests/bench/local_sgd.py [--epochs 3] [--repeats 3] [--rows 60000] [--batch 8]
+        [--local-steps 16] [--rate 5e-4] [--members 1] [--threads 1]
+
+One network (the uni-task paper's CNN), one learning rate, momentum 0.9, the same first weights, the
+same threads. "elasticml" is a job on a cluster of real processes, from history.csv; "plain" is the
+shortest loop that one writes with PyTorch: all data in one tensor, a random permutation an epoch,
+``torch.optim.SGD``; "loader" is the same with ``torch.utils.data.DataLoader``. Each runs in
+processes of its own; they take turns, so that whatever else the machine does meets all of them.
+Ratios are those of medians of epochs, without each run's first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("ELASTICML_DATA") or ROOT.parent / "shared" / "data") / "fashion_mnist"
+PEERS = ("elasticml", "plain", "loader")
+
+
+def read(name, rows=None):
+    """Return pixels, float32, and labels."""
+    from elasticml.data.images import read_images
+    from elasticml.data.source import load_all
+
+    chunks = load_all(read_images(str(DATA / f"{name}-images-idx3-ubyte.gz"), dtype="float32"))
+    X = np.concatenate([chunk.values for chunk in chunks])[:rows]
+    return X, np.concatenate([chunk.labels for chunk in chunks])[:rows]
+
+
+def ours(arguments):
+    """Run a job; return seconds and test accuracy of each epoch."""
+    from distributed import Client
+
+    import elasticml as em
+
+    X, y = read("train", arguments.rows)
+    rounds = -(-len(y) // (arguments.batch * arguments.local_steps * arguments.members))
+    job = em.Job(
+        em.LocalSGD(
+            batch=arguments.batch,
+            local_steps=arguments.local_steps,
+            learning_rate=arguments.rate,
+            shape=(1, 28, 28),
+        ),
+        em.from_arrays(X, y, dtype="float32"),
+        test=em.read_images(str(DATA / "t10k-images-idx3-ubyte.gz"), dtype="float32"),
+        stop=em.Stop(epochs=arguments.epochs),
+        evaluate=em.Evaluate(every=rounds) if arguments.members == 1 else em.Evaluate(),
+        threads=arguments.threads,
+        seed=arguments.seed,
+    )
+    with em.LocalCluster(arguments.members) as cluster, Client(cluster) as client:
+        result = job.run(client)
+    rows = result.history
+    ends = [
+        rows[i]["seconds"]
+        for i in range(len(rows) - 1)
+        if i + 1 == len(rows) - 1 or int(rows[i + 1]["epoch"]) > int(rows[i]["epoch"])
+    ]
+    accuracies = [row["test_accuracy"] for row in rows if row.get("test_accuracy") is not None]
+    return {"seconds": np.diff(ends).tolist(), "accuracy": accuracies[1:]}
+
+
+def plain(arguments, loader=False):
+    """Train with PyTorch alone; return seconds and test accuracy of each epoch."""
+    import torch
+
+    from elasticml.algorithms.local_sgd.models import cnn
+
+    torch.set_num_threads(arguments.threads)
+    (X, y), (test_X, test_y) = read("train", arguments.rows), read("t10k")
+    mean, std = float(X.mean(dtype=np.float64)), float(X.std(dtype=np.float64))
+    x = torch.from_numpy(X).sub(mean).div(std).view(-1, 1, 28, 28)
+    labels = torch.from_numpy(y).long()
+    test_x = torch.from_numpy(test_X).sub(mean).div(std).view(-1, 1, 28, 28)
+    torch.manual_seed(arguments.seed)
+    module = cnn()
+    rate = arguments.rate * arguments.members**0.5
+    optimizer = torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9)
+    loss_of, size = torch.nn.CrossEntropyLoss(), arguments.batch * arguments.members
+    batches = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, labels), batch_size=size, shuffle=True
+    )
+    seconds, accuracy = [], []
+    for _ in range(arguments.epochs):
+        began_s, module = time.perf_counter(), module.train()
+        rows = torch.randperm(len(labels)).split(size)
+        for batch, target in batches if loader else ((x[some], labels[some]) for some in rows):
+            optimizer.zero_grad()
+            loss = loss_of(module(batch), target)
+            loss.backward()
+            optimizer.step()
+        seconds.append(time.perf_counter() - began_s)
+        with torch.no_grad():
+            found = module.eval()(test_x).argmax(1).numpy()
+        accuracy.append(float(np.mean(found == test_y)))
+    return {"seconds": seconds[1:], "accuracy": accuracy}
+
+
+def run_peer(peer, arguments):
+    """Run one peer in processes of its own."""
+    settings = ["--peer", peer]
+    for name in ("epochs", "rows", "batch", "local_steps", "rate", "members", "threads", "seed"):
+        settings += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = {**os.environ, **dict.fromkeys(names, str(arguments.threads))}
+    done = subprocess.run(
+        [sys.executable, __file__, *settings],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        env=environment,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--local-steps", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=5e-4)
+    parser.add_argument("--members", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=PEERS)
+    parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peer is not None:
+        sys.path.insert(0, str(ROOT))
+        made = ours(arguments) if arguments.peer == "elasticml" else None
+        print(json.dumps(made or plain(arguments, loader=arguments.peer == "loader")))
+        return
+    found = {peer: {"seconds": [], "accuracy": []} for peer in arguments.peers}
+    for _ in range(arguments.repeats):
+        for peer in arguments.peers:
+            came = run_peer(peer, arguments)
+            found[peer]["seconds"] += came["seconds"]
+            found[peer]["accuracy"].append(came["accuracy"])
+            print(peer, [round(s, 2) for s in came["seconds"]], came["accuracy"], flush=True)
+    base = median(found.get("plain", found[arguments.peers[0]])["seconds"] or [1.0])
+    print(f"{'':<12}s/epoch   to plain   best test accuracy of each run")
+    for peer, came in found.items():
+        seconds = median(came["seconds"]) if came["seconds"] else float("nan")
+        best = ", ".join(f"{max(a):.4f}" for a in came["accuracy"])
+        print(f"{peer:<12}{seconds:7.2f}   {seconds / base:8.2f}   {best}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Local SGD on real processes: kills and returns lose no sample, and the model is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import elasticml as em
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.cluster
+
+MEMBERS, ROWS, EPOCHS = 3, 1200, 4
+_rng = np.random.default_rng(3)
+_centres = 1.5 * _rng.normal(size=(4, 16))
+_y = np.arange(ROWS) % 4.0
+_X = (_rng.normal(size=(ROWS, 16)) + _centres[_y.astype(int)]).astype(np.float32)
+DATA = em.from_arrays(_X, _y)
+TEST = em.from_arrays(
+    (_rng.normal(size=(400, 16)) + _centres[np.arange(400) % 4]).astype(np.float32),
+    np.arange(400) % 4.0,
+)
+
+
+@pytest.fixture(scope="module")
+def client() -> Generator[Client]:
+    with em.LocalCluster(MEMBERS) as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+def run(client: Client, name: str, run_dir: Any = None, **changes: Any) -> Any:
+    job = em.Job(
+        em.LocalSGD(
+            model="tests.networks:linear",
+            batch=4,
+            local_steps=4,
+            learning_rate=0.02,
+            holdout=0.1,
+        ),
+        DATA,
+        test=TEST,
+        name=name,
+        stop=em.Stop(epochs=EPOCHS),
+        chunk_size=4096,
+        evaluate=em.Evaluate(every=10),
+        **changes,
+    )
+    return job.run(client, run_dir=run_dir)
+
+
+def samples(result: Any) -> int:
+    return sum(row["samples"] for row in result.history[:-1])
+
+
+def test_members_that_are_killed_and_come_back_cost_no_sample(client: Client, tmp_path) -> None:
+    still = run(client, "still", tmp_path / "still")
+    faults = [
+        {"round": 6, "lose": 1, "how": "kill", "phase": "compute"},
+        {"round": 14, "return": 1},
+        {"round": 20, "lose": 2, "how": "kill", "phase": "reduce"},
+        {"round": 26, "return": 2},
+    ]
+    disturbed = run(client, "disturbed", faults=faults)
+    trained = samples(still) // EPOCHS
+    assert 0.85 * ROWS < trained < 0.95 * ROWS
+    assert (samples(still), samples(disturbed)) == (EPOCHS * trained, EPOCHS * trained)
+    assert (disturbed.summary["lost"], disturbed.summary["returned"]) == (3, 3)
+    assert disturbed.history[-2]["skipped"] == 0
+    # The two runs differ in which samples were together, which a tenth of a per cent shows.
+    assert still.summary["test"]["accuracy"] > 0.9
+    difference = still.summary["test"]["accuracy"] - disturbed.summary["test"]["accuracy"]
+    assert abs(difference) <= 0.02
+    rows = [row for row in still.history if row.get("test_accuracy") is not None]
+    assert len(rows) >= 4
+    assert rows[-1]["test_accuracy"] > rows[0]["test_accuracy"] == 0.25
+    assert sum("holdout_accuracy" in row for row in still.history) == EPOCHS
+    labels = still.model.predict(_X)
+    assert np.mean(labels == _y) == pytest.approx(still.summary["train"]["accuracy"], abs=1e-12)
+    # The run on disk is the same model, and computed again it has the same bits.
+    assert em.replay(tmp_path / "still", data=DATA).identical

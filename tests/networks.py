@@ -1,0 +1,42 @@
+"""Small modules and losses for tests of local SGD, importable as a job's would be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def linear(shape: Sequence[int], classes: int = 1, bias: bool = True) -> nn.Module:
+    """One linear layer, which begins at 0."""
+    layer = nn.Linear(shape[0], classes, bias=bias)
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer
+
+
+def noisy(shape: Sequence[int], classes: int) -> nn.Module:
+    """Two layers with chance and running statistics in between."""
+    return nn.Sequential(
+        nn.Linear(shape[0], 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, classes)
+    )
+
+
+def total(output: Any, target: Any) -> Any:
+    """A loss whose gradient by the weight of an example's own column is 1."""
+    return output.sum()
+
+
+def double(shape: Sequence[int]) -> nn.Module:
+    """A module of two types."""
+    return nn.Sequential(nn.Linear(shape[0], 2), nn.Linear(2, 2).double())
+
+
+def words(shape: Sequence[int]) -> str:
+    """No module at all."""
+    return "module"
+
+
+NUMBER = torch.zeros(1)

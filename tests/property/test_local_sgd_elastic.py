@@ -1,0 +1,155 @@
+"""Every example once per epoch, whatever members come and go and wherever chunks move."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.serial_world import Asked, Return, Vanish, World, deal
+
+pytest.importorskip("torch")
+
+MEMBERS, ROWS, ROUNDS = 5, 60, 9
+#: Every example has a column of its own, so that its weight tells how often it was taken.
+PARTS = deal(np.eye(ROWS), np.linspace(0.0, 1.0, ROWS), MEMBERS, chunk_rows=4)
+OPERATIONS = ("train", "train", "train", "evaluate", "survey", "ordinals")
+
+vanishes = st.builds(
+    Vanish,
+    round=st.integers(0, ROUNDS - 1),
+    members=st.sets(st.integers(0, MEMBERS - 1), min_size=1, max_size=3).map(tuple),
+    during=st.sampled_from(OPERATIONS),
+    nth=st.integers(0, 1),
+    counted=st.booleans(),
+)
+returns = st.builds(
+    Return,
+    round=st.integers(0, ROUNDS - 1),
+    oldest=st.booleans(),
+    with_state=st.booleans(),
+)
+schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
+
+
+class Watcher:
+    """Counts from the sums alone how often each example was taken in each epoch."""
+
+    def __init__(self) -> None:
+        #: Epoch and counts of each round: of its last attempt, where it is asked again.
+        self.rounds: dict[int, tuple[int, np.ndarray]] = {}
+
+    def taken(self) -> dict[int, np.ndarray]:
+        """How often each example was taken, by epoch."""
+        found: dict[int, np.ndarray] = {}
+        for epoch, counts in self.rounds.values():
+            found[epoch] = found.get(epoch, np.zeros(ROWS)) + counts
+        return found
+
+    def __call__(self, world: World, asked: Asked) -> None:
+        if asked.exchange.operation != "train":
+            return
+        arrays, before = asked.outcome.arrays, asked.exchange.model["weights"]
+        n = arrays["sums"][0]
+        found = np.zeros(ROWS)
+        for member in asked.contributors:
+            chunks = world.chunks[member]
+            rows = np.concatenate([chunk.values.argmax(axis=1) for chunk in chunks])
+            numbers = [asked.exchange.model["starts"][c.id.block] + c.id.ordinal for c in chunks]
+            own = arrays["seen"][np.array(numbers, int)].sum()
+            # The partial is the member's weights times its own samples; a step is 1 long.
+            if own:
+                moved = n * before[rows] - arrays["weights"][rows]
+                found[rows] = moved / own
+        counts = np.rint(found)
+        assert np.abs(found - counts).max() <= 1e-4
+        assert counts.sum() == n
+        parameters = asked.exchange.parameters
+        self.rounds[int(parameters["serial"])] = (int(parameters["epoch"]), counts)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    schedules,
+    st.sampled_from(["reload", "stall", "ignore"]),
+    st.sampled_from(["sqrt", "constant_global_batch"]),
+    st.sampled_from([(2, 3), (2, 2), (8, 1), (8, 2)]),
+    st.sampled_from([0.0, 0.25]),
+    st.sampled_from([0.0, 0.3, 1.0]),
+)
+@example(
+    [Vanish(round=1, members=(0, 1), during="train"), Vanish(round=2, members=(3,), counted=True)],
+    "reload",
+    "sqrt",
+    (2, 2),
+    0.0,
+    0.3,
+)
+@example(
+    [
+        Vanish(round=0, members=(0, 1, 2), during="train"),
+        Vanish(round=1, members=(3, 4), during="train"),
+    ],
+    "ignore",
+    "sqrt",
+    (2, 2),
+    0.0,
+    0.0,
+)
+def test_every_example_is_taken_once_in_every_epoch(
+    schedule: list[Vanish | Return],
+    absent: str,
+    rule: str,
+    sizes: tuple[int, int],
+    holdout: float,
+    share: float,
+) -> None:
+    def between(world: World) -> None:
+        rng = np.random.default_rng(world.round)
+        present = world.present()
+        ids = [chunk.id for member in present for chunk in world.chunks[member]]
+        moved = [id for id in ids if rng.random() < share]
+        world.deal({id: int(rng.choice(present)) for id in moved})
+
+    watcher = Watcher()
+    world = World(
+        settings={
+            "model": "tests.networks:linear",
+            "model_options": {"bias": False},
+            "loss": "tests.networks:total",
+            "batch": sizes[0],
+            "local_steps": sizes[1],
+            "learning_rate": 1.0,
+            "rate_rule": "constant" if rule == "sqrt" else rule,
+            "momentum": 0.0,
+            "normalize": "none",
+            "holdout": holdout,
+        },
+        parts=PARTS,
+        algorithm="local_sgd",
+        absent=absent,
+        reloads=absent == "reload",
+        # Whoever is waited for comes back.
+        schedule=[*schedule, *(Return(round=r) for r in range(ROUNDS, ROUNDS + 8))],
+        between=between,
+        watch=watcher,
+    )
+    run = world.run(ROUNDS + 8)
+    taken = watcher.taken()
+    epochs = sorted(taken)
+    trained = taken[epochs[0]] if absent != "ignore" else None
+    for epoch in epochs[:-1]:
+        counts = taken[epoch]
+        assert counts.max() <= 1
+        if trained is not None:
+            # What is held out is the same in every epoch, and nothing where nothing is.
+            assert np.array_equal(counts, trained)
+            assert counts.all() or holdout
+    assert taken[epochs[-1]].max() <= 1
+    told = [row.extra for row in run.rows]
+    assert all(a["epoch"] <= b["epoch"] for a, b in itertools.pairwise(told))
+    if absent != "ignore":
+        assert all(row["skipped"] == 0 for row in told)

@@ -1,0 +1,254 @@
+"""Local SGD in one thread: plain PyTorch's steps, means by samples, epochs, and another process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.base import Exchange, Model, RoundEnd
+from elasticml.algorithms.local_sgd.models import cnn
+from elasticml.algorithms.local_sgd.sampler import order_keys
+from elasticml.algorithms.local_sgd.trainer import make_trainer
+from elasticml.errors import ConfigError, JobFailedError
+from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
+
+torch = pytest.importorskip("torch")
+
+SEED, RATE, MOMENTUM = 3, 0.02, 0.9
+RNG = np.random.default_rng(1)
+LABELS = RNG.integers(0, 4, 90).astype(float)
+IMAGES = RNG.normal(size=(90, 256)) + LABELS[:, None] * RNG.normal(size=256) * 0.3
+
+
+def parts_of(n_members: int) -> Any:
+    return deal(IMAGES, LABELS, n_members, chunk_rows=13)
+
+
+def world(n_members: int, **changes: Any) -> World:
+    settings = {"seed": SEED, "learning_rate": RATE, "momentum": MOMENTUM, "normalize": "none"}
+    kind = {k: changes.pop(k) for k in list(changes) if k in World.__dataclass_fields__}
+    return World(
+        settings={**settings, **changes},
+        parts=parts_of(n_members),
+        algorithm="local_sgd",
+        **{"absent": "reload", **kind},
+    )
+
+
+def order(member: int, n_members: int, epoch: int) -> np.ndarray:
+    """Rows of all the images that a member has, by ascending key."""
+    chunks = parts_of(n_members)[member]
+    keys = np.concatenate([order_keys(SEED, c.id, epoch, c.n_rows) for c in chunks])
+    return np.argsort(keys) + 90 // n_members * member
+
+
+def plain(batches: list[np.ndarray]) -> tuple[list[float], np.ndarray]:
+    """What PyTorch alone does with these batches: losses, and the last weights."""
+    torch.manual_seed(SEED)
+    module = cnn((1, 16, 16), 4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM)
+    losses = []
+    for rows in batches:
+        x = torch.tensor(IMAGES[rows], dtype=torch.float32).view(-1, 1, 16, 16)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(module(x), torch.tensor(LABELS[rows]).long())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, flat(module.state_dict())
+
+
+def flat(arrays: Any) -> np.ndarray:
+    named = {k: np.asarray(v) for k, v in arrays.items() if not k.startswith("input_")}
+    return np.concatenate([array.reshape(-1) for array in named.values()])
+
+
+def column(run: Run, name: str) -> list[Any]:
+    return [row.extra[name] for row in run.rows]
+
+
+def test_one_member_takes_plain_pytorch_s_steps_to_the_last_loss():
+    """K = 1, H = 1, two epochs of 12 batches, of which the last has 2 examples."""
+    run = world(1, batch=8, local_steps=1, epochs=2).run(100)
+    batches = [order(0, 1, epoch)[at : at + 8] for epoch in (0, 1) for at in range(0, 90, 8)]
+    losses, weights = plain(batches)
+    assert len(run.rows) == len(losses) == 24
+    assert np.abs([row.objective for row in run.rows] - np.array(losses)).max() <= 1e-5
+    assert np.abs(flat(run.model.arrays) - weights).max() <= 1e-5
+    assert (run.model.converged, run.model.reason) == (True, "2 epochs")
+
+
+def test_with_one_step_three_members_are_mini_batch_sgd_over_all_their_samples():
+    run = world(3, batch=5, local_steps=1, rate_rule="constant", epochs=1).run(100)
+    orders = [order(member, 3, 0) for member in range(3)]
+    batches = [np.concatenate([o[at : at + 5] for o in orders]) for at in range(0, 30, 5)]
+    losses, weights = plain(batches)
+    assert np.abs([row.objective for row in run.rows] - np.array(losses)).max() <= 1e-5
+    assert np.abs(flat(run.model.arrays) - weights).max() <= 1e-5
+
+
+def test_sixteen_steps_in_a_round_are_the_same_as_sixteen_rounds_bit_for_bit():
+    long = world(1, batch=2, local_steps=16).run(2)
+    short = world(1, batch=2, local_steps=1).run(32)
+    assert np.array_equal(flat(long.model.arrays), flat(short.model.arrays))
+
+
+def test_models_are_weighted_by_the_samples_that_were_really_taken():
+    """A member of two thirds of the data counts for two thirds, with its own number of samples."""
+    found = []
+    parts = deal(IMAGES, LABELS, 3, chunk_rows=13)
+    uneven = World(
+        settings={"seed": SEED, "batch": 4, "local_steps": 3, "momentum": 0.0, "normalize": "none"},
+        parts=[parts[0], parts[1] + parts[2]],
+        algorithm="local_sgd",
+        absent="reload",
+        watch=lambda _, asked: found.append(asked),
+    )
+    run = uneven.run(1)
+    (asked,) = [a for a in found if a.exchange.operation == "train"]
+    solo = []
+    for member in (0, 1):
+        alone = World(
+            settings=uneven.settings,
+            parts=uneven.parts,
+            algorithm="local_sgd",
+            absent="reload",
+            schedule=[Vanish(round=0, members=(1 - member,), during="train")],
+            watch=lambda _, asked: solo.append(asked),
+        )
+        alone.run(1)
+    partials = [a.outcome.arrays for a in solo if a.exchange.operation == "train"]
+    assert [p["sums"][0] for p in partials] == [8.0, 16.0]
+    summed = partials[0]["weights"] + partials[1]["weights"]
+    assert np.array_equal(asked.outcome.arrays["weights"], summed)
+    assert flat(run.model.arrays) == pytest.approx(summed / 24.0, rel=1e-15)
+
+
+def test_a_lost_member_s_update_is_left_out_and_its_samples_come_later_in_the_epoch():
+    run = world(
+        3,
+        batch=5,
+        local_steps=2,
+        epochs=2,
+        schedule=[Vanish(round=1, members=(2,), during="train"), Return(round=3)],
+    ).run(100)
+    # In the third round two members share 20 samples with the third, who is not there; then the
+    # newcomer has 20 of the 30 examples that are left.
+    assert column(run, "samples")[:4] == [30, 20, 10, 30]
+    assert column(run, "skipped")[-1] == 0
+    assert sum(column(run, "samples")) == 180
+
+
+def test_who_may_be_ignored_is_left_out_of_the_epoch():
+    run = world(
+        3,
+        batch=5,
+        local_steps=2,
+        epochs=2,
+        absent="ignore",
+        schedule=[Vanish(round=1, members=(2,), during="train")],
+    ).run(100)
+    # The lost member had 10 of its 30 samples in the first epoch, and none in the second.
+    assert sum(column(run, "samples")) == 180 - 20 - 30
+    assert run.asked[-1].outcome.absent_examples == 30
+
+
+def test_what_is_held_out_is_evaluated_at_the_beginning_of_every_epoch_and_never_trained_on():
+    run = world(2, batch=4, local_steps=2, holdout=0.3, epochs=3).run(100)
+    firsts = [row for row in run.rows if "holdout_accuracy" in row.extra]
+    assert [row.extra["epoch"] for row in firsts] == [0.0, 1.0, 2.0]
+    assert len({row.extra["holdout_loss"] for row in firsts}) == 3
+    evaluated = {a.outcome.arrays["scores"][0] for a in run.asked if "scores" in a.outcome.arrays}
+    assert evaluated == {90 - sum(column(run, "samples")) / 3}
+
+
+def test_evaluations_come_every_so_many_rounds_where_the_job_says_so():
+    run = world(2, holdout=0.3, holdout_every=3, batch=4, local_steps=2).run(8)
+    due = [i for i, row in enumerate(run.rows) if "holdout_loss" in row.extra]
+    assert due == [0, 3, 6]
+
+
+def test_inputs_are_normalised_by_the_mean_and_deviation_of_all_values():
+    run = world(3, normalize="auto", batch=4).run(1)
+    found = [run.model.arrays[name][0] for name in ("input_mean", "input_std")]
+    assert found == pytest.approx([IMAGES.mean(), IMAGES.std()], rel=1e-9)
+
+
+def test_chance_within_a_module_is_the_seed_s_and_running_statistics_are_averaged():
+    kind = {"model": "tests.networks:noisy", "batch": 4, "local_steps": 3}
+    runs = [world(3, **kind).run(4) for _ in range(2)]
+    assert np.array_equal(*[flat(run.model.arrays) for run in runs])
+    other = world(3, **{**kind, "seed": SEED + 1}).run(4)
+    assert not np.array_equal(flat(other.model.arrays), flat(runs[0].model.arrays))
+    # The epoch's last round, the third, has two steps.
+    assert runs[0].model.arrays["1.num_batches_tracked"] == 3 + 3 + 2 + 3
+
+
+def test_another_process_goes_on_where_one_stood_bit_for_bit():
+    settings = {"seed": SEED, "batch": 4, "local_steps": 3, "learning_rate": RATE, "holdout": 0.2}
+    whole = played(settings, 20)
+    part = played(settings, 7)
+    rest = played(settings, 13, resume=part[0][-1].resume)
+    rows = [*part[0], *rest[0]]
+    assert [row.objective for row in rows] == [row.objective for row in whole[0]]
+    assert [row.extra for row in rows] == [row.extra for row in whole[0]]
+    assert np.array_equal(flat(rest[1].arrays), flat(whole[1].arrays))
+
+
+def played(settings: Any, rounds: int, resume: Any = None) -> tuple[list[RoundEnd], Model]:
+    """Run on two members, from a former one's end."""
+    from elasticml.algorithms.base import Outcome, Work
+    from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
+    from elasticml.algorithms.parallel import Serial
+    from elasticml.terms import ExchangeId
+
+    parts = parts_of(2)
+    facts = facts_of([c for part in parts for c in part])
+    solvers = [LocalSGDSolver(settings, facts) for _ in parts]
+    trainer = make_trainer(settings, facts, "reload", resume=resume)
+    rows: list[RoundEnd] = []
+    answer: Any = None
+    while True:
+        try:
+            item = trainer.send(answer)
+        except StopIteration as end:
+            return rows, end.value
+        if isinstance(item, RoundEnd):
+            rows.append(item)
+            answer = len(rows) < rounds
+            continue
+        assert isinstance(item, Exchange)
+        work = Work(
+            exchange=ExchangeId(1),
+            operation=item.operation,
+            model=item.model,
+            parameters=item.parameters,
+            returns=item.returns,
+            members=2,
+        )
+        came = [s.compute(work, part, Serial()) for s, part in zip(solvers, parts, strict=True)]
+        merge = np.maximum if item.reduce == "max" else np.add
+        arrays = {name: merge(came[0][name], came[1][name]) for name in item.returns}
+        answer = Outcome(
+            exchange=ExchangeId(1), arrays=arrays, examples=90, absent_examples=0, members=2
+        )
+
+
+def test_steps_that_are_too_long_end_the_job_with_the_remedy():
+    with pytest.raises(JobFailedError, match=r"not finite .* lower algorithm.learning_rate"):
+        world(1, learning_rate=1e30, batch=4).run(20)
+
+
+def test_sparse_rows_are_refused_before_anybody_computes():
+    import scipy.sparse as sp
+
+    parts = deal(sp.csr_array(IMAGES), LABELS, 1)
+    with pytest.raises(Exception, match="takes dense rows, and the data are csr"):
+        make_trainer({}, facts_of(parts[0]), "auto")
+
+
+def test_a_rule_for_absent_examples_that_is_another_s_is_named():
+    with pytest.raises(ConfigError, match="algorithm local_sgd cannot follow"):
+        make_trainer({}, facts_of(parts_of(1)[0]), "taylor")

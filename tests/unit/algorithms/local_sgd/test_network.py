@@ -1,0 +1,148 @@
+"""A module in one vector: filled, trained and asked as PyTorch itself would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.local_sgd.network import Network
+from elasticml.algorithms.local_sgd.settings import read_settings
+from elasticml.data.chunk import dense_chunk
+from elasticml.data.facts import DataFacts
+from elasticml.errors import ConfigError, DataError
+from elasticml.terms import ChunkId
+from tests.serial_world import facts_of
+
+torch = pytest.importorskip("torch")
+
+RNG = np.random.default_rng(0)
+
+
+def chunk(n: int = 12, columns: int = 256, dtype: Any = "float32", labels: Any = None) -> Any:
+    values = RNG.normal(size=(n, columns))
+    y = np.arange(n) % 3.0 if labels is None else labels
+    return dense_chunk(ChunkId("0" * 16, 0, 0), y, values, dtype=dtype)
+
+
+def network(facts: DataFacts | None = None, **raw: Any) -> Network:
+    return Network(read_settings(raw), facts or facts_of([chunk()]))
+
+
+def test_the_paper_s_cnn_has_the_layers_that_the_paper_names():
+    kinds = [type(layer).__name__ for layer in network().module]
+    assert [kinds.count(k) for k in ("Conv2d", "MaxPool2d", "Linear", "ReLU")] == [2, 2, 3, 4]
+
+
+def test_the_first_weights_are_the_seed_s_and_leave_torch_s_own_chance_alone():
+    torch.manual_seed(3)
+    wanted = torch.rand(1)
+    torch.manual_seed(3)
+    one, two, other = network(seed=1), network(seed=1), network(seed=2)
+    assert torch.rand(1) == wanted
+    assert np.array_equal(one.weights(), two.weights())
+    assert not np.array_equal(one.weights(), other.weights())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_chunk_s_rows_are_tensors_where_they_lie(dtype):
+    held = chunk(dtype=dtype)
+    rows = network().rows_of(held)
+    assert rows.data_ptr() == held.values.ctypes.data
+    assert np.array_equal(rows.numpy(), held.values)
+
+
+def test_steps_are_those_of_torch_s_own_optimizer():
+    made, held = network(momentum=0.9, weight_decay=0.01), chunk(24)
+    inputs = np.array([0.1, 2.0])
+    x, y, _ = made.whole(held, inputs)
+    plain = network().module
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    losses = []
+    for rows in (slice(0, 8), slice(8, 16), slice(16, 24)):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(plain(x[rows]), y[rows])
+        loss.backward()
+        optimizer.step()
+        losses.append(8 * loss.item())
+    assert made.train(x, y, None, [8, 8, 8], 0.1) == pytest.approx(sum(losses), rel=1e-6)
+    flat = torch.cat([p.detach().reshape(-1) for p in plain.parameters()]).numpy()
+    assert np.abs(made.weights() - flat).max() <= 1e-6
+
+
+def test_a_model_goes_out_and_in_by_its_names():
+    facts = facts_of([chunk()])
+    made = network(facts, model="tests.networks:noisy")
+    x, y, _ = made.whole(chunk(), np.array([0.0, 1.0]))
+    made.train(x, y, None, [6, 6], 0.1)
+    named = made.named(made.weights(), made.buffers())
+    assert named.keys() == made.module.state_dict().keys()
+    other = network(facts, model="tests.networks:noisy", seed=9)
+    other.fill_named(named)
+    for name, tensor in made.module.state_dict().items():
+        assert torch.equal(other.module.state_dict()[name], tensor), name
+
+
+def test_scores_are_weighted_sums():
+    made, held = network(), chunk(6)
+    x, y, _ = made.whole(held, np.array([0.0, 1.0]))
+    weights = torch.tensor([0.0, 1.0, 2.0, 0.0, 3.0, 1.0])
+    found = made.scores(x, y, weights)
+    output = made.outputs(x)
+    each = torch.nn.functional.cross_entropy(output, y, reduction="none")
+    hits = (output.argmax(1) == y).float()
+    wanted = (7.0, float(weights @ each), float(weights @ hits))
+    assert (found.weight, found.loss, found.correct) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_labels_are_numbered_in_their_order_and_strange_ones_are_named():
+    made = network(facts_of([chunk(4, labels=np.array([7.0, -1.0, 30.0, 7.0]))]))
+    assert made.targets(np.array([30.0, -1.0, 7.0])).tolist() == [2, 0, 1]
+    with pytest.raises(DataError, match=r"the label 8, wanted one of the 3 labels"):
+        made.targets(np.array([7.0, 8.0]))
+
+
+def test_a_loss_of_numbers_takes_them_as_they_are():
+    held = chunk(5, labels=np.array([0.5, 1.5, -2.0, 4.0, 0.25]))
+    made = network(facts_of([held]), model="tests.networks:linear", loss="mse")
+    x, y, _ = made.whole(held, np.array([0.0, 1.0]))
+    assert made.scores(x, y, None).loss == pytest.approx(float(held.labels @ held.labels))
+
+
+CONTINUOUS = facts_of([chunk(1100, 1, labels=RNG.normal(size=1100))])
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ({"shape": [1, 20, 20]}, r"algorithm.shape is \[1, 20, 20\], 400 values.*256 columns"),
+        ({"model": "tests.networks:none"}, "tests.networks:none', which cannot be imported"),
+        ({"model": "tests.networks:NUMBER"}, "NUMBER', a Tensor, wanted a callable"),
+        ({"model": "tests.networks:words"}, "makes a str, wanted a torch.nn.Module"),
+        ({"model": "tests.networks:double"}, "parameters of type float32, float64, wanted"),
+        ({"model_options": {"depth": 3}}, "cannot be made: .*unexpected keyword argument 'depth'"),
+        ({"model_options": {"classes": 2}}, r"outputs of shape \[2\], wanted .* the 3 classes"),
+        ({"model": "tests.networks:noisy", "shape": [16, 16]}, "does not take an example of shape"),
+        ({"model_options": {"channels": [3]}}, "2 channels and 2 hidden widths"),
+    ],
+)
+def test_a_module_that_does_not_fit_is_named(raw, text):
+    with pytest.raises(ConfigError, match=text):
+        network(**raw)
+
+
+def test_images_too_small_for_the_cnn_are_named():
+    with pytest.raises(ConfigError, match="at least 16 x 16 pixels"):
+        network(facts_of([chunk(columns=100)]))
+
+
+def test_data_without_classes_want_another_loss():
+    with pytest.raises(DataError, match="the data have continuous; use loss: mse"):
+        network(CONTINUOUS, model="tests.networks:linear")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"algorithm.device is cuda, and this process has no"):
+        network(device="cuda")

@@ -1,0 +1,102 @@
+"""A member's order is one random permutation, whatever its chunks; positions say all of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.local_sgd.sampler import Places, Sampler, held_out, order_keys
+from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.terms import ChunkId
+
+SEED = 5
+
+
+def chunks_of(sizes: list[int]) -> list[Chunk]:
+    numbers = np.arange(sum(sizes), dtype=np.float64)
+    bounds = np.cumsum([0, *sizes])
+    return [
+        dense_chunk(
+            ChunkId("0" * 16, i // 2, i % 2),
+            numbers[bounds[i] : bounds[i + 1]],
+            numbers[bounds[i] : bounds[i + 1], None],
+        )
+        for i in range(len(sizes))
+    ]
+
+
+def numbers(chunks: list[Chunk], taken) -> list[float]:
+    pairs = zip(taken.chunk, taken.row, strict=True)
+    return [float(chunks[chunk].labels[row]) for chunk, row in pairs]
+
+
+def whole_epoch(chunks: list[Chunk], epoch: int, step: int) -> list[float]:
+    sampler, position, found = Sampler(SEED, 0.0), np.zeros(len(chunks), np.int64), []
+    while sampler.begin(chunks, position, epoch):
+        taken, seen = sampler.take(step)
+        position = position + seen
+        found += numbers(chunks, taken)
+    return found
+
+
+def test_an_epoch_has_every_example_once_in_an_order_of_its_own():
+    chunks = chunks_of([7, 1, 12, 5])
+    first, second = whole_epoch(chunks, 0, 3), whole_epoch(chunks, 1, 3)
+    assert sorted(first) == sorted(second) == list(range(25))
+    assert first != second
+    # The chunks are mixed: the first chunk's examples are not together.
+    assert max(first.index(n) for n in range(7)) - min(first.index(n) for n in range(7)) > 7
+
+
+def test_the_order_is_the_keys_and_does_not_depend_on_the_steps():
+    chunks = chunks_of([7, 1, 12, 5])
+    keys = np.concatenate([order_keys(SEED, c.id, 4, c.n_rows) for c in chunks])
+    wanted = np.argsort(keys).astype(float).tolist()
+    assert whole_epoch(chunks, 4, 1) == whole_epoch(chunks, 4, 25) == wanted
+
+
+def test_a_chunk_that_moves_is_gone_on_with_where_it_stood():
+    chunks = chunks_of([10, 10, 10])
+    giver, taker = Sampler(SEED, 0.0), Sampler(SEED, 0.0)
+    giver.begin(chunks, np.zeros(3, np.int64), 0)
+    first, seen = giver.take(11)
+    # Two chunks go to another member, who has never seen them.
+    assert taker.begin(chunks[1:], seen[1:], 0) == 20 - seen[1:].sum()
+    there, _ = taker.take(100)
+    assert giver.begin(chunks[:1], seen[:1], 0) == 10 - seen[0]
+    here, _ = giver.take(100)
+    found = numbers(chunks, first) + numbers(chunks[1:], there) + numbers(chunks[:1], here)
+    assert sorted(found) == list(range(30))
+
+
+def test_what_was_taken_but_not_merged_is_taken_again():
+    chunks = chunks_of([10, 10])
+    sampler, start = Sampler(SEED, 0.0), np.zeros(2, np.int64)
+    sampler.begin(chunks, start, 0)
+    first, _ = sampler.take(6)
+    sampler.begin(chunks, start, 0)
+    again, _ = sampler.take(6)
+    assert numbers(chunks, again) == numbers(chunks, first)
+
+
+def test_what_is_held_out_is_never_taken_and_the_same_in_every_epoch():
+    chunks = chunks_of([40, 40])
+    sampler, zeros = Sampler(SEED, 0.3), np.zeros(2, np.int64)
+    kept = []
+    for epoch in range(2):
+        n = sampler.begin(chunks, zeros, epoch)
+        kept.append(sorted(numbers(chunks, sampler.take(n)[0])))
+    held = [held_out(SEED, chunk.id, chunk.n_rows, 0.3) for chunk in chunks]
+    assert kept[0] == kept[1] == np.flatnonzero(~np.concatenate(held)).tolist()
+    assert [sampler.n_trained(chunk) for chunk in chunks] == [int((~h).sum()) for h in held]
+    assert 10 < int(np.concatenate(held).sum()) < 40
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_member_without_chunks_has_nothing_to_take(share):
+    assert Sampler(SEED, share).begin([], np.zeros(0, np.int64), 0) == 0
+
+
+def test_chunks_are_numbered_block_after_block():
+    places = Places(np.array([0, 2, 5]))
+    assert places.of(chunks_of([1, 1, 1, 1])).tolist() == [0, 1, 2, 3]

@@ -1,0 +1,86 @@
+"""Rates by the paper's rule and its kin; members' samples by their shares of what is left."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticml.algorithms.local_sgd.settings import RATE_RULES
+from elasticml.algorithms.local_sgd.shares import rate, steps
+
+
+def test_the_rate_follows_the_members_by_its_rule():
+    found = {rule: rate(rule, 0.5, 16) for rule in RATE_RULES}
+    assert found == {"sqrt": 2.0, "linear": 8.0, "constant": 0.5, "constant_global_batch": 0.5}
+
+
+@pytest.mark.parametrize("n_members", [1, 2, 3, 7, 16])
+def test_equal_members_take_h_steps_of_l(n_members):
+    found = steps(
+        rule="sqrt",
+        batch=8,
+        local_steps=16,
+        n_members=n_members,
+        n_local=5000,
+        n_left=5000 * n_members,
+    )
+    assert found == [8] * 16
+
+
+def test_who_has_twice_the_examples_takes_twice_the_samples():
+    kind = {"rule": "sqrt", "batch": 8, "local_steps": 16, "n_members": 3, "n_left": 4000}
+    one, two = steps(n_local=1000, **kind), steps(n_local=2000, **kind)
+    assert (sum(one), sum(two), len(one), len(two)) == (96, 192, 16, 16)
+
+
+def test_all_members_together_take_one_batch_where_it_is_constant():
+    found = steps(
+        rule="constant_global_batch",
+        batch=64,
+        local_steps=1,
+        n_members=4,
+        n_local=1000,
+        n_left=4000,
+    )
+    assert found == [16]
+
+
+def test_the_last_round_of_an_epoch_has_fewer_steps_and_not_smaller_ones():
+    found = steps(rule="sqrt", batch=8, local_steps=16, n_members=1, n_local=20, n_left=20)
+    assert found == [8, 8, 4]
+
+
+@given(
+    st.sampled_from(RATE_RULES),
+    st.integers(1, 64),
+    st.integers(1, 32),
+    st.lists(st.integers(0, 500), min_size=1, max_size=9),
+)
+def test_an_epoch_ends_with_every_example_taken_and_members_end_together(
+    rule, batch, local_steps, left
+):
+    """However the examples are spread, an epoch takes as many rounds as its samples ask for."""
+    rounds, total = 0, sum(left)
+    a_round = local_steps * batch * (1 if rule == "constant_global_batch" else len(left))
+    while sum(left):
+        taken = [
+            sum(
+                steps(
+                    rule=rule,
+                    batch=batch,
+                    local_steps=local_steps,
+                    n_members=len(left),
+                    n_local=n,
+                    n_left=sum(left),
+                )
+            )
+            for n in left
+        ]
+        assert all(0 < t <= n for t, n in zip(taken, left, strict=True) if n)
+        left = [n - t for n, t in zip(left, taken, strict=True)]
+        rounds += 1
+    # Rounding gives and takes half a sample of a member, and never less than one.
+    assert rounds <= math.ceil(total / a_round) + len(left)

@@ -1,0 +1,101 @@
+"""Local SGD as users write it: in Python, in a job file, and in a job's record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import elasticml as em
+from elasticml.jobs.job_file import parse_job
+from elasticml.jobs.progress import status_line
+from elasticml.jobs.record import job_of
+from elasticml.jobs.status import JobStatus
+from elasticml.jobs.told_progress import share_done
+
+pytest.importorskip("torch")
+
+DATA = em.from_arrays(np.zeros((9, 4), np.float32), np.arange(9) % 3)
+
+
+def record(algorithm: Any = None, **changes: Any) -> dict[str, Any]:
+    stop = changes.pop("stop", em.Stop(epochs=7))
+    job = em.Job(algorithm or em.LocalSGD(), DATA, stop=stop, seed=5, **changes)
+    return job.record("job", 2)
+
+
+def test_a_record_has_what_the_members_need():
+    found = record(em.LocalSGD(batch=4, normalize=(0, 255), shape=(2, 2)))
+    wanted = {"name": "local_sgd", "batch": 4, "normalize": [0.0, 255.0], "shape": [2, 2]}
+    assert found["algorithm"] == found["algorithm"] | wanted | {"seed": 5, "epochs": 7}
+    known = ("absent", "placement", "holders", "chunk_bytes")
+    assert [found[key] for key in known] == ["reload", "random", 1, 200 * 1024]
+
+
+def test_a_chunk_size_that_is_given_is_taken():
+    assert record(chunk_size="1 MiB")["chunk_bytes"] == 2**20
+
+
+def test_the_job_file_of_a_run_is_the_same_job():
+    found = record(em.LocalSGD(batch=4, holdout=0.1))
+    raw = {**job_of(found), "data": {"format": "images", "path": "a-images-idx3-ubyte"}}
+    file = parse_job(raw, folder=Path("/"), name="again")
+    again = em.Job.from_file(file)
+    assert (again.algorithm, again.stop, again.seed) == (
+        em.LocalSGD(batch=4, holdout=0.1),
+        em.Stop(epochs=7),
+        5,
+    )
+
+
+def test_callables_are_named_by_where_they_are():
+    from tests.networks import linear, total
+
+    made = em.LocalSGD(model=linear, loss=total)
+    assert (made.model, made.loss) == ("tests.networks:linear", "tests.networks:total")
+    with pytest.raises(em.ConfigError, match="not defined at the top of a module"):
+        em.LocalSGD(model=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: em.LocalSGD(batch=0), r"LocalSGD.batch: got 0, wanted at least 1"),
+        (lambda: em.LocalSGD(model="resnet"), r"algorithm.model is 'resnet', wanted cnn"),
+        (lambda: em.LocalSGD(rate_rule="sqr"), r"LocalSGD.rate_rule.*did you mean 'sqrt'"),
+        (lambda: record(absent="taylor"), "algorithm local_sgd cannot follow; use reload"),
+        (lambda: record(stop=em.Stop(epochs=1, gap=1e-3)), "local_sgd certifies no duality gap"),
+        (
+            lambda: record(stop=em.Stop(epochs=1, objective=0.1)),
+            "local_sgd knows the mean loss of the last samples only",
+        ),
+        (lambda: record(em.CoCoA()), r"stop.epochs: the rounds of cocoa go over all examples"),
+        (lambda: record(policies=["knee"]), "decides by the duality gap"),
+        (lambda: record(warm_start={"coef": [1.0]}), "starts from a model of its own"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(make, text):
+    with pytest.raises(em.ConfigError, match=text):
+        make()
+
+
+def test_columns_are_not_scaled_one_by_one():
+    raw = {
+        "data": {"format": "images", "path": "a-images-idx3-ubyte", "scale": "maxabs"},
+        "algorithm": {"name": "local_sgd"},
+    }
+    with pytest.raises(em.ConfigError, match=r"data.scale: got 'maxabs', .* algorithm.normalize"):
+        parse_job(raw, folder=Path("/"), name="scaled")
+
+
+def test_progress_is_told_in_epochs():
+    status = JobStatus(job="a")
+    for event in (
+        {"event": "JobStarted", "t": 0.0, "name": "net", "spec": {"stop": {"epochs": 4}}},
+        {"event": "RoundEnded", "t": 5.0, "round": 9, "epoch": 1.0, "members": 2},
+    ):
+        status = status.after(event)
+    assert (share_done(status), status.eta_s) == (0.25, 15.0)
+    assert "epoch 1.00/4" in status_line(status)
