@@ -77,8 +77,7 @@ class Job:
         When the job ends.
     seed : int, not negative
     faults : sequence of mappings
-        Planned faults, such as ``{"round": 100, "lose": 7, "how": "kill"}`` and
-        ``{"round": 200, "return": 7}``; only on an ``elasticml.LocalCluster``.
+        Planned, as ``{"round": 9, "lose": 7}``, ``{"round": 20, "return": 7}``; LocalCluster only.
     chunk_size : size, optional
         Bytes; by default ``min(1 MiB, total / (64 members))``, for local SGD ``"200 KiB"``.
     cache : path, bool or None
