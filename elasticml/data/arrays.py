@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from numpy.typing import ArrayLike
 
 from elasticml.data.chunk import Chunk, Dtype
 from elasticml.data.cut import Rows
-from elasticml.data.facts import BlockSummary, DataFacts
+from elasticml.data.facts import BlockSummary
 from elasticml.data.files import fingerprint
 from elasticml.data.rows import cut_rows, rows_digest, rows_nbytes, rows_of_arrays, slice_rows
 from elasticml.data.source import (
@@ -20,6 +20,7 @@ from elasticml.data.source import (
     check_keys,
     resolve_chunk_bytes,
 )
+from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError
 from elasticml.terms import format_size
 
@@ -81,7 +82,7 @@ def source_from_spec(spec: Mapping[str, Any]) -> ArraySource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArraySource:
+class ArraySource(Surveyless):
     """Arrays in memory, in blocks of rows of about 8 MiB; readable only where they were made."""
 
     #: None in a stand-in made from a spec.
@@ -92,16 +93,6 @@ class ArraySource:
     shape: tuple[int, int] = (0, 0)
     nbytes: int = 0
     n_columns: int | None = None
-
-    @property
-    def needs_survey(self) -> bool:
-        """Whether blocks must be surveyed first: never."""
-        return False
-
-    @property
-    def is_costly(self) -> bool:
-        """Whether reading again is slow: never."""
-        return False
 
     @property
     def is_in_memory(self) -> bool:
@@ -168,18 +159,6 @@ class ArraySource:
             bodies=tuple(chunk.body for chunk in chunks),
             summaries=tuple(summary for _, summary in parts),
         )
-
-    def survey(self, block: int) -> BlockSummary:
-        """Cut and summarise a block; nobody needs to."""
-        return self.read(block, None, 1)[1]
-
-    def with_facts(self, facts: DataFacts) -> ArraySource:
-        """Read test data with the columns of the training data."""
-        return replace(self, n_columns=facts.n_columns)
-
-    def with_columns(self, n_columns: int) -> ArraySource:
-        """Read with so many columns; wider ones are dropped."""
-        return replace(self, n_columns=n_columns)
 
     def _sizes(self) -> tuple[int, int, int]:
         """Rows, columns and bytes."""

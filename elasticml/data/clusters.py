@@ -12,17 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.chunk import Chunk, Dtype
 from elasticml.data.cut import Rows
-from elasticml.data.facts import BlockSummary, DataFacts
+from elasticml.data.facts import BlockSummary
 from elasticml.data.files import fingerprint
 from elasticml.data.rows import cut_rows
 from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
+from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError
 
 F64 = NDArray[np.float64]
@@ -37,7 +38,7 @@ _DRAWS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSource:
+class ClusterSource(Surveyless):
     """Synthetic clusters; made by :func:`synthetic_clusters`."""
 
     rows: int
@@ -54,16 +55,6 @@ class ClusterSource:
     dtype: Dtype = "float64"
     #: Columns of the training data, which these rows must have too.
     n_columns: int | None = None
-
-    @property
-    def needs_survey(self) -> bool:
-        """Never: there are no vocabularies."""
-        return False
-
-    @property
-    def is_costly(self) -> bool:
-        """Never: drawing a block takes about as long as reading it."""
-        return False
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""
@@ -101,15 +92,7 @@ class ClusterSource:
         rows = Rows(labels=labels, n_columns=self.columns, dense=values)
         return cut_rows(rows, None, self.fingerprint(), block, size, self.dtype)
 
-    def survey(self, block: int) -> BlockSummary:
-        """Summarise a block as reading it does."""
-        return self.read(block, None, 1)[1]
-
-    def with_facts(self, facts: DataFacts) -> ClusterSource:
-        """Draw with the training data's columns."""
-        return self.with_columns(facts.n_columns)
-
-    def with_columns(self, n_columns: int) -> ClusterSource:
+    def with_columns(self, n_columns: int) -> Self:
         """Refuse another number of columns than these rows have: they mean other things.
 
         Raises

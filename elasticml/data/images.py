@@ -13,7 +13,7 @@ import lzma
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunk import Chunk, Dtype, Layout
 from elasticml.data.cut import Rows, cut
-from elasticml.data.facts import BlockSummary, DataFacts, summarise
+from elasticml.data.facts import BlockSummary, summarise
 from elasticml.data.files import (
     FileFacts,
     absolute,
@@ -41,6 +41,7 @@ from elasticml.data.source import (
     check_keys,
     resolve_chunk_bytes,
 )
+from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError, DataError
 
 _TYPES: Final = {8: "|u1", 9: "|i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -133,18 +134,13 @@ def source_from_spec(spec: Mapping[str, Any]) -> ImageSource | PictureSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSource:
+class ImageSource(Surveyless):
     """IDX files in blocks of images that take 8 MiB as chunks; in one where compressed."""
 
     path: str
     labels: str
     dtype: Dtype = "float64"
     n_columns: int | None = None
-
-    @property
-    def needs_survey(self) -> bool:
-        """Whether blocks must be surveyed first: never."""
-        return False
 
     @property
     def is_costly(self) -> bool:
@@ -217,18 +213,6 @@ class ImageSource:
                 _check_end(targets, labels)
         layout = Layout(kind="dense", dtype=self.dtype, n_columns=width)
         return chunks, summarise(block, chunks, layout, counts=counts)
-
-    def survey(self, block: int) -> BlockSummary:
-        """Read and summarise a block; nobody needs to."""
-        return self.read(block, None, 1)[1]
-
-    def with_facts(self, facts: DataFacts) -> ImageSource:
-        """Read test images with the columns of the training images."""
-        return replace(self, n_columns=facts.n_columns)
-
-    def with_columns(self, n_columns: int) -> ImageSource:
-        """Read with so many columns; wider ones are dropped."""
-        return replace(self, n_columns=n_columns)
 
     def _row_bytes(self, images: _Idx) -> int:
         return 8 + images.width * (4 if self.dtype == "float32" else 8)

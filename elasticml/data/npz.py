@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import scipy.sparse
 
 from elasticml.data.chunk import Chunk, Dtype
 from elasticml.data.cut import Rows
-from elasticml.data.facts import BlockSummary, DataFacts
+from elasticml.data.facts import BlockSummary
 from elasticml.data.files import (
     absolute,
     file_facts,
@@ -22,6 +22,7 @@ from elasticml.data.files import (
 )
 from elasticml.data.rows import cut_rows, rows_of_arrays
 from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
+from elasticml.data.surveyless import Surveyless
 from elasticml.errors import DataError
 
 
@@ -54,17 +55,12 @@ def source_from_spec(spec: Mapping[str, Any]) -> NpzSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NpzSource:
+class NpzSource(Surveyless):
     """An ``.npz`` file, in one block."""
 
     path: str
     dtype: Dtype = "float64"
     n_columns: int | None = None
-
-    @property
-    def needs_survey(self) -> bool:
-        """Whether blocks must be surveyed first: never."""
-        return False
 
     @property
     def is_costly(self) -> bool:
@@ -95,18 +91,6 @@ class NpzSource:
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
         rows = self._load()
         return cut_rows(rows, self.n_columns, self.fingerprint(), block, size, self.dtype)
-
-    def survey(self, block: int) -> BlockSummary:
-        """Read and summarise the block; nobody needs to."""
-        return self.read(block, None, 1)[1]
-
-    def with_facts(self, facts: DataFacts) -> NpzSource:
-        """Read test data with the columns of the training data."""
-        return replace(self, n_columns=facts.n_columns)
-
-    def with_columns(self, n_columns: int) -> NpzSource:
-        """Read with so many columns; wider ones are dropped."""
-        return replace(self, n_columns=n_columns)
 
     def _load(self) -> Rows:
         try:

@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final
 
@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunk import Chunk, Dtype, Layout
 from elasticml.data.cut import Rows, cut
-from elasticml.data.facts import BlockSummary, DataFacts, summarise
+from elasticml.data.facts import BlockSummary, summarise
 from elasticml.data.files import absolute, file_facts, fingerprint, open_binary
 from elasticml.data.places import system_of
 from elasticml.data.rows import fit_columns
 from elasticml.data.source import BLOCK_BYTES, BlockInfo, check_dtype, resolve_chunk_bytes
+from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError, DataError
 
 #: Endings of archives, and of the files in them that are pictures.
@@ -106,7 +107,7 @@ class _Listing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PictureSource:
+class PictureSource(Surveyless):
     """Pictures in blocks that take 8 MiB as chunks; in one where they are in a tar archive."""
 
     path: str
@@ -114,11 +115,6 @@ class PictureSource:
     mode: str = "RGB"
     dtype: Dtype = "float64"
     n_columns: int | None = None
-
-    @property
-    def needs_survey(self) -> bool:
-        """Whether blocks must be surveyed first: never."""
-        return False
 
     @property
     def is_costly(self) -> bool:
@@ -178,18 +174,6 @@ class PictureSource:
         chunks = cut(rows, self.fingerprint(), block, bytes_of_chunk, dtype=self.dtype)
         layout = Layout(kind="dense", dtype=self.dtype, n_columns=rows.n_columns)
         return chunks, summarise(block, chunks, layout, counts=counts)
-
-    def survey(self, block: int) -> BlockSummary:
-        """Read and summarise a block; nobody needs to."""
-        return self.read(block, None, 1)[1]
-
-    def with_facts(self, facts: DataFacts) -> PictureSource:
-        """Read test pictures with the columns of the training pictures."""
-        return replace(self, n_columns=facts.n_columns)
-
-    def with_columns(self, n_columns: int) -> PictureSource:
-        """Read with so many columns; wider ones are dropped."""
-        return replace(self, n_columns=n_columns)
 
     @property
     def _is_tar(self) -> bool:

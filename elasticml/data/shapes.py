@@ -8,13 +8,13 @@ another seed gives fresh rows of the same problem, such as a test set.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from elasticml.data.chunk import Chunk, Dtype
-from elasticml.data.facts import BlockSummary, DataFacts
+from elasticml.data.facts import BlockSummary
 from elasticml.data.files import fingerprint
 from elasticml.data.power_law import SHAPES, Shape, draw_rows
 from elasticml.data.rows import cut_rows, slice_rows
@@ -25,6 +25,7 @@ from elasticml.data.source import (
     nearest,
     resolve_chunk_bytes,
 )
+from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError
 
 #: Rows drawn from one seed.
@@ -36,7 +37,7 @@ _PURPOSE: Final = 0x5A9E
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapedSource:
+class ShapedSource(Surveyless):
     """Synthetic sparse rows; made by :func:`synthetic`."""
 
     shape: str
@@ -47,16 +48,6 @@ class ShapedSource:
     dtype: Dtype = "float64"
     #: Columns of the training data; values in wider ones are dropped.
     n_columns: int | None = None
-
-    @property
-    def needs_survey(self) -> bool:
-        """Never: there are no vocabularies."""
-        return False
-
-    @property
-    def is_costly(self) -> bool:
-        """Never: drawing a block takes about as long as parsing one."""
-        return False
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""
@@ -93,18 +84,6 @@ class ShapedSource:
         drawn = draw_rows(np.random.default_rng(seeds), shape, self.columns, BLOCK_ROWS)
         some = slice_rows(drawn, 0, min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
         return cut_rows(some, self.n_columns, self.fingerprint(), block, size, self.dtype)
-
-    def survey(self, block: int) -> BlockSummary:
-        """Summarise a block as reading it does."""
-        return self.read(block, None, 1)[1]
-
-    def with_facts(self, facts: DataFacts) -> ShapedSource:
-        """Draw with the training data's columns."""
-        return self.with_columns(facts.n_columns)
-
-    def with_columns(self, n_columns: int) -> ShapedSource:
-        """Draw with so many columns; values in wider ones are dropped."""
-        return replace(self, n_columns=n_columns)
 
 
 def synthetic(

@@ -13,7 +13,7 @@ import lzma
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,12 @@ from elasticml.data.ngrams import cut_letters, sequence_layout
 from elasticml.data.source import (
     BlockInfo,
     BlockSummary,
-    DataFacts,
     check_keys,
     resolve_chunk_bytes,
     summarise,
 )
 from elasticml.data.splice import ALPHABET, LENGTH_MIN, draw_splice
+from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError
 from elasticml.terms import ChunkId
 
@@ -53,7 +53,7 @@ class LabelledSequences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpliceSource:
+class SpliceSource(Surveyless):
     """Synthetic splice sites; made by :func:`synthetic_splice`."""
 
     rows: int
@@ -63,16 +63,6 @@ class SpliceSource:
     ngrams: tuple[int, int] = (1, 4)
     #: Features of the training data, which these sequences must have too.
     n_columns: int | None = None
-
-    @property
-    def needs_survey(self) -> bool:
-        """Never: there are no vocabularies."""
-        return False
-
-    @property
-    def is_costly(self) -> bool:
-        """Never: drawing a block takes about as long as reading it."""
-        return False
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""
@@ -108,15 +98,7 @@ class SpliceSource:
         chunks = cut_letters(drawn.letters, drawn.labels, ALPHABET, self.ngrams, first, size)
         return chunks, summarise(block, chunks, layout)
 
-    def survey(self, block: int) -> BlockSummary:
-        """Summarise a block as reading it does."""
-        return self.read(block, None, 1)[1]
-
-    def with_facts(self, facts: DataFacts) -> SpliceSource:
-        """Draw with the training data's features."""
-        return self.with_columns(facts.n_columns)
-
-    def with_columns(self, n_columns: int) -> SpliceSource:
+    def with_columns(self, n_columns: int) -> Self:
         """Refuse another number of features than these sequences have: they mean other things.
 
         Raises
