@@ -11,17 +11,17 @@ from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from elasticml.control import events as ev
 from elasticml.control.settings import Settings
 from elasticml.terms import ExchangeId, Mask
 from tests.property.nonsense import Nonsense
+from tests.property.turnover import CHOICES, Turnover, has_workers
 from tests.pure_member import Life
 from tests.pure_world import PureWorld
 
 KINDS = ("move", "replicate", "discard", "retire", "request", "tune", "readmit")
-CHOICES = st.integers(0, 2**20)
 
 
 def job(**changes) -> Settings:
@@ -76,7 +76,7 @@ def test_partial_that_came_before_its_sender_was_lost_stays_in_the_sum():
     assert third.opened is not None
 
 
-class JobMachine(RuleBasedStateMachine):
+class JobMachine(Turnover):
     """Everything that can happen to a job."""
 
     @initialize(
@@ -126,49 +126,7 @@ class JobMachine(RuleBasedStateMachine):
             policies=[Nonsense(seed, kinds)] if kinds else [],
             limit_bytes=limit_bytes,
         )
-        for _ in range(n):
-            self.world.join()
-        for _ in range(early):
-            self.world.step(0)
-
-    def some(self, choice: int) -> str:
-        names = sorted(self.world.workers)
-        return names[choice % len(names)]
-
-    def has_workers(self) -> bool:
-        return bool(self.world.workers) and self.world.ended is None
-
-    @rule(choices=st.lists(CHOICES, min_size=1, max_size=12))
-    def messages_arrive(self, choices):
-        for choice in choices:
-            self.world.step(choice)
-
-    @precondition(lambda self: len(self.world.workers) < 9)
-    @rule()
-    def join(self):
-        self.world.join()
-
-    @precondition(has_workers)
-    @rule(choice=CHOICES, n_kept=st.integers(0, 2))
-    def lose(self, choice, n_kept):
-        self.world.kill(self.some(choice), n_kept)
-
-    @precondition(has_workers)
-    @rule(choice=CHOICES, n_kept=st.integers(0, 2))
-    def lose_and_return_at_once(self, choice, n_kept):
-        name = self.some(choice)
-        self.world.kill(name, n_kept)
-        self.world.join(name)
-
-    @precondition(has_workers)
-    @rule(choice=CHOICES, grace_s=st.sampled_from([0.0, 5.0, 60.0]))
-    def notice(self, choice, grace_s):
-        self.world.notice(self.some(choice), grace_s)
-
-    @precondition(has_workers)
-    @rule(choice=CHOICES)
-    def withdraw(self, choice):
-        self.world.withdraw(self.some(choice))
+        self.enter(n, early)
 
     @precondition(has_workers)
     @rule(choice=CHOICES)

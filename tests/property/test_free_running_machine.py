@@ -12,15 +12,15 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.settings import Settings
 from tests.property.nonsense import Nonsense
+from tests.property.turnover import CHOICES, Turnover, has_workers
 from tests.pure_world import Got, PureWorld
 
-CHOICES = st.integers(0, 2**20)
 EVERY_S = 2.0
 
 
@@ -149,7 +149,7 @@ def test_a_member_with_a_notice_is_sent_nothing_any_more():
     assert leaver.over or leaver.me not in leaver.peers
 
 
-class FreeJobMachine(RuleBasedStateMachine):
+class FreeJobMachine(Turnover):
     """Everything that can happen to a free-running job."""
 
     @initialize(
@@ -169,49 +169,7 @@ class FreeJobMachine(RuleBasedStateMachine):
             policies=[Nonsense(seed, kinds)] if kinds else [],
             limit_bytes=limit_bytes,
         )
-        for _ in range(n):
-            self.world.join()
-        for _ in range(early):
-            self.world.step(0)
-
-    def some(self, choice: int) -> str:
-        names = sorted(self.world.workers)
-        return names[choice % len(names)]
-
-    def has_workers(self) -> bool:
-        return bool(self.world.workers) and self.world.ended is None
-
-    @rule(choices=st.lists(CHOICES, min_size=1, max_size=12))
-    def messages_arrive(self, choices):
-        for choice in choices:
-            self.world.step(choice)
-
-    @precondition(lambda self: len(self.world.workers) < 9)
-    @rule()
-    def join(self):
-        self.world.join()
-
-    @precondition(has_workers)
-    @rule(choice=CHOICES, n_kept=st.integers(0, 2))
-    def lose(self, choice, n_kept):
-        self.world.kill(self.some(choice), n_kept)
-
-    @precondition(has_workers)
-    @rule(choice=CHOICES, n_kept=st.integers(0, 2))
-    def lose_and_return_at_once(self, choice, n_kept):
-        name = self.some(choice)
-        self.world.kill(name, n_kept)
-        self.world.join(name)
-
-    @precondition(has_workers)
-    @rule(choice=CHOICES, grace_s=st.sampled_from([0.0, 5.0, 60.0]))
-    def notice(self, choice, grace_s):
-        self.world.notice(self.some(choice), grace_s)
-
-    @precondition(has_workers)
-    @rule(choice=CHOICES)
-    def withdraw(self, choice):
-        self.world.withdraw(self.some(choice))
+        self.enter(n, early)
 
     @precondition(has_workers)
     @rule(choice=CHOICES)
