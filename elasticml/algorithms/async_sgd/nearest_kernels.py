@@ -72,11 +72,11 @@ def prepare(centres: F64, shift: F64, across: Real, half_squares: Real) -> None:
     across : ndarray (D, P), P a multiple of 16 of at least K
         Padding is zero.
     half_squares : ndarray (P,)
-        ``|c|^2/2``, of centres as they are rounded in ``across``; padding is the largest number.
+        ``|c|^2/2``, of centres as they are rounded in ``across``; padding is infinite.
     """
     n_centres, d = centres.shape
     for k in range(half_squares.size):
-        half_squares[k] = 3e38
+        half_squares[k] = np.inf
     for k in range(n_centres):
         total = 0.0
         for j in range(d):
@@ -87,12 +87,14 @@ def prepare(centres: F64, shift: F64, across: Real, half_squares: Real) -> None:
 
 
 @_comparing_kernel
-def nearest(X: Real, n: int, across: Real, half_squares: Real, labels: I32) -> None:
+def nearest(X: Real, n: int, across: Real, half_squares: Real, n_centres: int, labels: I32) -> None:
     """Write the nearest centre of each of the first ``n`` rows; the first of equally near ones.
 
     ``X`` has one row more than an odd ``n``.
     """
     d, width = across.shape
+    # Where numbers overflow no score is the least: any label is one of the centres all the same.
+    last = n_centres - 1
     scores = np.empty((2, width), X.dtype)
     a, b = scores[0], scores[1]
     fours = d // 4 * 4
@@ -118,12 +120,12 @@ def nearest(X: Real, n: int, across: Real, half_squares: Real, labels: I32) -> N
             low = min(low, a[k])
             other = min(other, b[k])
         k = 0
-        while a[k] != low:
+        while k < last and a[k] != low:
             k += 1
         labels[i] = k
         if i + 1 < n:
             k = 0
-            while b[k] != other:
+            while k < last and b[k] != other:
                 k += 1
             labels[i + 1] = k
 

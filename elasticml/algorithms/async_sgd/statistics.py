@@ -116,7 +116,8 @@ class Nearest:
             yield self._labelled(X, n, weights, labels)
 
     def _labelled(self, X: NDArray[Any], n: int, weights: F64, labels: I32) -> _Block:
-        kernels.nearest(X, n, self._across, self._half_squares, labels)
+        n_centres = len(self.centres)
+        kernels.nearest(X, n, self._across, self._half_squares, n_centres, labels)
         return _Block(X=X, n=n, weights=weights, labels=labels)
 
 

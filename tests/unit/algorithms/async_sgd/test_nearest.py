@@ -100,3 +100,17 @@ def test_sequences_are_refused_in_one_line():
     chunk = sequence_chunk(ID, np.zeros(2), np.zeros((2, 8), np.uint8), layout)
     with pytest.raises(ConfigError, match=r"sequence.*wanted numbers"):
         inertia(np.zeros((2, layout.n_columns)), [chunk])
+
+
+@pytest.mark.parametrize(("dtype", "large"), [("float64", 1e32), ("float32", 1e25)])
+def test_rows_of_any_magnitude_get_one_of_the_centres(dtype, large):
+    # With scores beyond the padding's, sums were written behind the last centre's.
+    X = large * np.array([[0.01, 1.0], [0.01, 0.01], [-1.0, 1.0]])
+    centres = large * np.array([[1.0, 1.0], [-1.0, 1.2], [0.5, -1.0]])
+    chunk = dense_chunk(ID, np.zeros(3), X, dtype=dtype)
+    near = nearest_of(centres, whole([chunk]))
+    labels = near.lookup(whole([chunk]))[0]
+    assert ((labels >= 0) & (labels < 3)).all()
+    assert near.statistics(whole([chunk])).counts.sum() == 3
+    if dtype == "float64":
+        assert labels.tolist() == [0, 2, 1]
