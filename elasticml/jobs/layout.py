@@ -15,7 +15,6 @@ from elasticml.jobs.algorithms import (
     AnyAlgorithm,
     AsyncSGD,
     CoCoA,
-    ImportedAlgorithm,
     LocalSGD,
     absent_rule,
     certifies_gap,
@@ -137,9 +136,9 @@ def _check_stop(algorithm: AnyAlgorithm, stop: Stop) -> None:
                 "stop.epochs, rounds or seconds",
                 path="stop.objective",
             )
-    elif stop.epochs is not None and not isinstance(algorithm, ImportedAlgorithm):
+    elif stop.epochs is not None:
         raise ConfigError(
-            f"stop.epochs: the rounds of {algorithm.name} go over all examples; use stop.rounds",
+            f"stop.epochs: local_sgd counts epochs, {algorithm.name} does not; use stop.rounds",
             path="stop.epochs",
         )
 

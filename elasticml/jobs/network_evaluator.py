@@ -49,7 +49,8 @@ class NetworkEvaluator:
         self._facts = facts
         self._n_threads = n_threads or max(1, len(os.sched_getaffinity(0)))
         self._cache = cache
-        self._network = Network(read_settings(algorithm), facts)
+        # Whatever the members have: this process may have no such device.
+        self._network = Network(read_settings(algorithm), facts, device="auto")
 
     def score_training(
         self,

@@ -124,7 +124,8 @@ class FreeLoop:
         fill = around.outbox.fill
         if around.sends():
             self._post()
-        looper.adapt(fill, around.clock() - self._began_s)
+            # A queue is empty, too, where there is nobody to send to: that tells nothing.
+            looper.adapt(fill, around.clock() - self._began_s)
 
     def _post(self) -> None:
         looper, outbox = self._looper, self._around.outbox

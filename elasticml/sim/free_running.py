@@ -156,8 +156,9 @@ class VirtualLoop:
         self._turned()
 
     def _turned(self) -> None:
-        seconds = self._world.clock.now_s - self._began_s
-        self._looper.adapt(self._fill, seconds)
+        if self._addresses:
+            # A queue is empty, too, where there is nobody to send to: that tells nothing.
+            self._looper.adapt(self._fill, self._world.clock.now_s - self._began_s)
         self._go_on()
 
     # --- mail out ---------------------------------------------------------------------------------

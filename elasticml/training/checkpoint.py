@@ -107,7 +107,7 @@ def check_same_job(checkpoint: Checkpoint, record: Mapping[str, Any], fingerprin
     former = _plain(without_arrays(checkpoint.record))
     present = _plain(without_arrays(record))
     for section in SAME_SECTIONS:
-        where = _difference(former.get(section), present.get(section), section)
+        where = _difference(_lasting(former, section), _lasting(present, section), section)
         if where is not None:
             raise ConfigError(
                 f"resume: the checkpoint is of another job: {where}; give the same settings, or "
@@ -116,6 +116,14 @@ def check_same_job(checkpoint: Checkpoint, record: Mapping[str, Any], fingerprin
             )
     if fingerprint != checkpoint.fingerprint:
         raise _changed("size, age or options of the files are others")
+
+
+def _lasting(record: Mapping[str, Any], section: str) -> Any:
+    """Take a section without the rule when to stop that some algorithms are told."""
+    found = record.get(section)
+    if section != "algorithm" or not isinstance(found, Mapping):
+        return found
+    return {name: value for name, value in found.items() if name != "epochs"}
 
 
 def check_same_data(checkpoint: Checkpoint, facts: DataFacts) -> None:

@@ -238,6 +238,9 @@ def test_what_a_job_cannot_go_on_from_is_refused_in_one_line(tmp_path: Path) -> 
     assert found is not None
     with pytest.raises(DataError, match="the data have changed since the checkpoint was written"):
         check_same_job(found, found.record, "another fingerprint")
+    # When to stop may change, also where the algorithm is told of it.
+    more = {**found.record, "algorithm": {**found.record["algorithm"], "epochs": 40}}
+    check_same_job(found, more, found.fingerprint)
 
 
 def test_a_place_that_is_gone_is_told_once_and_the_job_goes_on(tmp_path: Path) -> None:

@@ -67,6 +67,9 @@ class Linear:
                 f"start has a coef of shape {coef.shape}, wanted {width[0]} finite numbers",
                 key="algorithm.start",
             )
+        return self._made(coef, arrays)
+
+    def _made(self, coef: F64, arrays: Mapping[str, F64]) -> Arrays:
         if self.mode == "paper":
             return {"coef": coef, **literal.begin(coef)}
         steps = np.array(arrays.get("steps", np.zeros(1)), np.float64)
@@ -116,8 +119,9 @@ class Linear:
         return answer if self.mode == "paper" else {**answer, "steps": state["steps"].copy()}
 
     def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
-        """Divide by the number of members."""
-        return self.begin({name: array / members for name, array in total.items()})
+        """Divide by the number of members; numbers that are not finite, too."""
+        arrays = {name: array / members for name, array in total.items()}
+        return self._made(arrays["coef"], arrays)
 
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
         """Sum loss plus penalty over the examples, by weight; of the average where there is one."""

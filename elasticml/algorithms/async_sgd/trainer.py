@@ -131,8 +131,8 @@ class Following:
             if not math.isfinite(objective):
                 raise JobFailedError(
                     f"the objective is {objective} after {self._passes():.2f} passes, wanted a "
-                    "finite one: the step is too long or the values too large; lower "
-                    "algorithm.step or scale the data",
+                    "finite one: the steps are too long or the values too large; lower "
+                    "algorithm.rate or scale the data",
                     reason="diverged",
                 )
         self.rounds += 1

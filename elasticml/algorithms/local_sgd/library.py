@@ -44,6 +44,6 @@ def torch_missing(error: ImportError | None = None) -> ConfigError:
     found = "" if error is None or isinstance(error, ModuleNotFoundError) else f" ({error})"
     return ConfigError(
         f"algorithm.name is local_sgd, which needs PyTorch, and that is not installed here{found}; "
-        "pip install 'elasticml[torch]', on every worker and on the scheduler",
+        "pip install 'elasticml[torch]', here, on every worker and on the scheduler",
         key="algorithm.name",
     )

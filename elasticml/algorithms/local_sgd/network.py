@@ -92,6 +92,8 @@ class Network:
             parameter.data = self._flat[at:end].view_as(parameter)
             parameter.grad = self._gradient[at:end].view_as(parameter)
             at = end
+        #: Those that refuse a single example to train on.
+        self._norms = [m for m in self._module.modules() if isinstance(m, torch.nn.BatchNorm1d)]
         self._loss = loss_of(settings.loss)
         self._dtype = dtype
         self._check_output()
@@ -238,6 +240,9 @@ class Network:
             at += size
             gradient.zero_()
             part = None if weights is None else weights[rows]
+            for norm in self._norms:
+                # One example has no variance: it is measured by those before it.
+                norm.train(size > 1)
             loss = self._loss(self._module(x[rows]), y[rows], part)
             loss.backward()
             total.add_(loss.detach(), alpha=size)

@@ -71,7 +71,7 @@ def test_callables_are_named_by_where_they_are():
             lambda: record(stop=em.Stop(epochs=1, objective=0.1)),
             "local_sgd knows the mean loss of the last samples only",
         ),
-        (lambda: record(em.CoCoA()), r"stop.epochs: the rounds of cocoa go over all examples"),
+        (lambda: record(em.CoCoA()), r"stop.epochs: local_sgd counts epochs, cocoa does not"),
         (lambda: record(policies=["knee"]), "decides by the duality gap"),
         (lambda: record(warm_start={"coef": [1.0]}), "starts from a model of its own"),
     ],

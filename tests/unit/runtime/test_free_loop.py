@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd.base import Loop, Mail
+from elasticml.algorithms.async_sgd.base import Loop, Mail, Queue
 from elasticml.algorithms.async_sgd.looper import Looper
 from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.algorithms.parallel import Serial
@@ -24,15 +24,24 @@ from tests.async_toy import Fixed, MeanOfRows
 WAIT_S = 20.0
 
 
+class Halving:
+    """Takes half as many each time."""
+
+    def next(self, batch: int, queue: Queue) -> int:
+        return max(1, batch // 2)
+
+
 class Bench:
     """A loop and what is around it."""
 
-    def __init__(self, problem: Any = None, **settings: Any) -> None:
+    def __init__(self, problem: Any = None, *, has_peers: bool = True, **settings: Any) -> None:
         self.problem = problem or MeanOfRows(2)
-        plan = Loop(problem=self.problem, controller=Fixed, **{"batch": 5, "queue": 2, **settings})
+        chosen = {"controller": Fixed, "batch": 5, "queue": 2, **settings}
+        plan = Loop(problem=self.problem, **chosen)
         self.posted = threading.Event()
         self.ended = threading.Event()
         self.errors: list[BaseException] = []
+        self.has_peers = has_peers
         self.failed = threading.Event()
         self.outbox = Outbox(plan.queue, self.posted.set)
         self.mailbox = Mailbox()
@@ -43,7 +52,7 @@ class Bench:
                 outbox=self.outbox,
                 shapes=self.problem.shapes(),
                 newest=plan.newest,
-                sends=lambda: plan.sends > 0,
+                sends=lambda: plan.sends > 0 and self.has_peers,
                 clock=lambda: 0.0,
                 slowness=Slowness(),
                 parallel=Serial(),
@@ -102,6 +111,18 @@ def test_the_newest_state_waits_for_no_place_in_the_queue(benches):
     counts = bench.counts()
     assert (counts["batches"], counts["posted"], counts["skipped"]) == (40, 2, 38)
     assert bench.outbox.fill == 1.0
+
+
+def test_a_queue_that_is_empty_for_want_of_peers_tells_a_controller_nothing(benches):
+    batches = []
+    for has_peers in (True, False):
+        bench = Bench(passes=1.0, batch=10, controller=Halving, has_peers=has_peers)
+        benches.append(bench)
+        bench.begin()
+        assert bench.ended.wait(WAIT_S)
+        batches.append(bench.counts()["batches"])
+    # 40 rows: 10 + 5 + 2, then one by one; and four times 10.
+    assert batches == [3 + 23, 4]
 
 
 def test_a_queue_that_blocks_is_waited_for_and_requests_are_seen_to_meanwhile(benches):

@@ -138,6 +138,11 @@ def test_an_average_of_all_steps_weighs_late_ones_more():
     assert state["average"][0] == pytest.approx(4 / 6 * 3 + 2 / 6 * (4 / 5 * 2 + 1 / 5 * 1))
 
 
+def test_models_that_have_run_away_are_pooled_and_not_called_a_wrong_start():
+    total = {"coef": np.full(6, np.nan), "steps": np.ones(1)}
+    assert np.isnan(problem_of().pooled(total, 2)["coef"]).all()
+
+
 def test_what_is_no_model_is_no_start():
     with pytest.raises(ConfigError, match="wanted 6 finite numbers"):
         problem_of().begin({"coef": np.zeros(5)})

@@ -146,3 +146,16 @@ def test_data_without_classes_want_another_loss():
 def test_a_device_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match=r"algorithm.device is cuda, and this process has no"):
         network(device="cuda")
+
+
+def test_a_step_of_one_example_is_measured_by_those_before_it():
+    # PyTorch refuses it, and the last step of an epoch has as many as are left.
+    facts = facts_of([chunk()])
+    made = network(facts, model="tests.networks:noisy")
+    x, y, _ = made.whole(chunk(), np.array([0.0, 1.0]))
+    made.train(x[:6], y[:6], None, [6], 0.1)
+    before = made.buffers()
+    assert np.isfinite(made.train(x[6:7], y[6:7], None, [1], 0.1))
+    assert np.array_equal(made.buffers(), before)
+    made.train(x[:6], y[:6], None, [6], 0.1)
+    assert not np.array_equal(made.buffers(), before)
