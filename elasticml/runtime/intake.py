@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from elasticml.collective.frames import Frame, Kind
@@ -10,18 +10,30 @@ from elasticml.data.facts import BlockSummary
 from elasticml.terms import ChunkId
 
 #: Bytes that every column of a model costs: some twenty doubles at the driver (the model, its
-#: frame, partials, the trainer's own vectors) besides what its optimizer remembers, and eight at a
-#: member.
-DRIVER_BYTES_PER_COLUMN, MEMBER_BYTES_PER_COLUMN = 160, 64
+#: frame, partials, the trainer's own vectors) besides what its optimizer remembers; six at a
+#: member, and two for each of its threads, which sum up their own products.
+DRIVER_BYTES_PER_COLUMN, MEMBER_BYTES_PER_COLUMN, THREAD_BYTES_PER_COLUMN = 160, 48, 16
 
 
-def columns_that_fit(driver_bytes: int, member_bytes: int | None, remembered: int = 0) -> int:
-    """Return how many columns a model may have with these memories; None or 0 is without limit.
+def columns_that_fit(
+    driver_bytes: int, members: Iterable[tuple[int, int]], remembered: int = 0
+) -> int:
+    """Return how many columns a model may have with these memories.
 
-    ``remembered``: bytes per column that the trainer keeps, see ``Algorithm.column_bytes``.
+    Parameters
+    ----------
+    driver_bytes : int
+        Memory at the driver.
+    members : iterable of (int, int)
+        Memory, 0 where it is without limit, and threads of every member.
+    remembered : int
+        Bytes per column that the trainer keeps, see ``Algorithm.column_bytes``.
     """
-    fitting = driver_bytes // (DRIVER_BYTES_PER_COLUMN + remembered)
-    return min(fitting, member_bytes // MEMBER_BYTES_PER_COLUMN) if member_bytes else fitting
+    fitting = [driver_bytes // (DRIVER_BYTES_PER_COLUMN + remembered)]
+    for nbytes, threads in members:
+        if nbytes:
+            fitting.append(nbytes // (MEMBER_BYTES_PER_COLUMN + THREAD_BYTES_PER_COLUMN * threads))
+    return min(fitting)
 
 
 class Intake:

@@ -206,11 +206,9 @@ class ElasticmlScheduler(SchedulerPlugin):
             resumed=resumed,
             io_runner=ThreadRunner(f"em-checkpoint-{record['job']}"),
         )
-        limits = [w.memory_limit for w in self._scheduler.workers.values() if w.memory_limit]
+        members = [(w.memory_limit, w.nthreads) for w in self._scheduler.workers.values()]
         remembered = column_bytes(record["algorithm"])
-        shell.desk.columns_max = columns_that_fit(
-            MEMORY_LIMIT, min(limits, default=None), remembered
-        )
+        shell.desk.columns_max = columns_that_fit(MEMORY_LIMIT, members, remembered)
         return shell
 
     async def _drive(self, shell: DriverShell) -> None:

@@ -41,18 +41,25 @@ def test_as_many_columns_as_fit_are_taken():
 
 
 @pytest.mark.parametrize(
-    ("driver", "member", "columns"),
-    [(160, None, 1), (160, 0, 1), (1600, 64, 1), (160, 6400, 1)],
+    ("driver", "members", "columns"),
+    [
+        (160, [], 1),
+        (160, [(0, 1)], 1),
+        (1600, [(64, 1)], 1),
+        (160, [(6400, 1)], 1),
+        (1600, [(640, 1), (320, 2)], 4),
+        (1600, [(640, 1), (560, 4)], 5),
+    ],
 )
-def test_the_smaller_memory_says_how_many_columns_fit(driver, member, columns):
-    assert columns_that_fit(driver, member) == columns
+def test_the_smallest_memory_says_how_many_columns_fit(driver, members, columns):
+    assert columns_that_fit(driver, members) == columns
 
 
 def test_what_an_optimizer_remembers_of_every_column_counts():
     lbfgs = column_bytes({"name": "batch_gradient"})
     # Ten pairs, one more in the making, and all of them in a checkpoint.
     assert lbfgs == 2 * 8 * 22
-    assert columns_that_fit(10 * (160 + lbfgs), None, lbfgs) == 10
+    assert columns_that_fit(10 * (160 + lbfgs), [], lbfgs) == 10
     for section in (
         {"name": "batch_gradient", "optimizer": "gd"},
         {"name": "batch_gradient", "mode": "paper"},
