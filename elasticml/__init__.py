@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from elasticml.jobs.status import JobStatus
     from elasticml.policies.elastic import ElasticScaling
     from elasticml.policies.gap_per_second import GapPerContainerSecond
+    from elasticml.policies.inner_iterations import ChooseInnerIterations
     from elasticml.policies.knee import ScaleInAtKnee
     from elasticml.policies.rebalance import Rebalance
     from elasticml.policies.redeal import Redeal
@@ -47,6 +48,7 @@ __all__ = [
     "AsyncSGD",
     "BatchGradient",
     "Checkpoint",
+    "ChooseInnerIterations",
     "CoCoA",
     "Collective",
     "ConfigError",
@@ -116,6 +118,7 @@ _HOMES = {
     "JobStatus": "jobs.status",
     **dict.fromkeys(("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD"), "jobs.algorithms"),
     **dict.fromkeys(("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "jobs.settings"),
+    "ChooseInnerIterations": "policies.inner_iterations",
     "ElasticScaling": "policies.elastic",
     "GapPerContainerSecond": "policies.gap_per_second",
     "GlobalShuffle": "policies.shuffle",

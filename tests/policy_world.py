@@ -76,6 +76,8 @@ class PolicyWorld:
     seed: int = 0
     #: Decades of the gap in a round of so many members at this gap and with these settings.
     brings: Callable[[int, float, dict], float] = lambda members, gap, tuned: 0.1
+    #: How much is computed in a round with these settings.
+    work: Callable[[dict], float] = lambda tuned: 1.0
     #: Seconds of a round besides its computation.
     overhead_s: float = 0.0
     limit_bytes: int | None = None
@@ -136,7 +138,9 @@ class PolicyWorld:
 
     def times(self) -> dict[MemberId, float]:
         return {
-            m: sum(self.chunks.rows(c) for c in self.chunks.of(m)) * self.cost[m.slot]
+            m: sum(self.chunks.rows(c) for c in self.chunks.of(m))
+            * self.cost[m.slot]
+            * self.work(self.tuned)
             for m in self.members
         }
 

@@ -27,7 +27,7 @@ Holders = Literal["auto", 1, 2]
 Placement = Literal["auto", "contiguous", "random"]
 
 #: Policies that decide by the certified gap, and would never do anything without one.
-NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work")
+NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work", "inner_iterations")
 #: Policies that look at how long members take for their rounds.
 NEED_ROUNDS = ("rebalance", "straggler")
 #: Bytes of a chunk for local SGD, as in the uni-task paper.

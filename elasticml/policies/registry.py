@@ -12,6 +12,7 @@ from elasticml.errors import ConfigError
 from elasticml.policies.absence import Reload, WholeGroup, absence_policy
 from elasticml.policies.elastic import ElasticScaling
 from elasticml.policies.gap_per_second import GapPerContainerSecond
+from elasticml.policies.inner_iterations import ChooseInnerIterations
 from elasticml.policies.knee import ScaleInAtKnee
 from elasticml.policies.rebalance import Rebalance
 from elasticml.policies.redeal import Redeal
@@ -35,9 +36,12 @@ POLICIES: dict[str, type] = {
     "shuffle": GlobalShuffle,
     "replicas": Replicas,
     "tune_local_work": TuneLocalWork,
+    "inner_iterations": ChooseInnerIterations,
 }
 #: Either of them says how absent chunks come back.
 ABSENCE = ("whole_group", "reload")
+#: Either of them sets ``local_epochs``; both at once would measure one another.
+LOCAL_WORK = ("tune_local_work", "inner_iterations")
 #: A policy that is on by itself is off with ``{name: none}``.
 OFF = "none"
 
@@ -152,6 +156,11 @@ def check_entries(entries: Sequence[object], path: str = "policies") -> list[dic
         names.append(entry[NAME])
         if not entry.get("off"):
             make_policy(entry, f"{path}[{i}]")
+    if {entry[NAME] for entry in found if not entry.get("off")} >= {*LOCAL_WORK}:
+        raise ConfigError(
+            f"{path}: got {' and '.join(LOCAL_WORK)}, which both set local_epochs; leave one out",
+            path=path,
+        )
     return found
 
 

@@ -96,21 +96,21 @@ def slope(points: Sequence[Point], axis: Axis = "seconds", scale: Scale = "log")
     return fell / width
 
 
-def faded_slope(points: Sequence[Point], ahead: int) -> float:
-    """Predict the slope per second over the next ``ahead`` points, were nothing changed.
+def faded_slope(points: Sequence[Point], ahead: int, axis: Axis = "seconds") -> float:
+    """Predict the slope over the next ``ahead`` points, were nothing changed.
 
     Convergence slows down whoever computes. How much it did from the earlier half of the points to
     the later one, it is taken to go on doing; on a straight line nothing fades.
     """
     middle = len(points) // 2
-    early, late = slope(points[: middle + 1]), slope(points[middle:])
+    early, late = slope(points[: middle + 1], axis), slope(points[middle:], axis)
     if early <= 0:
-        return slope(points)
+        return slope(points, axis)
     fade = min(1.0, max(FADE_MIN, late / early))
     # How many times what lies between the centres of the halves is between their centre and the
     # centre of what is predicted.
     steps = 1 + ahead / max(len(points) - 1, 1)
-    return float(slope(points) * fade**steps)
+    return float(slope(points, axis) * fade**steps)
 
 
 def is_knee(

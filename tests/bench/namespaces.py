@@ -1,0 +1,111 @@
+"""Hosts of their own on one machine: network namespaces, joined by links of a given rate.
+
+Needs root and iproute2. :func:`serving` runs a scheduler on the first host and a worker on each of
+the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from distributed import Scheduler, Worker
+
+PORT = 18786
+
+
+def ip(*words: str) -> None:
+    """Run iproute2's ip."""
+    subprocess.run(["ip", *words], check=True)
+
+
+@contextlib.contextmanager
+def hosts(n: int, rate: str) -> Iterator[list[str]]:
+    """Make namespaces whose links to a common switch are shaped both ways; give out their names."""
+    names, hub = [f"em{os.getpid()}-{k}" for k in range(n)], f"em{os.getpid()}-hub"
+    shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "200ms"]
+    try:
+        for name in (hub, *names):
+            ip("netns", "add", name)
+        ip("-n", hub, "link", "add", "switch", "type", "bridge")
+        ip("-n", hub, "link", "set", "switch", "up")
+        for k, name in enumerate(names):
+            far = f"port{k}"
+            ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", far, "netns", hub)
+            ip("-n", hub, "link", "set", far, "master", "switch", "up")
+            ip("-n", name, "addr", "add", f"{address(k)}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                ip("-n", name, "link", "set", device, "up")
+            for where, device in ((name, "eth0"), (hub, far)):
+                subprocess.run(
+                    ["tc", "-n", where, "qdisc", "add", "dev", device, *shape], check=True
+                )
+        yield names
+    finally:
+        for name in (*names, hub):
+            subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
+
+
+def address(k: int) -> str:
+    """Give out the address of a host; the driver's is the first."""
+    return f"10.77.0.{k + 1}"
+
+
+@contextlib.contextmanager
+def serving(
+    names: Sequence[str], threads: int = 1, script: str = __file__, words: Sequence[str] = ()
+) -> Iterator[list[int]]:
+    """Run a scheduler and the workers, each on its host; give out the workers' process ids.
+
+    ``script``, started with ``words``, calls :func:`serve` where it is given ``--role``, ``--host``
+    and ``--threads``.
+    """
+    processes = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for k, name in enumerate(names):
+                role = "scheduler" if k == 0 else "worker"
+                command = ["ip", "netns", "exec", name, sys.executable, script, *words]
+                command += ["--role", role, "--host", str(k), "--threads", str(threads)]
+                with (Path(folder) / f"{k}.log").open("w") as log:
+                    processes.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log))
+            # "ip netns exec" becomes the process that it starts: its id is the worker's.
+            yield [process.pid for process in processes[1:]]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+async def serve(role: str, k: int, threads: int = 1) -> None:
+    """Be the scheduler, or a worker, until the scheduler goes."""
+    if role == "scheduler":
+        async with Scheduler(host=address(0), port=PORT, dashboard=False) as scheduler:
+            await scheduler.finished()
+    else:
+        where = f"tcp://{address(0)}:{PORT}"
+        async with Worker(
+            where, nthreads=threads, host=address(k), name=k, dashboard=False
+        ) as worker:
+            await worker.finished()
+
+
+def main() -> None:
+    """Be one of the processes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--role", choices=["scheduler", "worker"], required=True)
+    parser.add_argument("--host", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    asyncio.run(serve(options.role, options.host, options.threads))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Passes between two merges are chosen by what merging costs beside them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from elasticml.control.policy import Tune
+from elasticml.errors import ConfigError
+from elasticml.policies.cost_model import CostModel
+from elasticml.policies.inner_iterations import ChooseInnerIterations
+from elasticml.policies.registry import check_entries
+from tests.policy_world import PolicyWorld
+
+#: Two members of five chunks of 100 examples at 0.2 ms: a tenth of a second a pass.
+COSTS = {0: 2e-4, 1: 2e-4}
+
+
+def world_of(policy, model: CostModel, **settings) -> PolicyWorld:
+    """Rounds that cost and bring what the model says."""
+    of = lambda tuned: tuned.get("local_epochs", policy.start)  # noqa: E731
+    return PolicyWorld(
+        [policy],
+        COSTS,
+        n_chunks=10,
+        brings=lambda members, gap, tuned: model.decades(of(tuned)),
+        work=of,
+        overhead_s=model.outer_s,
+        **settings,
+    )
+
+
+def values(world: PolicyWorld) -> list[float]:
+    return [said.value for _, said in world.said if isinstance(said, Tune)]
+
+
+def fastest(policy, model: CostModel) -> float:
+    return max(policy.choices, key=model.rate)
+
+
+@pytest.mark.parametrize("outer_s", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize("theta", [0.3, 0.8])
+def test_the_fastest_value_is_found_and_stays(outer_s, theta):
+    model = CostModel(outer_s=outer_s, inner_s=0.1, theta=theta, rho=0.5)
+    policy = ChooseInnerIterations(hysteresis=1.02)
+    world = world_of(policy, model)
+    world.play(40)
+    found = world.tuned.get("local_epochs", policy.start)
+    assert model.rate(found) >= model.rate(fastest(policy, model)) / 1.02
+    said = len(world.said)
+    world.play(40)
+    assert len(world.said) == said
+
+
+def test_gain_that_is_said_is_the_gain_that_comes():
+    model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
+    world = world_of(ChooseInnerIterations(), model)
+    world.play(40)
+    last = next(said for _, said in reversed(world.said))
+    before = values(world)[-2]
+    gain = model.rate(last.value) / model.rate(before)
+    assert f"predicted to bring {gain:.3g} times the progress a second of {before:g}" in last.why
+    assert last.why.startswith("a pass takes 0.1 s, the rest of a round 2 s: ")
+
+
+def test_where_merging_is_cheap_nothing_is_tried():
+    world = world_of(
+        ChooseInnerIterations(), CostModel(outer_s=0.005, inner_s=0.1, theta=0.5, rho=0.5)
+    )
+    world.play(40)
+    assert values(world) == []
+
+
+def test_more_passes_that_bring_nothing_are_taken_back():
+    world = world_of(
+        ChooseInnerIterations(), CostModel(outer_s=0.3, inner_s=0.1, theta=0.0, rho=0.5)
+    )
+    world.play(60)
+    assert values(world) == [4, 1]
+
+
+def test_rounds_without_a_certificate_are_averaged_over():
+    model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
+    world = world_of(ChooseInnerIterations(), model, gap_every=3)
+    world.play(90)
+    assert (
+        model.rate(world.tuned["local_epochs"]) >= model.rate(fastest(*world.policies, model)) / 1.1
+    )
+
+
+def test_other_members_are_measured_anew():
+    model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
+    policy = ChooseInnerIterations()
+    world = world_of(policy, model)
+    world.play(20)
+    assert len(policy.state()["observed"]) > 1
+    world.cost[2] = 2e-4
+    world._join(1)
+    world.play(1)
+    assert policy.state()["observed"] == []
+    assert policy.state()["members"] == 3
+
+
+def test_another_life_goes_on_where_the_former_stood():
+    model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
+    whole, first, second = (ChooseInnerIterations() for _ in range(3))
+    unbroken, world = world_of(whole, model), world_of(first, model)
+    unbroken.play(40)
+    world.play(9)
+    second.restore(json.loads(json.dumps(first.state())))
+    world.policies = [second]
+    world.play(31)
+    assert world.said == unbroken.said
+
+
+def test_settings_out_of_range_are_named():
+    for choices in ([2, 1], [1, 1], [], 3):
+        with pytest.raises(ConfigError, match=r"choices: got .*, wanted a list of rising numbers"):
+            ChooseInnerIterations(choices=choices)
+    with pytest.raises(ConfigError, match="hysteresis"):
+        ChooseInnerIterations(hysteresis=0.5)
+
+
+def test_two_policies_that_set_the_same_are_refused():
+    with pytest.raises(ConfigError, match="both set local_epochs; leave one out"):
+        check_entries(["inner_iterations", "tune_local_work"])
+    check_entries(["inner_iterations", {"tune_local_work": "none"}])
