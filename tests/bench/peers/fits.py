@@ -1,0 +1,274 @@
+"""Each peer's fits with more and more effort; the clock covers the fit alone, not the imports.
+
+A fit starts from scratch. Where a peer has no such model, :class:`LookupError` says so. Peers are
+given the data in the form that they take without a conversion, made outside the clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.bench.peers.problems import F64, Data, Problem
+
+#: Epochs, or iterations, of one fit after the other.
+EFFORTS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30, 40, 55, 75, 100, 150, 200, 300, 500, 1000, 3000)
+#: Tolerances of peers whose effort is one.
+TOLERANCES = tuple(10.0**-k for k in range(1, 13))
+
+Fits = Iterator[tuple[float, F64]]
+
+
+def timed(models: Sequence[Any], X: Any, y: Any) -> Fits:
+    """Fit one estimator after the other."""
+    for model in models:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            began = time.perf_counter()
+            model.fit(X, y)
+            seconds = time.perf_counter() - began
+        yield seconds, np.ravel(model.coef_).astype(np.float64)
+
+
+def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
+    """Ours, in this process, with more and more accuracy."""
+    from elasticml import estimators as em
+
+    common: dict[str, Any] = {"fit_intercept": False}
+    if problem.model == "hinge":
+        make: Callable[..., Any] = em.LinearSVC
+        common |= {"loss": "hinge", "C": 1.0 / (problem.l2 * data.n)}
+    elif problem.model == "logistic":
+        make = em.LogisticRegression
+        common |= {"C": 1.0 / (problem.l2 * data.n)}
+    elif problem.model == "ridge":
+        make, common = em.Ridge, {**common, "alpha": problem.l2 * data.n}
+    else:
+        make, common = em.Lasso, {**common, "alpha": problem.l1}
+    if problem.model != "lasso":
+        common["n_jobs"] = threads
+    first = make(**common)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first.fit(data.X[:200], np.resize([1.0, -1.0], 200))  # compiles, or loads what is compiled
+    models = [make(tol=tol, max_iter=100_000, **common) for tol in TOLERANCES]
+    return timed(models, data.X.tocsc() if problem.model == "lasso" else data.X, data.labels)
+
+
+def snapml(data: Data, problem: Problem, threads: int) -> Fits:
+    """Snap ML, whose regulariser is not divided by n."""
+    import snapml as snap
+
+    common: dict[str, Any] = {"tol": 1e-30, "n_jobs": threads, "fit_intercept": False}
+    if problem.model == "hinge":
+        make, common = snap.SupportVectorMachine, {**common, "loss": "hinge"}
+    elif problem.model == "logistic":
+        make = snap.LogisticRegression
+    else:
+        make = snap.LinearRegression
+    if problem.model == "lasso":
+        common |= {"penalty": "l1", "dual": False, "regularizer": 2.0 * problem.l1 * data.n}
+        X = data.X.tocsc()
+    else:
+        # Its squared loss has no half.
+        factor = 2.0 if problem.model == "ridge" else 1.0
+        common["regularizer"] = factor * problem.l2 * data.n
+        X = data.X
+    y = data.labels.astype(np.float32)
+    return timed([make(max_iter=k, **common) for k in EFFORTS], X, y)
+
+
+def liblinear(data: Data, problem: Problem, threads: int) -> Fits:
+    """LIBLINEAR through scikit-learn; one thread."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.svm import LinearSVC
+
+    common = {"tol": 1e-14, "fit_intercept": False, "dual": True}
+    if problem.model == "hinge":
+        common |= {"loss": "hinge", "C": 1.0 / (problem.l2 * data.n)}
+        make = LinearSVC
+    elif problem.model == "logistic":
+        common |= {"solver": "liblinear", "C": 1.0 / (problem.l2 * data.n)}
+        make = LogisticRegression
+    else:
+        raise LookupError(problem.model)
+    models = [make(max_iter=k, **common) for k in EFFORTS]
+    return timed(models, data.X.astype(np.float64), data.labels)
+
+
+def saga(data: Data, problem: Problem, threads: int) -> Fits:
+    """Run scikit-learn's SAGA."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    if problem.model == "logistic":
+        common: dict[str, Any] = {"solver": "saga", "C": 1.0 / (problem.l2 * data.n)}
+        models = [
+            LogisticRegression(max_iter=k, tol=1e-30, fit_intercept=False, **common)
+            for k in EFFORTS
+        ]
+    elif problem.model == "ridge":
+        common = {"solver": "saga", "alpha": problem.l2 * data.n, "fit_intercept": False}
+        models = [Ridge(max_iter=k, tol=1e-30, **common) for k in EFFORTS]
+    else:
+        raise LookupError(problem.model)
+    return timed(models, data.X.astype(np.float64), data.labels)
+
+
+def lbfgs(data: Data, problem: Problem, threads: int) -> Fits:
+    """Run scikit-learn's L-BFGS, and its conjugate gradients for ridge."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    X = data.X.astype(np.float64)
+    if problem.model == "logistic":
+        common: dict[str, Any] = {"C": 1.0 / (problem.l2 * data.n), "fit_intercept": False}
+        models = [LogisticRegression(max_iter=k, tol=1e-14, **common) for k in EFFORTS]
+    elif problem.model == "ridge":
+        common = {"alpha": problem.l2 * data.n, "fit_intercept": False, "solver": "sparse_cg"}
+        models = [Ridge(tol=tol, **common) for tol in TOLERANCES]
+    else:
+        raise LookupError(problem.model)
+    return timed(models, X, data.labels)
+
+
+def coordinate_descent(data: Data, problem: Problem, threads: int) -> Fits:
+    """Run scikit-learn's coordinate descent."""
+    from sklearn.linear_model import Lasso
+
+    if problem.model != "lasso":
+        raise LookupError(problem.model)
+    models = [
+        Lasso(alpha=problem.l1, fit_intercept=False, max_iter=100_000, tol=tol)
+        for tol in TOLERANCES
+    ]
+    return timed(models, data.X.astype(np.float64).tocsc(), data.labels)
+
+
+def vowpal_wabbit(data: Data, problem: Problem, threads: int) -> Fits:
+    """Vowpal Wabbit's online learner over examples that are parsed outside the clock."""
+    from vowpalwabbit import Workspace
+
+    loss = "squared" if problem.model in ("ridge", "lasso") else problem.model
+    words = f"--quiet --noconstant --loss_function {loss} -b 22 --holdout_off"
+    # Its squared loss has no half.
+    factor = 2.0 if loss == "squared" else 1.0
+    words += f" --l2 {factor * problem.l2:.17g}" if problem.l2 else ""
+    words += f" --l1 {factor * problem.l1:.17g}" if problem.l1 else ""
+    X, y = data.X, data.labels
+    for passes in EFFORTS:
+        learner = Workspace(words, enable_logging=False)
+        examples = []
+        for i in range(data.n):
+            low, high = X.indptr[i], X.indptr[i + 1]
+            row = zip(X.indices[low:high].tolist(), X.data[low:high].tolist(), strict=True)
+            text = f"{y[i]:g} | " + " ".join(f"{j}:{value:.9g}" for j, value in row)
+            examples.append(learner.parse(text))
+        began = time.perf_counter()
+        for _ in range(passes):
+            for example in examples:
+                learner.learn(example)
+        seconds = time.perf_counter() - began
+        space = learner.hash_space(" ")
+        places = [learner.hash_feature(str(j), space) for j in range(data.d)]
+        w = np.array([learner.get_weight(place, 0) for place in places])
+        for example in examples:
+            learner.finish_example(example)
+        learner.finish()
+        yield seconds, w
+
+
+def dask_ml(data: Data, problem: Problem, threads: int) -> Fits:
+    """dask-ml on a dense Dask array in this process, with as many threads."""
+    import dask
+    import dask.array as da
+    from dask_ml.linear_model import LinearRegression, LogisticRegression
+
+    if problem.model == "hinge":
+        raise LookupError(problem.model)
+    if data.n * data.d * 8 > 4e9:
+        raise LookupError("dense arrays only, and these would take more than 4 GB")
+    dask.config.set(scheduler="threads", num_workers=threads)
+    X = da.from_array(data.X.toarray().astype(np.float64), chunks=(-(-data.n // threads), data.d))
+    y = data.labels
+    make = LinearRegression
+    if problem.model == "logistic":
+        make, y = LogisticRegression, (y > 0).astype(np.float64)
+    lam = problem.l1 if problem.model == "lasso" else problem.l2
+    common = {"C": 1.0 / (lam * data.n), "fit_intercept": False, "tol": 1e-14}
+    common |= {"penalty": "l1" if problem.model == "lasso" else "l2"}
+    common |= {"solver": "proximal_grad" if problem.model == "lasso" else "lbfgs"}
+    models = [make(max_iter=k, **common) for k in EFFORTS]
+    return timed(models, X, da.from_array(y, chunks=-(-data.n // threads)))
+
+
+def spark(data: Data, problem: Problem, threads: int) -> Fits:
+    """Spark MLlib in local mode, on rows that are cached before the clock starts."""
+    from pyspark.ml import classification, regression
+    from pyspark.ml.linalg import Vectors
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master(f"local[{threads}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "4g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    X, y, d = data.X, data.labels, data.d
+    if problem.model in ("hinge", "logistic"):
+        y = (y > 0).astype(np.float64)
+
+    def row(i: int) -> tuple[float, Any]:
+        low, high = X.indptr[i], X.indptr[i + 1]
+        return float(y[i]), Vectors.sparse(d, X.indices[low:high], X.data[low:high].astype(float))
+
+    frame = session.createDataFrame([row(i) for i in range(data.n)], ["label", "features"])
+    frame = frame.repartition(threads).cache()
+    frame.count()
+    common = {"regParam": problem.l2 or problem.l1, "fitIntercept": False, "tol": 1e-15}
+    common["standardization"] = False
+    make: Any
+    if problem.model == "hinge":
+        make = classification.LinearSVC
+    elif problem.model == "logistic":
+        make = classification.LogisticRegression
+    else:
+        make = regression.LinearRegression
+        common |= {"solver": "l-bfgs", "elasticNetParam": float(problem.model == "lasso")}
+    with contextlib.closing(_Stopped(session)):
+        for k in EFFORTS:
+            began = time.perf_counter()
+            model = make(maxIter=k, **common).fit(frame)
+            seconds = time.perf_counter() - began
+            yield seconds, np.asarray(model.coefficients.toArray(), np.float64)
+
+
+class _Stopped:
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def close(self) -> None:
+        self._session.stop()
+
+
+PEERS: dict[str, Callable[[Data, Problem, int], Fits]] = {
+    "elasticml": elasticml,
+    "snapml": snapml,
+    "liblinear": liblinear,
+    "saga": saga,
+    "lbfgs": lbfgs,
+    "cd": coordinate_descent,
+    "vw": vowpal_wabbit,
+    "dask-ml": dask_ml,
+    "spark": spark,
+}
+#: Peers that have one thread whatever they are given.
+SERIAL = ("liblinear", "saga", "cd", "vw")
+os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
