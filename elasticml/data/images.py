@@ -185,7 +185,12 @@ class ImageSource(Surveyless):
         n, nbytes = images.shape[0], self._row_bytes(images)
         step = n if facts.compression is not None else self._step(images)
         return [
-            BlockInfo(index=i, nbytes=min(step, n - start) * nbytes, rows=min(step, n - start))
+            BlockInfo(
+                index=i,
+                nbytes=min(step, n - start) * nbytes,
+                rows=min(step, n - start),
+                columns=images.width,
+            )
             for i, start in enumerate(range(0, n, step))
         ]
 

@@ -176,8 +176,14 @@ class PictureSource(Surveyless):
             return [BlockInfo(index=0, nbytes=nbytes)]
         listing = self._listing()
         n, row, step = len(listing.names), *self._steps(listing)
+        columns = self._columns(self._size(listing))
         return [
-            BlockInfo(index=i, nbytes=min(step, n - start) * row, rows=min(step, n - start))
+            BlockInfo(
+                index=i,
+                nbytes=min(step, n - start) * row,
+                rows=min(step, n - start),
+                columns=columns,
+            )
             for i, start in enumerate(range(0, n, step))
         ]
 
@@ -232,10 +238,12 @@ class PictureSource(Surveyless):
         token = listing.token if listing.tells_versions else ""
         return _first_size(self.path, token, listing.names[0])
 
+    def _columns(self, size: Size) -> int:
+        return _CHANNELS[self.mode] * size[0] * size[1]
+
     def _steps(self, listing: Listing) -> tuple[int, int]:
         """Bytes of a picture in a chunk, and pictures of a block."""
-        height, width = self._size(listing)
-        row = 8 + self._itemsize * _CHANNELS[self.mode] * height * width
+        row = 8 + self._itemsize * self._columns(self._size(listing))
         return row, max(1, BLOCK_BYTES // row)
 
     def _contents(self, block: int, listing: Listing | None) -> Iterator[tuple[str, bytes]]:
