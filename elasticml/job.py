@@ -9,8 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticml.data.source import Source, read_block, resolve_chunk_bytes
-from elasticml.errors import ConfigError, blaming
+from elasticml.data.source import Source, resolve_chunk_bytes
+from elasticml.errors import ConfigError
 from elasticml.jobs import checkpoints
 from elasticml.jobs.algorithms import (
     Absent,
@@ -38,6 +38,7 @@ from elasticml.jobs.record import RECORD_VERSION
 from elasticml.jobs.result import Result
 from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.settings import Collective, Evaluate, Fault, Members, Stop
+from elasticml.jobs.trial import try_data
 from elasticml.jobs.warm_start import Given, warm_start_of
 from elasticml.jobs.wire import checked
 from elasticml.terms import VERSION, format_size
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 #: A member may use this share of its worker's memory.
 MEMORY_SHARE = 0.6
-#: Test data are tried before a job begins where their first block is no larger than this.
-TRIED_BYTES_MAX = 2**24
 #: What a job does that says nothing of when to stop.
 DEFAULT_STOP = Stop(rounds=100)
 
@@ -190,13 +189,7 @@ class Job:
         ConfigError, DataError
             When a file is missing, empty, or not what it was said to be.
         """
-        self.data.blocks()
-        if self.test is not None:
-            with blaming("data.test"):
-                first = self.test.blocks()[0]
-                # Categories need the training data's vocabulary, which is not known yet.
-                if first.nbytes <= TRIED_BYTES_MAX and not self.test.needs_survey:
-                    read_block(self.test, first.index, None, 1, self.cache)
+        try_data(self.algorithm, self.data, self.test, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
         """Prove that a chunk fits into a worker; None and 0 are a worker without a limit.
@@ -307,9 +300,7 @@ class Job:
         check_faults(self.faults, members)
         limits = [worker.get("memory_limit") or 0 for worker in workers.values()]
         self.check_memory(min(limits, default=0))
-        if self.test is not None:
-            with blaming("data.test"):
-                self.test.blocks()
+        try_data(self.algorithm, self.data, self.test, reads=False)
         record = self.record(new_job_id(self.name), members, limits, run_dir)
         if isinstance(resume, checkpoints.Interrupted):
             record |= {"resume": resume.place, "reached": dict(resume.reached)}

@@ -118,13 +118,14 @@ class ArraySource(Surveyless):
 
     def blocks(self) -> list[BlockInfo]:
         """List ranges of rows."""
-        n_rows, _, nbytes = self._sizes()
+        n_rows, columns, nbytes = self._sizes()
         step = self._rows_per_block()
         return [
             BlockInfo(
                 index=i,
                 nbytes=nbytes * min(step, n_rows - at) // n_rows,
                 rows=min(step, n_rows - at),
+                columns=columns,
             )
             for i, at in enumerate(range(0, n_rows, step))
         ]

@@ -110,7 +110,7 @@ def file_facts(path: str) -> FileFacts:
         raise ConfigError(f"data path {path} is a directory, wanted a file", path=path)
     if info["size"] == 0:
         raise DataError(f"{path} is empty (0 bytes), wanted at least one example", path=path)
-    size, token = int(info["size"]), _token(inner, info)
+    size, token = int(info["size"]), version_of(inner, info)
     return FileFacts(size=size, token=token, compression=_compression(path, token, size))
 
 
@@ -155,7 +155,8 @@ def _unusable(path: str, done: str, error: Exception) -> ConfigError:
     )
 
 
-def _token(inner: str, info: Mapping[str, Any]) -> str:
+def version_of(inner: str, info: Mapping[str, Any]) -> str:
+    """Tell a file's version by its path there and what fsspec says of it; "" where nothing does."""
     local = Path(inner)
     if "ino" in info and local.exists():
         return str(local.stat().st_mtime_ns)

@@ -70,6 +70,7 @@ def read_images(
     n_columns: int | None = None,
     size: Sequence[int] | None = None,
     mode: str | None = None,
+    classes: Sequence[str] | None = None,
 ) -> ImageSource | PictureSource:
     """Name IDX files of images and labels, or pictures in folders, as a source; nothing is read.
 
@@ -88,7 +89,7 @@ def read_images(
         ``labels-idx1``.
     dtype, n_columns
         As for :func:`elasticml.data.svmlight.read_svmlight`.
-    size, mode
+    size, mode, classes
         Of pictures in folders, see :func:`elasticml.data.pictures.read_pictures`.
 
     Raises
@@ -97,9 +98,17 @@ def read_images(
         When a setting is out of range, or no labels are named and none can be guessed.
     """
     if labels is None and is_pictures(str(path)):
-        return read_pictures(path, size=size, mode=mode or "RGB", dtype=dtype, n_columns=n_columns)
-    if size is not None or mode is not None:
-        key = "size" if size is not None else "mode"
+        return read_pictures(
+            path,
+            size=size,
+            mode=mode or "RGB",
+            dtype=dtype,
+            n_columns=n_columns,
+            classes=classes,
+        )
+    of_pictures = {"size": size, "mode": mode, "classes": classes}
+    key = next((key for key, value in of_pictures.items() if value is not None), None)
+    if key is not None:
         raise ConfigError(
             f"data.{key} is for folders and archives of pictures, and {path} is none; leave it out",
             key=f"data.{key}",
@@ -122,7 +131,7 @@ def read_images(
 
 def source_from_spec(spec: Mapping[str, Any]) -> ImageSource | PictureSource:
     """Make the source that ``spec()`` or a job's ``data`` section names."""
-    check_keys(spec, ("labels", "dtype", "n_columns", "size", "mode"), ("path",))
+    check_keys(spec, ("labels", "dtype", "n_columns", "size", "mode", "classes"), ("path",))
     return read_images(
         spec["path"],
         labels=spec.get("labels"),
@@ -130,6 +139,7 @@ def source_from_spec(spec: Mapping[str, Any]) -> ImageSource | PictureSource:
         n_columns=spec.get("n_columns"),
         size=spec.get("size"),
         mode=spec.get("mode"),
+        classes=spec.get("classes"),
     )
 
 
@@ -175,7 +185,12 @@ class ImageSource(Surveyless):
         n, nbytes = images.shape[0], self._row_bytes(images)
         step = n if facts.compression is not None else self._step(images)
         return [
-            BlockInfo(index=i, nbytes=min(step, n - start) * nbytes, rows=min(step, n - start))
+            BlockInfo(
+                index=i,
+                nbytes=min(step, n - start) * nbytes,
+                rows=min(step, n - start),
+                columns=images.width,
+            )
             for i, start in enumerate(range(0, n, step))
         ]
 

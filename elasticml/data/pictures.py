@@ -2,41 +2,54 @@
 
 Pillow decodes them. An example is one picture, channel by channel, row by row: red, green, blue, as
 a network's (channels, height, width) wants it. Its label is the number of its folder among all
-folders' names, sorted.
+folders' names, sorted; test data take the numbers of the training data's.
 """
 
 from __future__ import annotations
 
-import functools
 import io
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.chunk import Chunk, Dtype, Layout
 from elasticml.data.cut import Rows, cut
-from elasticml.data.facts import BlockSummary, summarise
-from elasticml.data.files import absolute, file_facts, fingerprint, open_binary
+from elasticml.data.facts import BlockSummary, DataFacts, summarise
+from elasticml.data.files import (
+    absolute,
+    file_facts,
+    fingerprint,
+    once_per_version,
+    tells_versions,
+)
+from elasticml.data.picture_files import (
+    PICTURES,
+    TAR,
+    ZIP,
+    Listing,
+    contents,
+    folder_of,
+    is_folder,
+    is_tar,
+    listing_of,
+    tar_contents,
+)
 from elasticml.data.places import system_of
-from elasticml.data.rows import fit_columns
 from elasticml.data.source import BLOCK_BYTES, BlockInfo, check_dtype, resolve_chunk_bytes
 from elasticml.data.surveyless import Surveyless
-from elasticml.errors import ConfigError, DataError
+from elasticml.errors import ConfigError, DataError, one_line
 
-#: Endings of archives, and of the files in them that are pictures.
-ZIP: Final = (".zip",)
-TAR: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-PICTURES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm")
 #: How many bytes of decoded pictures a byte of an archive stands for, roughly, at one byte a value.
 _EXPANSION: Final = 10
 _CHANNELS: Final = {"L": 1, "RGB": 3}
+#: What the folders' names are called among the data's vocabularies.
+_LABEL: Final = "label"
+_NAMED_MAX: Final = 20
+
+Size = tuple[int, int]
 
 
 def is_pictures(path: str) -> bool:
@@ -57,6 +70,7 @@ def read_pictures(
     mode: str = "RGB",
     dtype: Dtype = "float64",
     n_columns: int | None = None,
+    classes: Sequence[str] | None = None,
 ) -> PictureSource:
     """Name a folder or an archive of pictures as a source; nothing is read yet.
 
@@ -69,8 +83,12 @@ def read_pictures(
         To which pictures are resized; by default all must have the first one's size.
     mode : {"RGB", "L"}
         Three colours, or grey.
-    dtype, n_columns
+    dtype
         As for :func:`elasticml.data.svmlight.read_svmlight`.
+    n_columns : int, optional
+        Values of a picture that are wanted, those of the training data; others are refused.
+    classes : sequence of str, optional
+        Names of the folders that the labels 0, 1, ... stand for; by default all there are, sorted.
 
     Raises
     ------
@@ -84,9 +102,13 @@ def read_pictures(
         raise ConfigError(
             f"data.size is {size!r}, wanted height and width such as [32, 32]", key="data.size"
         )
-    fixed = None if size is None else (int(size[0]), int(size[1]))
     return PictureSource(
-        path=absolute(str(path)), size=fixed, mode=mode, dtype=dtype, n_columns=n_columns
+        path=absolute(str(path)),
+        size=None if size is None else (int(size[0]), int(size[1])),
+        mode=mode,
+        dtype=dtype,
+        n_columns=n_columns,
+        classes=None if classes is None else tuple(str(name) for name in classes),
     )
 
 
@@ -98,28 +120,27 @@ def _is_size(size: Any) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """The pictures' names in a folder or a zip archive, sorted, and what tells their state."""
-
-    names: tuple[str, ...]
-    token: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureSource(Surveyless):
     """Pictures in blocks that take 8 MiB as chunks; in one where they are in a tar archive."""
 
     path: str
-    size: tuple[int, int] | None = None
+    size: Size | None = None
     mode: str = "RGB"
     dtype: Dtype = "float64"
     n_columns: int | None = None
+    #: Names of the folders by label, those of the training data; None for a source's own.
+    classes: tuple[str, ...] | None = None
 
     @property
     def is_costly(self) -> bool:
-        """Whether chunks are worth a cache: always, pictures are slow to decode."""
-        return True
+        """Whether chunks are worth a cache: pictures are slow to decode.
+
+        Not where a changed file could not be told.
+        """
+        if is_folder(self.path):
+            return self._listing().tells_versions
+        return tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
         """Name the source in a JSON-able dict."""
@@ -130,24 +151,39 @@ class PictureSource(Surveyless):
             "mode": self.mode,
             "dtype": self.dtype,
             "n_columns": self.n_columns,
+            "classes": None if self.classes is None else list(self.classes),
         }
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over options, and sizes and times of the files."""
-        if self._is_folder:
-            return fingerprint({**self.spec(), "files": self._listing().token})
+        return self._fingerprint(self._listing() if is_folder(self.path) else None)
+
+    def _fingerprint(self, listing: Listing | None) -> str:
+        if listing is not None and is_folder(self.path):
+            return fingerprint({**self.spec(), "files": listing.token})
         return fingerprint(self.spec(), file_facts(self.path))
+
+    def with_facts(self, facts: DataFacts) -> PictureSource:
+        """Read test data with the columns and the classes of the training data."""
+        names = facts.vocabularies.get(_LABEL)
+        classes = self.classes if names is None else tuple(names)
+        return replace(self, n_columns=facts.n_columns, classes=classes)
 
     def blocks(self) -> list[BlockInfo]:
         """List groups of pictures; raises ConfigError or DataError where there are none."""
-        itemsize = 4 if self.dtype == "float32" else 8
-        if self._is_tar:
-            nbytes = file_facts(self.path).size * _EXPANSION * itemsize
+        if is_tar(self.path):
+            nbytes = file_facts(self.path).size * _EXPANSION * self._itemsize
             return [BlockInfo(index=0, nbytes=nbytes)]
-        n, row = len(self._listing().names), 8 + itemsize * self._width()
-        step = max(1, BLOCK_BYTES // row)
+        listing = self._listing()
+        n, row, step = len(listing.names), *self._steps(listing)
+        columns = self._columns(self._size(listing))
         return [
-            BlockInfo(index=i, nbytes=min(step, n - start) * row, rows=min(step, n - start))
+            BlockInfo(
+                index=i,
+                nbytes=min(step, n - start) * row,
+                rows=min(step, n - start),
+                columns=columns,
+            )
             for i, start in enumerate(range(0, n, step))
         ]
 
@@ -156,32 +192,31 @@ class PictureSource(Surveyless):
     ) -> tuple[list[Chunk], BlockSummary]:
         """Read the pictures of one block; see :class:`elasticml.data.source.Source`."""
         bytes_of_chunk = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        size, decoded, folders = self.size, list[NDArray[np.uint8]](), list[str]()
-        for name, content in self._contents(block):
+        listing = None if is_tar(self.path) else self._listing()
+        size = None if listing is None else self._size(listing)
+        decoded, folders = list[NDArray[np.uint8]](), list[str]()
+        for name, content in self._contents(block, listing):
             pixels = self._decode(name, content, size)
             size = pixels.shape[1], pixels.shape[2]
             decoded.append(pixels.reshape(-1))
-            folders.append(_folder_of(name))
+            folders.append(folder_of(name))
+            self._check_class(name, folders[-1])
         if not decoded:
             raise self._empty()
-        classes = sorted(set(folders)) if self._is_tar else self._classes()
+        classes = self.classes or _sorted(
+            folders if listing is None else map(folder_of, listing.names)
+        )
         number = {name: float(i) for i, name in enumerate(classes)}
         labels = np.array([number[folder] for folder in folders])
         rows = Rows(labels=labels, n_columns=decoded[0].size, dense=np.stack(decoded))
-        counts: dict[str, int] = {}
-        if self.n_columns is not None:
-            rows = fit_columns(rows, self.n_columns, counts)
-        chunks = cut(rows, self.fingerprint(), block, bytes_of_chunk, dtype=self.dtype)
+        chunks = cut(rows, self._fingerprint(listing), block, bytes_of_chunk, dtype=self.dtype)
         layout = Layout(kind="dense", dtype=self.dtype, n_columns=rows.n_columns)
-        return chunks, summarise(block, chunks, layout, counts=counts)
+        known = {_LABEL: classes} if block == 0 else {}
+        return chunks, summarise(block, chunks, layout, vocabularies=known)
 
     @property
-    def _is_tar(self) -> bool:
-        return self.path.lower().endswith(TAR)
-
-    @property
-    def _is_folder(self) -> bool:
-        return not self.path.lower().endswith((*ZIP, *TAR))
+    def _itemsize(self) -> int:
+        return 4 if self.dtype == "float32" else 8
 
     def _empty(self) -> DataError:
         return DataError(
@@ -190,128 +225,93 @@ class PictureSource(Surveyless):
             path=self.path,
         )
 
-    def _listing(self) -> _Listing:
-        listing = _listed_folder if self._is_folder else _listed_zip
-        found = listing(self.path, _state_of(self.path))
+    def _listing(self) -> Listing:
+        found = listing_of(self.path)
         if not found.names:
             raise self._empty()
         return found
 
-    def _classes(self) -> list[str]:
-        return sorted({_folder_of(name) for name in self._listing().names})
-
-    def _width(self) -> int:
-        """Values of one picture: those of the first."""
+    def _size(self, listing: Listing) -> Size:
+        """Height and width of all pictures: those of the first, where the job does not say them."""
         if self.size is not None:
-            return _CHANNELS[self.mode] * self.size[0] * self.size[1]
-        name = self._listing().names[0]
-        content = next(iter(self._opened([name])))[1]
-        return int(self._decode(name, content, None).size)
+            return self.size
+        token = listing.token if listing.tells_versions else ""
+        return _first_size(self.path, token, listing.names[0])
 
-    def _contents(self, block: int) -> Iterator[tuple[str, bytes]]:
+    def _columns(self, size: Size) -> int:
+        return _CHANNELS[self.mode] * size[0] * size[1]
+
+    def _steps(self, listing: Listing) -> tuple[int, int]:
+        """Bytes of a picture in a chunk, and pictures of a block."""
+        row = 8 + self._itemsize * self._columns(self._size(listing))
+        return row, max(1, BLOCK_BYTES // row)
+
+    def _contents(self, block: int, listing: Listing | None) -> Iterator[tuple[str, bytes]]:
         """Yield name and bytes of each picture of a block."""
-        if self._is_tar:
-            yield from _tar_contents(self.path)
-            return
-        names, step = self._listing().names, self.blocks()[0].rows or 1
-        yield from self._opened(names[block * step : (block + 1) * step])
+        if listing is None:
+            return tar_contents(self.path)
+        step = self._steps(listing)[1]
+        return contents(self.path, listing.names[block * step : (block + 1) * step], listing)
 
-    def _opened(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        if self._is_folder:
-            for name in names:
-                with open_binary(name) as file:
-                    yield name, file.read()
-            return
-        with open_binary(self.path) as raw, _zip(self.path, raw) as archive:
-            for name in names:
-                try:
-                    yield name, archive.read(name)
-                except (zipfile.BadZipFile, zlib.error, OSError) as error:
-                    raise _damaged(self.path, f"{name}: {error}") from None
+    def _check_class(self, name: str, folder: str) -> None:
+        if self.classes is not None and folder not in self.classes:
+            more = ", ..." if len(self.classes) > _NAMED_MAX else ""
+            raise DataError(
+                f"{name} of {self.path} is in folder {folder}, wanted one of the "
+                f"{len(self.classes)} classes of the training data: "
+                f"{', '.join(self.classes[:_NAMED_MAX])}{more}; name the right data, or leave that "
+                "folder out",
+                path=self.path,
+            )
 
-    def _decode(self, name: str, content: bytes, size: tuple[int, int] | None) -> NDArray[np.uint8]:
+    def _decode(self, name: str, content: bytes, size: Size | None) -> NDArray[np.uint8]:
         """Decode a picture, (channels, height, width); of another size it is resized or refused."""
         from PIL import Image
 
-        try:
-            with Image.open(io.BytesIO(content)) as opened:
-                picture = opened.convert(self.mode)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DataError(
-                f"{name} cannot be decoded as a picture ({error}); replace or remove it", path=name
-            ) from None
+        picture = _picture(name, content, self.mode)
         here = (picture.height, picture.width)
-        if size is not None and here != size:
-            if self.size is None:
-                raise DataError(
-                    f"{name} is {here[0]} x {here[1]} pixels, wanted {size[0]} x {size[1]} as the "
-                    "first picture; set data.size, to which all are resized",
-                    path=name,
-                )
-            picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        if self.size is not None and here != self.size:
+            picture = picture.resize((self.size[1], self.size[0]), Image.Resampling.BILINEAR)
+        elif size is not None and here != size:
+            raise DataError(
+                f"{name} is {here[0]} x {here[1]} pixels, wanted {size[0]} x {size[1]} as the "
+                "first picture; set data.size, to which all are resized",
+                path=name,
+            )
         pixels = np.asarray(picture, np.uint8)
+        if self.n_columns is not None and pixels.size != self.n_columns:
+            raise DataError(
+                f"{name} is {here[0]} x {here[1]} pixels, {pixels.size} values, wanted "
+                f"{self.n_columns} as in the training data; set data.size and data.mode alike for "
+                "both",
+                path=name,
+            )
         return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _folder_of(name: str) -> str:
-    return PurePosixPath(name.replace("\\", "/")).parent.name
+def _sorted(folders: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(folders)))
 
 
-def _is_picture(name: str) -> bool:
-    path = PurePosixPath(name)
-    return name.lower().endswith(PICTURES) and bool(path.parent.name) and path.name[0] != "."
+@once_per_version
+def _first_size(path: str, token: str, name: str) -> Size:
+    """Height and width of one picture of a folder or zip archive."""
+    content = next(iter(contents(path, [name], listing_of(path))))[1]
+    picture = _picture(name, content)
+    return picture.height, picture.width
 
 
-def _state_of(path: str) -> str:
-    """Tell whether a listing is still true, without listing every file again."""
-    system, inner = system_of(path)
-    if not system.isdir(inner):
-        facts = file_facts(path)
-        return f"{facts.size} {facts.token}"
-    return str([(e["name"], e.get("mtime")) for e in system.ls(inner, detail=True)])
+def _picture(name: str, content: bytes, mode: str | None = None) -> Any:
+    """Decode a picture as it is, of a mode; without one only its beginning is looked at."""
+    from PIL import Image, UnidentifiedImageError
 
-
-@functools.lru_cache(maxsize=8)
-def _listed_folder(path: str, state: str) -> _Listing:
-    system, inner = system_of(path)
-    found: Mapping[str, Mapping[str, Any]] = system.find(inner, detail=True)
-    start, colon, _ = path.partition("://")
-    names = sorted(
-        name for name in found if _is_picture(name) and name.rpartition("/")[0] != inner.rstrip("/")
-    )
-    token = [(name, found[name].get("size"), found[name].get("mtime")) for name in names]
-    full = tuple(f"{start}://{name}" if colon else name for name in names)
-    return _Listing(full, fingerprint({"files": token}))
-
-
-@functools.lru_cache(maxsize=8)
-def _listed_zip(path: str, state: str) -> _Listing:
-    with open_binary(path) as raw, _zip(path, raw) as archive:
-        return _Listing(tuple(sorted(n for n in archive.namelist() if _is_picture(n))), state)
-
-
-def _zip(path: str, raw: BinaryIO) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(raw)
-    except zipfile.BadZipFile as error:
-        raise _damaged(path, str(error)) from None
-
-
-def _tar_contents(path: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the pictures of a tar archive, in its order."""
-    try:
-        with open_binary(path) as raw, tarfile.open(fileobj=raw, mode="r:*") as archive:
-            for member in archive:
-                if member.isfile() and _is_picture(member.name):
-                    file = archive.extractfile(member)
-                    assert file is not None
-                    yield member.name, file.read()
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise _damaged(path, str(error)) from None
-
-
-def _damaged(path: str, why: str) -> DataError:
-    return DataError(
-        f"{path}: the archive ends early or is damaged ({why}); copy or download it again",
-        path=path,
-    )
+        with Image.open(io.BytesIO(content)) as opened:
+            return opened if mode is None else opened.convert(mode)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        unknown = isinstance(error, UnidentifiedImageError)
+        why = "it has no format that Pillow knows" if unknown else one_line(error)
+        raise DataError(
+            f"{name} cannot be decoded as a picture ({why}); replace or remove it",
+            path=name,
+        ) from None

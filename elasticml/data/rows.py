@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import scipy.sparse
@@ -14,6 +15,9 @@ from elasticml.data.chunk import Chunk, Dtype
 from elasticml.data.cut import Rows, block_layout, cut
 from elasticml.data.facts import BlockSummary, summarise
 from elasticml.errors import DataError
+
+#: How the note about dropped columns begins.
+_BEYOND: Final = "{} values in columns beyond"
 
 
 def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, name: str) -> Rows:
@@ -164,12 +168,23 @@ def cut_rows(
     return chunks, summarise(block, chunks, layout, counts=counts)
 
 
+def are_cropped(counts: Mapping[str, int]) -> bool:
+    """Say whether :func:`fit_columns` has dropped columns of dense rows, be it with nothing but 0.
+
+    Parameters
+    ----------
+    counts : mapping
+        As it has filled them in.
+    """
+    return any(sentence.startswith(_BEYOND) for sentence in counts)
+
+
 def fit_columns(rows: Rows, n_columns: int, counts: dict[str, int]) -> Rows:
     """Drop the columns beyond ``n_columns`` and count their values other than zero.
 
     Dense rows that are narrower stay so: their chunks span fewer columns than the model.
     """
-    sentence = f"{{}} values in columns beyond the {n_columns} of the model were dropped"
+    sentence = f"{_BEYOND} the {n_columns} of the model were dropped"
     if rows.dense is not None:
         if rows.n_columns <= n_columns:
             return rows

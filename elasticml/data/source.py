@@ -46,6 +46,8 @@ class BlockInfo:
     #: Estimated bytes in memory.
     nbytes: int
     rows: int | None = None
+    #: Of dense rows, as they stand in the data: what is cut off for a model is among them.
+    columns: int | None = None
 
 
 class Source(Protocol):

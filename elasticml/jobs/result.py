@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.facts import DataFacts
 from elasticml.errors import ConfigError, ElasticmlError, blaming
-from elasticml.jobs.evaluator import Evaluator, Score
+from elasticml.jobs.evaluator import Evaluator
 from elasticml.jobs.model import LinearModel
-from elasticml.jobs.network_evaluator import NetworkEvaluator
 from elasticml.jobs.network_model import NetworkModel
 from elasticml.jobs.run_directory import Row, RunDirectory
+from elasticml.jobs.scoring import Score
 from elasticml.jobs.wire import Outcome
 from elasticml.report.preemptions import preemptions
 
@@ -163,7 +162,8 @@ def evaluate(
     summary = dict(result.summary)
     failed: list[str] = []
     try:
-        evaluator = _evaluator(record, outcome.facts, n_threads)
+        algorithm, cache = record["algorithm"], record.get("cache")
+        evaluator = Evaluator(algorithm, outcome.facts, n_threads, cache)
         if source is not None:
             scores = evaluator.score_training(
                 source,
@@ -192,13 +192,6 @@ def evaluate(
         story=result.story,
         run_dir=result.run_dir,
     )
-
-
-def _evaluator(
-    record: Mapping[str, Any], facts: DataFacts, n_threads: int | None
-) -> Evaluator | NetworkEvaluator:
-    kind = NetworkEvaluator if record["algorithm"].get("name") == "local_sgd" else Evaluator
-    return kind(record["algorithm"], facts, n_threads, record.get("cache"))
 
 
 def _fill_training(

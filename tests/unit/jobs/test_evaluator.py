@@ -9,7 +9,7 @@ from elasticml.data.arrays import from_arrays
 from elasticml.data.source import merge_summaries
 from elasticml.data.synthetic import synthetic_splice
 from elasticml.errors import DataError
-from elasticml.jobs import evaluator as module
+from elasticml.jobs import linear_scorer, scoring
 from elasticml.jobs.evaluator import Evaluator
 
 D = 7
@@ -112,7 +112,7 @@ def test_many_models_in_several_passes_score_as_each_alone(monkeypatch):
     models = [model(seed) for seed in range(5)]
     evaluator = Evaluator({}, facts_of(source), n_threads=2)
     alone = [evaluator.score_test(source, [one])[0][0] for one in models]
-    monkeypatch.setattr(module, "MODELS_PER_PASS", 2)
+    monkeypatch.setattr(linear_scorer, "MODELS_PER_PASS", 2)
     assert evaluator.score_test(source, models)[0] == alone
 
 
@@ -125,8 +125,8 @@ def test_data_that_are_not_kept_between_passes_score_the_same(monkeypatch):
     ]
     evaluator = Evaluator({}, facts, n_threads=2)
     kept = evaluator.score_training(source, models)
-    monkeypatch.setattr(module, "KEPT_BYTES_MAX", 0)
-    monkeypatch.setattr(module, "MODELS_PER_PASS", 1)
+    monkeypatch.setattr(scoring, "KEPT_BYTES_MAX", 0)
+    monkeypatch.setattr(linear_scorer, "MODELS_PER_PASS", 1)
     assert evaluator.score_training(source, models) == kept
 
 

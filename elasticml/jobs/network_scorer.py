@@ -1,8 +1,7 @@
-"""Mean loss and metrics of a job's networks over all data, read again after the job has ended."""
+"""Mean loss and metrics of a job's networks over all data."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,16 +12,15 @@ from elasticml.algorithms.base import Arrays
 from elasticml.algorithms.local_sgd.making import INPUT_MEAN, INPUT_STD
 from elasticml.algorithms.local_sgd.network import Network
 from elasticml.algorithms.local_sgd.settings import read_settings
-from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import DataFacts
-from elasticml.data.source import Source
+from elasticml.data.rows import are_cropped
 from elasticml.errors import DataError
-from elasticml.jobs.evaluator import Reader, Score
+from elasticml.jobs.scoring import Reader, Score, rows_differ
 
 
-class NetworkEvaluator:
-    """Scores models of a ``local_sgd`` job; as :class:`elasticml.jobs.evaluator.Evaluator`.
+class NetworkScorer:
+    """Scores models of a ``local_sgd`` job.
 
     Parameters
     ----------
@@ -30,8 +28,6 @@ class NetworkEvaluator:
         The ``algorithm`` section of the job record.
     facts : DataFacts
         Of the training data.
-    n_threads : int, optional
-        Threads that read; default all processors that this process may use.
 
     Raises
     ------
@@ -39,62 +35,30 @@ class NetworkEvaluator:
         When PyTorch is not installed here, or the module cannot be made.
     """
 
-    def __init__(
-        self,
-        algorithm: Mapping[str, Any],
-        facts: DataFacts,
-        n_threads: int | None = None,
-        cache: Setting = None,
-    ) -> None:
-        self._facts = facts
-        self._n_threads = n_threads or max(1, len(os.sched_getaffinity(0)))
-        self._cache = cache
+    def __init__(self, algorithm: Mapping[str, Any], facts: DataFacts) -> None:
+        self._n_columns = facts.n_columns
         # Whatever the members have: this process may have no such device.
         self._network = Network(read_settings(algorithm), facts, device="auto")
 
-    def score_training(
-        self,
-        source: Source,
-        models: Sequence[Arrays],
-        chunk_bytes: int | None = None,
-        n_members: int = 1,
-    ) -> list[Score]:
-        """Score models on the training data, what was held out included.
+    def training(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
+        """Score models on the training data, what was held out included."""
+        return self.test(reader, models)
+
+    def test(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
+        """Score models on any data.
+
+        They are read once for all models: that costs as much as the network's forward pass.
 
         Raises
         ------
-        ConfigError, DataError
-            When the data cannot be read here.
+        DataError
+            When a label is not one of the training data's, or rows have another length.
         """
-        ready = source.with_facts(self._facts) if source.needs_survey else source
-        return self._scores(
-            Reader(ready, self._n_threads, self._cache, chunk_bytes, n_members), models
-        )
-
-    def score_test(
-        self, source: Source, models: Sequence[Arrays]
-    ) -> tuple[list[Score], tuple[str, ...]]:
-        """Score models on data that were not trained on.
-
-        Returns
-        -------
-        list of Score, tuple of str
-            The scores, and what is worth saying of the data, such as dropped columns.
-
-        Raises
-        ------
-        ConfigError, DataError
-            When the data cannot be read here, or a label is not one of the training data's.
-        """
-        reader = Reader(source.with_facts(self._facts), self._n_threads, self._cache)
-        return self._scores(reader, models), reader.notes()
-
-    def _scores(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        """Go through the data once for all models: reading them costs as much as the forward."""
         sums = np.zeros((len(models), 3))
         moments = np.zeros(3)
-        with ThreadPoolExecutor(self._n_threads) as pool:
+        with ThreadPoolExecutor(reader.n_threads) as pool:
             for chunks in reader.batches(pool):
+                self._check_width(chunks, reader)
                 for at, model in enumerate(models):
                     self._network.fill_named(model)
                     inputs = np.append(model[INPUT_MEAN], model[INPUT_STD])
@@ -104,6 +68,15 @@ class NetworkEvaluator:
         if not moments[0]:
             raise DataError("the data hold no weighted examples; check the path and the format")
         return [self._score(found, moments) for found in sums]
+
+    def _check_width(self, chunks: Sequence[Chunk], reader: Reader) -> None:
+        """Refuse rows that the network would see cropped, or not at all."""
+        widths = {chunk.layout.n_columns for chunk in chunks}
+        is_wide = are_cropped(reader.counts())
+        if widths <= {self._n_columns} and not is_wide:
+            return
+        found = "more" if is_wide else str(min(widths - {self._n_columns}))
+        raise rows_differ(found, self._n_columns)
 
     def _of(self, chunk: Chunk, inputs: Any) -> tuple[float, float, float]:
         scores = self._network.scores(*self._network.whole(chunk, inputs))

@@ -1,0 +1,292 @@
+"""Where pictures are: the files of a folder, or the members of a zip or tar archive.
+
+Names are relative to the folder or the archive, so that they mean the same whatever file system
+holds them.
+"""
+
+from __future__ import annotations
+
+import lzma
+import posixpath
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, Final
+
+from elasticml.data.files import file_facts, fingerprint, once_per_version, open_binary, version_of
+from elasticml.data.places import join, system_of
+from elasticml.errors import DataError, one_line
+
+#: Endings of archives, and of the files in them that are pictures.
+ZIP: Final = (".zip",)
+TAR: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+PICTURES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm")
+#: Folders with more pictures are not listed anew whenever somebody asks; they would be for every
+#: block. What was listed is believed for some times as long as listing took.
+LISTED_ANEW_MAX: Final = 1000
+_BELIEVED_TIMES: Final = 3.0
+#: What reading damaged archives raises.
+_DAMAGE: Final = (
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
+    *(EOFError, OSError, ValueError),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The pictures of a folder or a zip archive."""
+
+    #: Relative, sorted.
+    names: tuple[str, ...]
+    #: Of each, size and version; empty for the members of an archive, which has one version.
+    versions: tuple[str, ...]
+    #: Changes when a file does.
+    token: str
+    #: Whether every change of a file can be told.
+    tells_versions: bool
+
+
+def is_folder(path: str) -> bool:
+    """Tell a folder from an archive, by its name."""
+    return not path.lower().endswith((*ZIP, *TAR))
+
+
+def is_tar(path: str) -> bool:
+    """Tell a tar archive, by its name."""
+    return path.lower().endswith(TAR)
+
+
+def folder_of(name: str) -> str:
+    """Return the name of a picture's folder: its class."""
+    return PurePosixPath(name.replace("\\", "/")).parent.name
+
+
+def listing_of(path: str) -> Listing:
+    """List the pictures of a folder or a zip archive, sorted by name.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such folder or archive.
+    DataError
+        When the archive is damaged, or holds a name twice.
+    """
+    if is_folder(path):
+        return folders.listing(path)
+    facts = file_facts(path)
+    return _listed_zip(path, facts.token, facts.size)
+
+
+def contents(path: str, names: Sequence[str], listing: Listing) -> Iterator[tuple[str, bytes]]:
+    """Yield name and bytes of some pictures of a folder or a zip archive.
+
+    Raises
+    ------
+    DataError
+        When the archive is damaged or encrypted, or a file is not the one that was listed.
+    """
+    if is_folder(path):
+        yield from _folder_contents(path, names, listing)
+        return
+    with open_binary(path) as raw, _zip(path, raw) as archive:
+        for name in names:
+            yield name, _member_of(path, archive, name)
+
+
+class Folders:
+    """Remembers what large folders were seen to hold, for a short while.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds, never going back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: By path: until when it is believed, and what it is.
+        self._seen: dict[str, tuple[float, Listing]] = {}
+
+    def listing(self, path: str) -> Listing:
+        """List the pictures below a folder."""
+        began_s = self._clock()
+        until_s, listing = self._seen.get(path, (began_s, None))
+        if listing is not None and began_s < until_s:
+            return listing
+        listing = _listed_folder(path)
+        ended_s = self._clock()
+        self._seen.pop(path, None)
+        if len(listing.names) > LISTED_ANEW_MAX:
+            self._seen = {p: seen for p, seen in self._seen.items() if ended_s < seen[0]}
+            self._seen[path] = (ended_s + _BELIEVED_TIMES * (ended_s - began_s), listing)
+        return listing
+
+
+#: This process's.
+folders: Final = Folders()
+
+
+def _is_picture(name: str) -> bool:
+    path = PurePosixPath(name.replace("\\", "/"))
+    return name.lower().endswith(PICTURES) and bool(path.parent.name) and path.name[0] != "."
+
+
+def _listed_folder(path: str) -> Listing:
+    system, inner = system_of(path)
+    found: Mapping[str, Mapping[str, Any]] = system.find(inner, detail=True, refresh=True)
+    below = inner.rstrip("/") + "/"
+    # Some file systems name files with the host, and "inner" has none.
+    relative = {name.partition(below)[2]: name for name in found}
+    names = tuple(sorted(name for name in relative if _is_picture(name)))
+    tokens = [version_of(relative[name], found[relative[name]]) for name in names]
+    versions = tuple(
+        _version(found[relative[name]], token) for name, token in zip(names, tokens, strict=True)
+    )
+    token = fingerprint({"files": list(zip(names, versions, strict=True))})
+    return Listing(names, versions, token, all(tokens))
+
+
+def _version(info: Mapping[str, Any], token: str) -> str:
+    return f"{info.get('size')} {token}"
+
+
+def _version_of(place: str) -> str:
+    system, inner = system_of(place)
+    info = system.info(inner)
+    return _version(info, version_of(inner, info))
+
+
+def _folder_contents(
+    path: str, names: Sequence[str], listing: Listing
+) -> Iterator[tuple[str, bytes]]:
+    known = dict(zip(listing.names, listing.versions, strict=True))
+    for name in names:
+        place = join(path, name)
+        with open_binary(place) as file:
+            content = file.read()
+        if listing.tells_versions and _version_of(place) != known[name]:
+            raise DataError(
+                f"{place} has changed while the job reads, wanted the file as it was listed; "
+                "start a new job when all files are in place",
+                path=place,
+            )
+        yield name, content
+
+
+@once_per_version
+def _listed_zip(path: str, token: str, size: int) -> Listing:
+    with open_binary(path) as raw, _zip(path, raw) as archive:
+        names = [name for name in archive.namelist() if _is_picture(name)]
+    _refuse_doubles(path, names)
+    return Listing(tuple(sorted(names)), (), f"{size} {token}", token != "")
+
+
+def _refuse_doubles(path: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError(
+                f"{path} holds {name} twice, wanted every name once; pack it again", path=path
+            )
+        seen.add(name)
+
+
+def _zip(path: str, raw: BinaryIO) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(raw)
+    except _DAMAGE as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _member_of(path: str, archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).flag_bits & 1:
+        raise DataError(
+            f"{path}: {name} is encrypted, wanted it readable; pack it again without a password",
+            path=path,
+        )
+    try:
+        return archive.read(name)
+    except NotImplementedError as error:
+        raise DataError(
+            f"{path}: {name} is packed in a way that Python cannot read ({error}); pack it again "
+            "with deflate",
+            path=path,
+        ) from None
+    except _DAMAGE as error:
+        raise _damaged(path, f"{name}: {error}") from None
+
+
+def tar_contents(path: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the pictures of a tar archive, in its order; then those that are links to others.
+
+    Raises
+    ------
+    DataError
+        When the archive is damaged, holds a name twice, or a link leads out of it.
+    """
+    links: list[tarfile.TarInfo] = []
+    names: list[str] = []
+    try:
+        with open_binary(path) as raw, tarfile.open(fileobj=raw, mode="r:*") as archive:
+            for member in archive:
+                is_link = member.islnk() or member.issym()
+                if not _is_picture(member.name) or not (member.isfile() or is_link):
+                    continue
+                names.append(member.name)
+                if is_link:
+                    links.append(member)
+                else:
+                    yield member.name, _extracted(archive, member)
+            _refuse_doubles(path, names)
+            yield from _linked(path, archive, links)
+    except _DAMAGE as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _linked(
+    path: str, archive: tarfile.TarFile, links: Sequence[tarfile.TarInfo]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield what links lead to, by its place: a compressed archive is gone through once for all."""
+    members = {member.name: member for member in archive.getmembers()} if links else {}
+    ends = [(link.name, _end_of(path, members, link)) for link in links]
+    for name, end in sorted(ends, key=lambda pair: (pair[1].offset_data, pair[0])):
+        yield name, _extracted(archive, end)
+
+
+def _end_of(
+    path: str, members: Mapping[str, tarfile.TarInfo], link: tarfile.TarInfo
+) -> tarfile.TarInfo:
+    """Follow a link to the file that it means."""
+    entry: tarfile.TarInfo | None = link
+    for _ in members:
+        if entry is None or entry.isfile():
+            break
+        target = entry.linkname
+        if entry.issym():
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(entry.name), target))
+        entry = members.get(target)
+    if entry is None or not entry.isfile():
+        raise DataError(
+            f"{path}: {link.name} is a link to {link.linkname}, which is no file of the archive; "
+            "pack it again with the files themselves (tar -h)",
+            path=path,
+        )
+    return entry
+
+
+def _extracted(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
+def _damaged(path: str, why: str) -> DataError:
+    return DataError(
+        f"{path}: the archive ends early or is damaged ({one_line(why)}); copy or download it "
+        "again",
+        path=path,
+    )

@@ -1,0 +1,233 @@
+"""Objective and metrics of linear models over all data: batch gradient, CoCoA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Arrays, Exchange, Outcome, Work
+from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
+from elasticml.algorithms.column_statistics import fix_columns
+from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.scaling import Columns
+from elasticml.algorithms.targets import Targets
+from elasticml.data.chunk import Chunk
+from elasticml.data.facts import DataFacts
+from elasticml.data.products import Forward, make_forward
+from elasticml.errors import DataError
+from elasticml.jobs.objective import objective_of
+from elasticml.jobs.scoring import Reader, Score
+from elasticml.terms import ExchangeId
+
+F64 = NDArray[np.float64]
+
+#: Models that one pass over the data serves; each keeps a margin for every row.
+MODELS_PER_PASS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one chunk adds; sums have one entry for each model."""
+
+    loss: F64
+    correct: F64
+    log_loss: F64
+    square: F64
+    weight: float
+    #: Sums of sample weight, of weight times label, of weight times its square.
+    moments: F64
+    labels: F64
+    sample_weights: F64 | None
+    #: (n_models, rows), or (0, rows) where no ranking is wanted.
+    margins: F64
+
+
+class LinearScorer:
+    """Scores models with ``coef`` (1, d) and ``intercept`` (1,).
+
+    The objective's penalty of test data is the plain ``l2/2 ||coef||^2`` unless the training data,
+    which say how columns are scaled, were scored before.
+
+    Parameters
+    ----------
+    algorithm : mapping
+        The ``algorithm`` section of the job record.
+    facts : DataFacts
+        Of the training data.
+    """
+
+    def __init__(self, algorithm: Mapping[str, Any], facts: DataFacts) -> None:
+        self._objective = objective_of(algorithm, facts)
+        self._facts = facts
+        self._targets = self._objective.targets
+        #: The map to trained coordinates; where columns are scaled, set by the first training pass.
+        self._columns = self._objective.columns(facts.n_columns)
+
+    def training(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
+        """Score models on the training data: exact objective, no rankings."""
+        self._columns = self._scaled_columns(reader)
+        return self._score(reader, models, ranking=False)
+
+    def test(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
+        """Score models on data that were not trained on, with rankings.
+
+        Raises
+        ------
+        DataError
+            When a label is not one of the training data's.
+        """
+        return self._score(reader, models, ranking=True)
+
+    def _score(self, reader: Reader, models: Sequence[Arrays], *, ranking: bool) -> list[Score]:
+        scores: list[Score] = []
+        for start in range(0, len(models), MODELS_PER_PASS):
+            some = models[start : start + MODELS_PER_PASS]
+            scores += self._one_pass(reader, some, ranking)
+        return scores
+
+    def _one_pass(self, reader: Reader, models: Sequence[Arrays], ranking: bool) -> list[Score]:
+        forwards = [self._forward(model) for model in models]
+        parts: list[_Part] = []
+        with ThreadPoolExecutor(reader.n_threads) as pool:
+            for chunks in reader.batches(pool):
+                parts += pool.map(lambda chunk: self._part(chunk, forwards, ranking), chunks)
+        if not parts:
+            raise DataError("the data hold no examples; check the path and the format")
+        if not sum(part.weight for part in parts):
+            raise DataError("the weights of all examples are 0; give some of them a weight")
+        return [self._merged(parts, index, model) for index, model in enumerate(models)]
+
+    def _forward(self, model: Arrays) -> tuple[Forward, float]:
+        w = np.ascontiguousarray(model["coef"].reshape(-1))
+        return make_forward(self._facts.layout, w), float(model["intercept"][0])
+
+    def _part(
+        self, chunk: Chunk, forwards: Sequence[tuple[Forward, float]], ranking: bool
+    ) -> _Part:
+        """Multiply one chunk by every model, in one thread."""
+        labels, sample = chunk.labels, chunk.weights
+        self._check_labels(labels)
+        targets = self._targets.of(labels)
+        weights = self._targets.weights(labels, sample)
+        s = np.ones(labels.size) if sample is None else np.asarray(sample)
+        n_models, loss = len(forwards), self._objective.loss
+        sums = np.zeros((4, n_models))
+        margins = np.empty((n_models if ranking else 1, labels.size))
+        slope = np.empty(labels.size)
+        for index, (forward, intercept) in enumerate(forwards):
+            z = margins[index if ranking else 0]
+            forward(chunk, z)
+            z += intercept
+            sums[0, index] = loss.value_and_slope(z, targets, weights, slope)
+            if loss.is_classification:
+                sums[1, index] = s @ ((z > 0.0) == (targets > 0.0))
+                if loss.name == "logistic":
+                    sums[2, index] = s @ np.logaddexp(0.0, -targets * z)
+            else:
+                sums[3, index] = s @ (targets - z) ** 2
+        return _Part(
+            loss=sums[0],
+            correct=sums[1],
+            log_loss=sums[2],
+            square=sums[3],
+            weight=float(s.sum() if weights is None else weights.sum()),
+            moments=np.array([s.sum(), s @ labels, s @ labels**2]),
+            labels=np.array(labels) if ranking else labels[:0],
+            sample_weights=None if sample is None or not ranking else np.array(sample),
+            margins=margins if ranking else margins[:0],
+        )
+
+    def _check_labels(self, labels: F64) -> None:
+        known = self._facts.classes
+        if not self._objective.loss.is_classification or known is None:
+            return
+        strange = labels[~np.isin(labels, known)]
+        if strange.size:
+            raise DataError(
+                f"the test data have the label {strange[0]:g}, wanted {known[0]:g} or "
+                f"{known[1]:g} as in the training data; name the right file"
+            )
+
+    def _merged(self, parts: Sequence[_Part], index: int, model: Arrays) -> Score:
+        loss = sum(float(part.loss[index]) for part in parts)
+        weight = sum(part.weight for part in parts)
+        objective = loss / weight + self._objective.penalty(model, self._columns)
+        total, first, second = np.sum([part.moments for part in parts], axis=0)
+        metrics: dict[str, float] = {}
+        if not self._objective.loss.is_classification:
+            square = sum(float(part.square[index]) for part in parts)
+            spread = second - first * first / total
+            metrics["rmse"] = float(np.sqrt(square / total))
+            if spread > 0.0:
+                metrics["r2"] = float(1.0 - square / spread)
+            return Score(objective=objective, metrics=metrics)
+        metrics["accuracy"] = sum(float(part.correct[index]) for part in parts) / float(total)
+        if self._objective.loss.name == "logistic":
+            metrics["logloss"] = sum(float(part.log_loss[index]) for part in parts) / float(total)
+        if parts[0].margins.shape[0]:
+            metrics |= _ranking(parts, index, self._targets)
+        return Score(objective=objective, metrics=metrics)
+
+    def _scaled_columns(self, reader: Reader) -> Columns:
+        """Find how the columns were scaled, by the trainer's own preparation over all data."""
+        rule = self._objective
+        preparation = fix_columns(rule.scale, rule.intercept, self._facts, rule.constant or 1.0)
+        try:
+            exchange = next(preparation)
+            while True:
+                exchange = preparation.send(self._outcome(exchange, reader))
+        except StopIteration as stop:
+            columns: Columns = stop.value
+            return columns
+
+    def _outcome(self, exchange: Exchange, reader: Reader) -> Outcome:
+        """Carry an exchange out here: the solver over one batch of chunks after the other."""
+        merge = np.maximum if exchange.reduce == "max" else np.add
+        merged: dict[str, F64] = {}
+        work = Work(
+            exchange=ExchangeId(0),
+            operation=exchange.operation,
+            model=exchange.model,
+            parameters=exchange.parameters,
+            returns=exchange.returns,
+        )
+        # Column statistics depend on no loss; that solver knows smooth ones only.
+        section = {"scale": self._objective.scale}
+        with ThreadPoolExecutor(reader.n_threads) as pool:
+            for chunks in reader.batches(pool):
+                solver = BatchGradientSolver(section, self._facts)
+                for name, array in solver.compute(work, chunks, Serial()).items():
+                    merged[name] = merge(merged[name], array) if name in merged else array
+        return Outcome(
+            exchange=ExchangeId(0),
+            arrays=merged,
+            examples=self._facts.n_rows,
+            absent_examples=0,
+        )
+
+
+def _ranking(parts: Sequence[_Part], index: int, targets: Targets) -> dict[str, float]:
+    """Rank all rows by margin; nothing where only one class is there."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    positive = targets.of(np.concatenate([part.labels for part in parts])) > 0.0
+    if positive.all() or not positive.any():
+        return {}
+    margins = np.concatenate([part.margins[index] for part in parts])
+    weights = None
+    if any(part.sample_weights is not None for part in parts):
+        weights = np.concatenate(
+            [
+                np.ones(part.labels.size) if part.sample_weights is None else part.sample_weights
+                for part in parts
+            ]
+        )
+    return {
+        "auroc": float(roc_auc_score(positive, margins, sample_weight=weights)),
+        "auprc": float(average_precision_score(positive, margins, sample_weight=weights)),
+    }

@@ -1,0 +1,72 @@
+"""What of a job's data can be tried before anything starts."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from elasticml.data.cache import Setting
+from elasticml.data.source import Source, read_block
+from elasticml.errors import ConfigError, DataError, blaming
+from elasticml.jobs.algorithms import AnyAlgorithm, LocalSGD
+from elasticml.jobs.scoring import rows_differ
+
+#: A first block is read where it is no larger than this.
+TRIED_BYTES_MAX: Final = 2**24
+
+
+def try_data(
+    algorithm: AnyAlgorithm,
+    data: Source,
+    test: Source | None,
+    cache: Setting = None,
+    *,
+    reads: bool = True,
+) -> None:
+    """List the blocks of all data; of the test data, which no member reads, try the first.
+
+    Parameters
+    ----------
+    reads : bool
+        Whether small blocks may be read, and the training data must be seen from here at all.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When a file is missing, empty, or not what it was said to be; when test rows have another
+        length than a network's.
+    """
+    if reads:
+        data.blocks()
+    if test is None:
+        return
+    with blaming("data.test"):
+        n_columns = _columns_of(test, cache, reads)
+        # Linear models take what is wider, with a note, and narrower.
+        if n_columns is None or not isinstance(algorithm, LocalSGD):
+            return
+        shape = algorithm.shape
+        wanted = math.prod(shape) if shape is not None else _trained_columns(data, reads)
+        if wanted not in (None, n_columns):
+            raise rows_differ(n_columns, wanted)
+
+
+def _trained_columns(data: Source, reads: bool) -> int | None:
+    try:
+        return _columns_of(data, False, reads)
+    except (ConfigError, DataError):
+        if reads:
+            raise
+        return None
+
+
+def _columns_of(source: Source, cache: Setting, reads: bool) -> int | None:
+    """Read the first block and return its columns; None where that is too much, or not possible.
+
+    Categories need the training data's vocabulary, which is not known yet.
+    """
+    first = source.blocks()[0]
+    if not reads or first.nbytes > TRIED_BYTES_MAX or source.needs_survey:
+        return first.columns
+    summary = read_block(source, first.index, None, 1, cache)[1]
+    return summary.n_columns if first.columns is None else first.columns
