@@ -2,13 +2,15 @@
 
 A chunk's order in a pass is drawn from the seed, the chunk's id and the pass alone, so that its
 position in it, two numbers in the chunk's state, is all that a new owner needs to go on where the
-last one stopped, whoever it is.
+last one stopped, whoever it is. How many passes it has behind it counts for less: a chunk that was
+taken over joins the pass that its new owner is in, or that one would visit nothing else until they
+are level.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -42,31 +44,47 @@ class Sampler:
         self._seed = seed
         self._window = max(1, window)
         self._chunks: dict[str, Chunk] = {}
+        #: Passes by which chunks that were taken over count as further than they are, or less far.
+        self._lead: dict[str, int] = {}
         #: Orders of the chunks that are being visited, by chunk; drawn again when asked for.
         self._orders: dict[str, tuple[int, NDArray[np.int64]]] = {}
         self._open: list[str] = []
         self._waiting: list[str] = []
         #: Examples in the chunks.
         self.rows = 0
-        #: Visits of them, in all their chunks' lives.
+        #: Visits of them, in all their chunks' lives, as they count here.
         self._visits = 0
         self.change(chunks)
 
     @property
     def passes(self) -> float:
-        """Visits of an example so far, on average over the examples that are here."""
+        """Visits of an example so far, on average over the examples that are here.
+
+        Those of chunks that were taken over count as having been visited as often as the others.
+        """
         return self._visits / self.rows if self.rows else 0.0
 
     def change(self, chunks: Sequence[Chunk]) -> None:
-        """Go on with these chunks: those that left are forgotten, new ones taken in."""
-        self._chunks = {str(chunk.id): chunk for chunk in chunks if chunk.n_rows}
+        """Go on with these chunks: those that left are forgotten, new ones join the present pass.
+
+        Between two passes that is the last one, so that nobody who has made all passes leaves
+        alone what a lost member had not visited yet.
+        """
+        here = {str(chunk.id): chunk for chunk in chunks if chunk.n_rows}
+        self._lead = {id: lead for id, lead in self._lead.items() if id in here}
+        least, most = _pass_of(here, self._lead)
+        for id, chunk in here.items():
+            if id not in self._lead:
+                done = _position(chunk)[0]
+                self._lead[id] = min(max(done, least), most) - done
+        self._chunks = here
         self._orders = {id: order for id, order in self._orders.items() if id in self._chunks}
         self._open = [id for id in self._open if id in self._chunks]
         self.rows = self._visits = 0
-        for chunk in self._chunks.values():
+        for id, chunk in self._chunks.items():
             done, position = _position(chunk)
             self.rows += chunk.n_rows
-            self._visits += done * chunk.n_rows + position
+            self._visits += (done + self._lead[id]) * chunk.n_rows + position
         self._deal()
 
     def next(self, size: float) -> Batch:
@@ -126,7 +144,7 @@ class Sampler:
         if not self._chunks:
             self._open, self._waiting = [], []
             return
-        done = {id: _position(chunk)[0] for id, chunk in self._chunks.items()}
+        done = {id: _position(c)[0] + self._lead[id] for id, c in self._chunks.items()}
         least = min(done.values())
         due = sorted(id for id in self._chunks if done[id] == least)
         rng = np.random.default_rng(
@@ -138,6 +156,26 @@ class Sampler:
         rest = [id for id in drawn if id not in set(begun)]
         self._open = (begun + rest)[: self._window]
         self._waiting = [id for id in rest if id not in set(self._open)]
+
+
+def _pass_of(chunks: Mapping[str, Chunk], lead: Mapping[str, int]) -> tuple[int, int]:
+    """Return between how many whole passes chunks that are new have to have behind them.
+
+    Parameters
+    ----------
+    lead : mapping
+        Of the chunks that were here before. Where there are none, the new ones that are furthest
+        take their place.
+    """
+    places = {id: _position(chunk) for id, chunk in chunks.items()}
+    known = {id: (places[id][0] + more, places[id][1]) for id, more in lead.items()}
+    if not known:
+        furthest = max((done for done, _ in places.values()), default=0)
+        known = {id: place for id, place in places.items() if place[0] == furthest}
+    least = min((done for done, _ in known.values()), default=0)
+    if least and all(place == (least, 0) for place in known.values()):
+        least -= 1
+    return least, least + 1
 
 
 def _position(chunk: Chunk) -> tuple[int, int]:

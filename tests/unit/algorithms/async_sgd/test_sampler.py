@@ -70,19 +70,54 @@ def test_a_chunk_that_moves_goes_on_where_it_stopped():
     assert sorted(visits(seen)) == everything(chunks)
 
 
-def test_a_newcomers_chunks_that_are_behind_are_visited_first():
-    old, new = make_chunks([20]), make_chunks([20, 30])[1:]
-    sampler = Sampler(old, seed=0)
-    sampler.next(20)
+def draws(sampler, until, size=10):
+    """Numbers of the chunks of the rows that are drawn until so many passes are made."""
+    found = []
+    while sampler.passes < until:
+        found += [chunk for chunk, _ in visits([sampler.next(size)])]
+    return found
+
+
+def test_chunks_that_are_taken_over_join_the_pass_of_their_new_owner():
+    own, taken = make_chunks([20]), make_chunks([20, 30])[1:]
+    sampler = Sampler(own, seed=0)
+    assert len(draws(sampler, 7.0)) == 140
     sampler.next(5)
-    sampler.change(old + new)
-    batches = []
-    while sampler.passes < 2.0:
-        batches.append(sampler.next(10))
-    found = visits(batches)
-    assert {chunk for chunk, _ in found[:30]} == {1}
-    # Fifteen of the first chunk's second pass were left, and two passes of the other.
-    assert [sum(1 for c, _ in found if c == k) for k in (0, 1)] == [15, 60]
+    sampler.change(own + taken)
+    # 15 of the first chunk's eighth pass are left, and all of the other's, which is as far on.
+    assert sampler.passes == (7 * 50 + 5) / 50
+    found = draws(sampler, 8.0)
+    assert sorted(found) == [0] * 15 + [1] * 30
+    assert 0 in found[:10]
+    assert sorted(draws(sampler, 9.0)) == [0] * 20 + [1] * 30
+
+
+def test_chunks_that_have_been_visited_more_often_wait_for_one_pass_at_most():
+    slow, fast = make_chunks([20, 20]), make_chunks([20, 20])
+    giver, taker = Sampler(fast[1:], seed=0), Sampler(slow[:1], seed=0)
+    draws(giver, 6.5)
+    taker.next(5)
+    taker.change([slow[0], fast[1]])
+    found = draws(taker, 2.0, size=5)
+    assert found[:15] == [0] * 15
+    assert sorted(found[15:]) == [0] * 20 + [1] * 10
+
+
+def test_who_has_made_all_passes_visits_once_what_is_taken_over():
+    own, taken = make_chunks([20]), make_chunks([20, 30])[1:]
+    sampler = Sampler(own, seed=0)
+    draws(sampler, 3.0)
+    sampler.change(own + taken)
+    assert draws(sampler, 3.0) == [1] * 30
+
+
+def test_a_newcomers_chunks_are_all_as_far_as_the_furthest_of_them():
+    chunks = make_chunks([20, 20, 20])
+    draws(Sampler(chunks[:1], seed=0), 5.5)
+    draws(Sampler(chunks[1:2], seed=0), 3.0)
+    sampler = Sampler(chunks, seed=0)
+    assert sampler.passes == 5.0 + 10 / 60
+    assert sorted(draws(sampler, 6.0)) == [0] * 10 + [1] * 20 + [2] * 20
 
 
 def test_nobody_to_visit_is_an_empty_batch():
