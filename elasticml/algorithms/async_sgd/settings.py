@@ -184,7 +184,7 @@ def make_problem(settings: Settings, facts: DataFacts) -> Problem:
             l2=settings.l2,
             intercept=settings.intercept,
             rate=rate,
-            mode=settings.mode,
+            mode="paper" if settings.mode == "paper" else "default",
         )
     assert settings.k is not None
     if settings.mode == "paper":
