@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from elasticml.algorithms.async_sgd import planner
+from elasticml.algorithms.async_sgd.batch import with_batch
 from elasticml.algorithms.async_sgd.trainer import free_running
 from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.batch_gradient import trainer as batch_gradient
@@ -32,7 +33,7 @@ def _cocoa() -> Algorithm:
 
 
 def _async_sgd() -> Algorithm:
-    return free_running("async_sgd", planner.plan)
+    return with_batch(free_running("async_sgd", planner.plan), planner.plan)
 
 
 def _local_sgd() -> Algorithm:

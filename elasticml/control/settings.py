@@ -118,6 +118,8 @@ def _absent(wanted: str, algorithm: str) -> str:
 
 
 def _report_every_s(algorithm: Mapping[str, Any]) -> float | None:
+    if algorithm.get("name") == "async_sgd" and algorithm.get("mode") == "batch":
+        return None
     given = algorithm.get("report_every", 1.0 if algorithm.get("name") == "async_sgd" else None)
     return None if given is None else float(given)
 

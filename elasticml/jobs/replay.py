@@ -20,7 +20,7 @@ from elasticml.algorithms.base import Arrays
 from elasticml.data.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, JobFailedError
-from elasticml.jobs.algorithms import CoCoA
+from elasticml.jobs.algorithms import AsyncSGD, CoCoA
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import Given, warm_start_of
 from elasticml.replaying.engine import Replay
@@ -192,8 +192,11 @@ def _algorithm_of(start: Record, given: Given | None) -> Mapping[str, Any]:
             "warm_start: the run started from a model that the story does not have; give it as "
             "warm_start= in Python"
         )
-    known = {name: section[name] for name in ("loss", "l2")}
-    model = warm_start_of(given, CoCoA(**known))
+    if section["name"] == AsyncSGD.name:
+        # Only with its mode "batch", which is K-Means: a free run is never computed again.
+        model = warm_start_of(given, AsyncSGD("kmeans", k=section["k"]))
+    else:
+        model = warm_start_of(given, CoCoA(loss=section["loss"], l2=section["l2"]))
     digest = as_text(digest_of_arrays(model or {}))
     if digest != wanted:
         raise DataError(

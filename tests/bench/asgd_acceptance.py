@@ -4,7 +4,7 @@
 
 Items 1 to 7: one pass of few members, many members, real data, sorted labels, controllers, run time
 against the batch size, and members that come and go. Everything but item 3 runs in virtual time
-with the costs of ``tests/asgd_world.py`` and the real arithmetic; medians over seeds, of which each
+with the costs of ``elasticml/sim/cards.py`` and the real arithmetic; medians over seeds; each
 has its own data, start and chances. "Excess" is inertia over that at the true centres, in percent;
 where two are compared as a ratio, 0.1 points are allowed besides, since both may be near zero.
 """
@@ -29,8 +29,7 @@ from elasticml.algorithms.async_sgd.questions import ask_here
 from elasticml.algorithms.async_sgd.starts import plus_plus, start
 from elasticml.data.chunk import dense_chunk
 from elasticml.data.clusters import synthetic_clusters
-from elasticml.terms import ChunkId
-from tests.asgd_world import (
+from elasticml.sim.cards import (
     GIGABIT,
     INFINIBAND,
     LARGE_S,
@@ -41,6 +40,7 @@ from tests.asgd_world import (
     replay,
     state_bytes,
 )
+from elasticml.terms import ChunkId
 from tests.bench.kmeans_data import birch1, hog
 
 ROWS, EVALUATED, APART = 100_000, 4000, 0.8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ import pytest
 from distributed import Client
 
 import elasticml as em
+from elasticml.algorithms.async_sgd.baselines import lloyd
+from elasticml.algorithms.async_sgd.questions import ask_here
+from elasticml.algorithms.async_sgd.truth import centre_error
+from elasticml.data.clusters import synthetic_clusters
 from elasticml.jobs.result import Result
 from tests.real_kills import disturbed
 
@@ -96,6 +101,29 @@ def test_a_target_stops_a_job_and_a_warm_start_goes_on(client: Client) -> None:
     assert again.summary["converged"]
     assert again.history[0]["objective"] <= 1.05 * reached
     assert again.summary["rounds"] == 1
+
+
+@pytest.mark.parametrize("how", [{"mode": "batch"}, {"batch": "inf"}])
+def test_the_paper_s_baselines_run_as_jobs(client: Client, tmp_path: Path, how: Any) -> None:
+    data = synthetic_clusters(20_000, columns=3, clusters=4, spread=0.2, min_distance=0.4)
+    begun = data.centres() + 0.02
+    result = em.Job(
+        em.AsyncSGD("kmeans", k=4, passes=3, **how),
+        data,
+        warm_start={"centres": begun},
+        stop=em.Stop(seconds=60),
+        chunk_size="64 KiB",
+    ).run(client, run_dir=tmp_path)
+
+    chunks = [c for block in data.blocks() for c in data.read(block.index, 2**16, 1)[0]]
+    wanted = ask_here(lloyd(begun, 3), chunks)["centres"]
+    assert result.summary["stopped_by"] == "3 passes"
+    if "mode" in how:
+        np.testing.assert_allclose(result.arrays["centres"], wanted, rtol=1e-12)
+        assert em.replay(tmp_path, warm_start={"centres": begun}).identical
+    else:
+        assert (result.history[-1]["sent"], result.history[-1]["examples"]) == (0, 60_000)
+        assert centre_error(result.arrays["centres"], wanted) < 0.01
 
 
 def test_kills_and_returns_neither_hang_nor_tear_nor_spoil_the_answer(

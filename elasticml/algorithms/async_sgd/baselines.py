@@ -56,7 +56,12 @@ def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F
     counts = np.zeros(len(centres))
     for _ in range(passes):
         outcome = yield statistics_exchange(centres)
-        sums, counts = outcome.arrays["sums"], outcome.arrays["counts"]
-        means = sums / np.where(counts > 0.0, counts, 1.0)[:, None]
-        centres = np.where(counts[:, None] > 0.0, means, centres)
+        counts = outcome.arrays["counts"]
+        centres = moved(centres, outcome.arrays["sums"], counts)
     return {"centres": centres, "counts": counts}
+
+
+def moved(centres: F64, sums: F64, counts: F64) -> F64:
+    """Return the means (K, D) of so many rows with these sums; a centre without rows stays."""
+    means = sums / np.where(counts > 0.0, counts, 1.0)[:, None]
+    return np.where(counts[:, None] > 0.0, means, centres)

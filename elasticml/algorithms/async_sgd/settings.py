@@ -34,7 +34,7 @@ _RATE_PAPER: Final = 0.05
 _WORDS: Final = ("auto", "adaptive", "inf")
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "problem": ("kmeans", "linear"),
-    "mode": ("default", "paper"),
+    "mode": ("default", "paper", "batch"),
     "intercept": (False, True),
     "start": ("kmeans++", "kmeans||", "sample"),
     "loss": tuple(LOSSES),
@@ -52,8 +52,9 @@ class Settings:
     l2: float = 0.0
     intercept: bool = False
     class_weight: ClassWeight = None
-    #: "paper": constant rate, Parzen window, merges of weight rate/2, a queue that blocks.
-    mode: Literal["default", "paper"] = "default"
+    #: "paper": constant rate, Parzen window, merges of weight rate/2, a queue that blocks; "batch":
+    #: rounds of a pass over all data each, by MapReduce.
+    mode: Literal["default", "paper", "batch"] = "default"
     #: Examples of a mini-batch, after which the state is sent; "auto": log-PI control, "adaptive":
     #: adaptiveB, "inf": nothing is sent (SimuParallelSGD); None: max(3 k, 256), linear 32.
     batch: Batch | None = None
@@ -142,6 +143,12 @@ def _check_together(settings: Settings) -> None:
         for key, plain in (("k", None), ("share", 1.0), ("final_passes", 0)):
             if getattr(settings, key) != plain:
                 raise wrong(key, getattr(settings, key), "nothing: it belongs to problem: kmeans")
+    if settings.mode == "batch":
+        if settings.problem != "kmeans":
+            raise wrong("mode", "batch", "problem: kmeans; linear: see algorithm batch_gradient")
+        for key in ("batch", "queue"):
+            if getattr(settings, key) is not None:
+                raise wrong(key, getattr(settings, key), "none: mode: batch sends no states")
     if not 0.0 < settings.share <= 1.0:
         raise wrong("share", settings.share, "a number above 0 and at most 1")
     if settings.report_every <= 0.0:
@@ -151,7 +158,7 @@ def _check_together(settings: Settings) -> None:
     if settings.rate is not None:
         if settings.rate <= 0.0 or (settings.problem == "kmeans" and settings.rate > 1.0):
             raise wrong("rate", settings.rate, "a number above 0, for K-Means at most 1")
-        if settings.problem == "kmeans" and settings.mode == "default":
+        if settings.problem == "kmeans" and settings.mode != "paper":
             raise wrong("rate", settings.rate, "none: a centre's step is 1/mass; see mode: paper")
     if settings.class_weight is not None and not settings.is_classification:
         raise wrong("class_weight", settings.class_weight, f"none with loss: {settings.loss}")
@@ -177,7 +184,7 @@ def make_problem(settings: Settings, facts: DataFacts) -> Problem:
             l2=settings.l2,
             intercept=settings.intercept,
             rate=rate,
-            mode=settings.mode,
+            mode="paper" if settings.mode == "paper" else "default",
         )
     assert settings.k is not None
     if settings.mode == "paper":

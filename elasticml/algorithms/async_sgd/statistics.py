@@ -30,6 +30,8 @@ class Statistics:
 
     sums: F64
     counts: F64
+    #: Their weighted squared distances to the nearest centres, where these were asked for.
+    inertia: float = 0.0
 
 
 class Nearest:
@@ -54,14 +56,17 @@ class Nearest:
         self._half_squares = np.empty(width, self._dtype)
         kernels.prepare(centres, self._shift, self._across, self._half_squares)
 
-    def statistics(self, parts: Parts) -> Statistics:
-        """Sum rows by nearest centre; new arrays."""
+    def statistics(self, parts: Parts, *, squares: bool = False) -> Statistics:
+        """Sum rows by nearest centre, and their squared distances if wanted; new arrays."""
         sums, counts = np.zeros(self.centres.shape), np.zeros(len(self.centres))
+        inertia, out = 0.0, np.empty(_BLOCK_ROWS_MAX)
         for block in self._blocks(parts):
             kernels.add_rows(block.X, block.n, block.weights, block.labels, sums, counts)
+            if squares:
+                inertia += self._squares(block, out)
         if self._dtype is np.float32:
             sums += counts[:, None] * self._shift
-        return Statistics(sums=sums, counts=counts)
+        return Statistics(sums=sums, counts=counts, inertia=inertia)
 
     def inertia(self, parts: Parts) -> float:
         """Sum the rows' weighted squared distances to their nearest centres."""

@@ -7,7 +7,7 @@ import pytest
 
 from elasticml.algorithms.async_sgd.base import Queue
 from elasticml.algorithms.async_sgd.controllers import AdaptiveB, Fixed, LogPI
-from tests.asgd_world import GIGABIT, Costs, critical_batch, replay
+from elasticml.sim.cards import GIGABIT, Costs, critical_batch, replay
 
 
 def told(messages, places):

@@ -101,6 +101,8 @@ def test_a_section_of_a_job_file_is_read_as_the_class_is():
         ({"problem": "linear", "k": 3}, "k is 3, wanted nothing: it belongs to problem: kmeans"),
         ({"problem": "linear", "loss": "squared", "class_weight": "balanced"}, "none with loss"),
         ({"problem": "kmean", "k": 3}, "did you mean 'kmeans'"),
+        ({"k": 3, "mode": "batch", "batch": 9}, "batch is 9, wanted none: mode: batch sends"),
+        ({"problem": "linear", "mode": "batch"}, "mode is 'batch', wanted problem: kmeans"),
     ],
 )
 def test_a_wrong_setting_is_one_line_that_names_it(given, message):
@@ -160,6 +162,12 @@ def test_a_linear_plan_begins_at_zero_and_answers_with_coef_and_intercept():
     result = found.result(state)
     assert result["coef"].tolist() == [list(range(7))]
     assert result["intercept"].tolist() == [7.0]
+
+
+def test_batch_mode_reports_by_rounds_and_goes_over_all_examples():
+    assert "report_every" not in AsyncSGD("kmeans", k=3, mode="batch").section()
+    with pytest.raises(ConfigError, match="absent is 'ignore', wanted reload"):
+        algorithm("async_sgd").trainer({"k": 2, "mode": "batch"}, FACTS, "ignore")
 
 
 def test_the_registry_knows_the_algorithm():

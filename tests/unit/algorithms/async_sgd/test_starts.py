@@ -19,8 +19,8 @@ from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import dense_chunk
 from elasticml.data.clusters import synthetic_clusters
 from elasticml.errors import DataError
+from elasticml.sim.cards import GIGABIT, SMALL_S, Costs, World
 from elasticml.terms import ChunkId, ExchangeId
-from tests.asgd_world import GIGABIT, SMALL_S, Costs, World
 
 SOURCE = synthetic_clusters(9000, columns=4, clusters=12, spread=0.02, min_distance=0.2)
 

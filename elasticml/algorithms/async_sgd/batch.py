@@ -1,0 +1,144 @@
+"""``mode: batch``: Lloyd's algorithm as rounds, one pass over all data each: the paper's BATCH.
+
+What MapReduce does with K-Means: members map their own examples to sums by nearest centre, the
+driver reduces these and moves every centre to its mean; nobody goes on before everybody has
+answered. Beside a free-running job it is what that is measured against, on the same members.
+
+Source: the baseline "MapReduce based BATCH" of the asynchronous SGD paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.async_sgd.baselines import moved
+from elasticml.algorithms.async_sgd.plan import Plan
+from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
+from elasticml.algorithms.async_sgd.trainer import Planner
+from elasticml.algorithms.base import (
+    Algorithm,
+    Exchange,
+    Model,
+    Parallel,
+    Resume,
+    RoundEnd,
+    Solver,
+    Trainer,
+    Work,
+)
+from elasticml.algorithms.base import Arrays as Named
+from elasticml.algorithms.parallel import runs
+from elasticml.data.chunk import Chunk
+from elasticml.data.source import DataFacts
+from elasticml.errors import ConfigError
+
+F64 = NDArray[np.float64]
+
+#: Down: centres. Up: sums and weights of the rows nearest to each, and the rows' inertia.
+PASS: Final = "async_pass"
+
+
+def with_batch(free: Algorithm, planner: Planner) -> Algorithm:
+    """Make an algorithm that is ``free``, or BATCH where a job's mode is "batch"."""
+
+    def trainer(
+        settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
+    ) -> Trainer:
+        if settings.get("mode") != "batch":
+            return free.trainer(settings, facts, absent, resume=resume)
+        if absent not in ("auto", "reload"):
+            raise ConfigError(
+                f"absent is {absent!r}, wanted reload with algorithm.mode: batch, whose passes go "
+                "over all examples"
+            )
+        return _train(planner(settings, facts), resume)
+
+    def solver(settings: Mapping[str, Any], facts: DataFacts) -> Solver:
+        if settings.get("mode") != "batch":
+            return free.solver(settings, facts)
+        return PassSolver(planner(settings, facts))
+
+    return Algorithm(name=free.name, trainer=trainer, solver=solver)
+
+
+class PassSolver:
+    """A member's half: sums over its examples, and whatever the start asks.
+
+    Parameters
+    ----------
+    plan : Plan
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
+        """Answer an exchange; see :class:`elasticml.algorithms.base.Solver`."""
+        if work.operation != PASS:
+            return self._plan.answer(work, chunks, parallel)
+        centres = work.model["centres"]
+
+        def some(part: Sequence[Chunk]) -> Named:
+            rows = whole(part)
+            found = nearest_of(centres, rows).statistics(rows, squares=True)
+            inertia = np.array(found.inertia)
+            return {"sums": found.sums, "counts": found.counts, "inertia": inertia}
+
+        parts = parallel.map(some, runs(chunks, parallel.n_threads))
+        return {
+            name: np.asarray(sum((part[name] for part in parts), np.zeros(shape)))
+            for name, shape in work.returns.items()
+        }
+
+
+def _pass_over(centres: F64) -> Exchange:
+    return Exchange(
+        operation=PASS,
+        model={"centres": np.ascontiguousarray(centres, np.float64)},
+        returns={"sums": centres.shape, "counts": (len(centres),), "inertia": ()},
+        # A mean without somebody's examples would be that of other data.
+        require="everybody",
+    )
+
+
+def _train(plan: Plan, resume: Resume | None) -> Trainer:
+    given = (yield from plan.start()) if resume is None else resume.arrays
+    centres: F64 = plan.loop.problem.begin(dict(given))["centres"]
+    passes = 0 if resume is None else int(resume.values["passes"])
+    while True:
+        outcome = yield _pass_over(centres)
+        counts = outcome.arrays["counts"]
+        objective = _mean(plan, outcome.arrays, outcome.examples)
+        following = moved(centres, outcome.arrays["sums"], counts)
+        is_still = np.array_equal(following, centres)
+        passes += 1
+        go_on = yield RoundEnd(
+            objective=objective,
+            extra={"passes": passes},
+            model={"centres": centres},
+            next_model={"centres": following, "counts": counts},
+            next_objective=objective if is_still else None,
+            resume=Resume(arrays={"centres": following}, values={"passes": passes}),
+        )
+        centres = following
+        are_made = plan.loop.passes is not None and passes >= plan.loop.passes
+        if not go_on or is_still or are_made:
+            break
+    if not is_still:
+        outcome = yield _pass_over(centres)
+    reason = "no centre moves" if is_still else f"{passes} passes"
+    return Model(
+        arrays={"centres": centres, "counts": outcome.arrays["counts"]},
+        converged=is_still or are_made,
+        reason=reason if is_still or are_made else "stopped as asked",
+        objective=_mean(plan, outcome.arrays, outcome.examples),
+        extra={"passes": passes},
+    )
+
+
+def _mean(plan: Plan, arrays: Named, examples: int) -> float:
+    return float(arrays["inertia"]) / (examples if plan.weight is None else plan.weight)

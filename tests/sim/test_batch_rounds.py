@@ -1,0 +1,89 @@
+"""``mode: batch``: Lloyd's algorithm by MapReduce, and SimuParallelSGD, as jobs on members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.async_sgd.baselines import lloyd
+from elasticml.algorithms.async_sgd.kmeans import inertia
+from elasticml.algorithms.async_sgd.questions import ask_here
+from elasticml.data.clusters import synthetic_clusters
+from elasticml.sim.options import options_from_section
+from elasticml.sim.run import SimResult, simulate
+from tests.replays import bits, replayed
+from tests.sim.scenes import record
+
+K = 6
+SOURCE = synthetic_clusters(9000, columns=4, clusters=K, spread=0.1, min_distance=0.3)
+CHUNKS = [c for block in SOURCE.blocks() for c in SOURCE.read(block.index, 2**14, 1)[0]]
+#: Two of them in one cluster: there is something to do for a few passes.
+BEGUN = SOURCE.centres() + 0.05 * np.random.default_rng(1).standard_normal((K, 4))
+
+
+def play(world: dict[str, Any] | None = None, **algorithm: Any) -> SimResult:
+    given = {"name": "async_sgd", "problem": "kmeans", "k": K, "seed": 0}
+    made = record(
+        chunk_bytes=2**14,
+        algorithm={**given, "warm_start": {"centres": BEGUN.tolist()}, **algorithm},
+        absent="reload",
+        stop={"rounds": None},
+        evaluate=None,
+        data=SOURCE.spec(),
+    )
+    options = options_from_section({"compute_s": 1e-6, **(world or {})})
+    result = simulate(made, SOURCE, options=options, check_every_event=True)
+    assert result.error is None
+    return result
+
+
+def test_a_round_is_an_iteration_of_lloyds_over_everybodys_rows() -> None:
+    result = play(mode="batch", passes=3)
+    centres, values = BEGUN, []
+    for _ in range(3):
+        values.append(inertia(centres, CHUNKS) / 9000)
+        centres = ask_here(lloyd(centres, 1), CHUNKS)["centres"]
+    assert [row["passes"] for row in result.rows] == [1, 2, 3, 3]
+    found = [row["objective"] for row in result.rows[:-1]]
+    np.testing.assert_allclose(found, values, rtol=1e-12)
+    np.testing.assert_allclose(result.arrays["centres"], centres, rtol=1e-12)
+    assert result.arrays["counts"].sum() == 9000
+    assert result.summary["objective"] == pytest.approx(inertia(centres, CHUNKS) / 9000, rel=1e-12)
+    assert (result.summary["stopped_by"], result.summary["converged"]) == ("3 passes", True)
+
+
+def test_it_ends_where_no_centre_moves() -> None:
+    result = play(mode="batch")
+    again = ask_here(lloyd(result.arrays["centres"], 1), CHUNKS)["centres"]
+    np.testing.assert_allclose(again, result.arrays["centres"], rtol=1e-12)
+    assert result.summary["stopped_by"] == "no centre moves"
+    assert result.summary["converged"]
+
+
+def test_losses_delay_it_and_change_nothing() -> None:
+    plain = play(mode="batch", passes=6)
+    trace = [{"at": 0.2 + 0.15 * k, "lose": 2, "away": 0.1} for k in range(6)]
+    world = {"trace": trace, "start_s": 0.0, "compute_s": 1e-4}
+    result = play(world, mode="batch", passes=6)
+    assert result.summary["lost"] >= 6
+    np.testing.assert_allclose(result.arrays["centres"], plain.arrays["centres"], rtol=1e-12)
+
+
+def test_it_is_computed_again_from_its_story_bit_for_bit() -> None:
+    trace = [{"at": 0.3, "lose": 2, "away": 0.1}]
+    world = {"trace": trace, "start_s": 0.0, "compute_s": 1e-4}
+    result = play(world, mode="batch", passes=4, start="sample", warm_start=None)
+    assert result.summary["lost"] == 2
+    replay = replayed(result.story, SOURCE)
+    assert bits(replay.last_arrays()) == bits(result.arrays)
+
+
+def test_simu_parallel_sgd_is_a_job_without_messages() -> None:
+    result = play(batch="inf", passes=1, mode="paper")
+    row = result.rows[-1]
+    assert (row["examples"], row["sent"], row["merged"]) == (9000, 0, 0)
+    assert result.summary["stopped_by"] == "1 passes"
+    best = inertia(SOURCE.centres(), CHUNKS) / 9000
+    assert result.summary["objective"] <= 1.05 * best
