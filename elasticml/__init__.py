@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from elasticml.clusters.local import LocalCluster
     from elasticml.clusters.yarn import YarnCluster
     from elasticml.data.arrays import from_arrays
+    from elasticml.data.converted import read_converted
     from elasticml.data.images import read_images
     from elasticml.data.sequences import read_sequences
     from elasticml.data.svmlight import read_svmlight
@@ -84,6 +85,7 @@ __all__ = [
     "attach",
     "from_arrays",
     "make_splice",
+    "read_converted",
     "read_csv",
     "read_images",
     "read_job_file",
@@ -100,6 +102,7 @@ _HOMES = {
     "YarnCluster": "clusters.yarn",
     "from_arrays": "data.arrays",
     "make_splice": "data.synthetic",
+    "read_converted": "data.converted",
     "read_csv": "data.tabular",
     "read_images": "data.images",
     "read_parquet": "data.tabular",

@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from elasticml.cli.applications import kill, logs, result, status
+from elasticml.cli.convert import convert
 from elasticml.cli.demo import demo
 from elasticml.cli.doctor import doctor
 from elasticml.cli.mini_yarn import mini_yarn
@@ -44,6 +45,7 @@ A job file says what to train, on what data and what to do when members vanish:
     elasticml simulate job.yaml             run it in a virtual world, in seconds
     elasticml report runs/first-*           compare runs
     elasticml replay runs/first-*           compute a run again, bit for bit
+    elasticml convert data.svm data.chunks  write data once so that jobs map them, not parse
     elasticml doctor                        what of this machine is usable
     elasticml mini-yarn up                  start a real Hadoop on this machine
 
@@ -69,6 +71,7 @@ for _command in (
     simulate,
     report,
     replay,
+    convert,
     doctor,
     mini_yarn,
 ):

@@ -1,47 +1,31 @@
 """A binary cache of parsed blocks, shared by the members of one host and by later jobs.
 
-One file holds one block: an index in JSON, then the chunk bodies on multiples of 64, so that the
-file can be mapped. It is written whole and then renamed; members that want the same block at the
-same time wait for the first one to write it. Index and bodies carry digests, which are checked
-whenever a block is taken from here: what is torn or damaged is parsed again. Without a writable
-directory nothing is cached.
+One file holds one block, see :mod:`elasticml.data.block_file`. Members that want the same block at
+the same time wait for the first one to write it. What is torn or damaged is parsed again. Without a
+writable directory nothing is cached.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import json
-import mmap
 import os
 import shutil
-import struct
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from elasticml.data.chunk import Chunk
-from elasticml.data.facts import BlockSummary
-from elasticml.data.open_files import allow_open_files
+from elasticml.data.block_file import PART, SUFFIX, Block, map_block, write_block
 from elasticml.errors import ConfigError, DataError
-from elasticml.terms import chunk_id, parse_size
+from elasticml.terms import parse_size
 
-MAGIC: Final = b"emlcache"
-VERSION: Final = 2
 #: The least recently used files go when the directory holds more than this.
 CACHE_BYTES_MAX: Final = 4 * 2**30
 #: A cache leaves free at least this share of the disk.
 _FREE_SHARE_MIN: Final = 0.1
-#: Magic, version, bytes of the index, bytes of the bodies, digest of the index.
-_FIXED: Final = struct.Struct("<8sIIQ8s")
-_SUFFIX: Final = ".chunks"
 _LOCK: Final = ".lock"
-_PART: Final = ".part"
 _OFF: Final = "off"
 
-Block = tuple[list[Chunk], BlockSummary]
 #: A directory; False for no cache; True or None for what the environment says.
 Setting = str | Path | bool | None
 
@@ -114,7 +98,7 @@ def cached(
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # read-only, a file in the way, no home directory
         return parse()
-    path = folder / f"{key}{_SUFFIX}"
+    path = folder / f"{key}{SUFFIX}"
     found = _load(path)
     if found is not None:
         return found
@@ -125,9 +109,20 @@ def cached(
         block = parse()
         with contextlib.suppress(OSError):
             if is_kept(block) and _has_room(folder, block):
-                _store(path, block)
+                write_block(path, block)
                 _sweep(folder, keep=path)
         return block
+
+
+def _load(path: Path) -> Block | None:
+    """Map a cached block and mark it as used; None when it is not there, or damaged."""
+    try:
+        block = map_block(path)
+    except (OSError, DataError):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return block
 
 
 def _has_room(folder: Path, block: Block) -> bool:
@@ -151,77 +146,13 @@ def _lock(path: Path) -> Iterator[None]:
             handle.close()
 
 
-def _store(path: Path, block: Block) -> None:
-    chunks, summary = block
-    index = {
-        "summary": summary.to_json(),
-        "chunks": [[str(chunk.id), chunk.nbytes] for chunk in chunks],
-    }
-    text = json.dumps(index).encode()
-    n_bodies = sum(chunk.nbytes for chunk in chunks)
-    head = _FIXED.pack(MAGIC, VERSION, len(text), n_bodies, _digest(text)) + text
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=_PART)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(head.ljust(_bodies_start(len(text)), b"\0"))
-            for chunk in chunks:
-                out.write(chunk.body)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _load(path: Path) -> Block | None:
-    """Map a cached block and mark it as used; None when it is not there, or damaged."""
-    allow_open_files()  # a mapping holds one as long as anybody has a chunk of the block
-    try:
-        with path.open("rb") as source:
-            view = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError):  # absent, or empty
-        return None
-    if view.nbytes < _FIXED.size:
-        return None
-    magic, version, n_text, n_bodies, digest = _FIXED.unpack_from(view)
-    start, text = _bodies_start(n_text), bytes(view[_FIXED.size : _FIXED.size + n_text])
-    if magic != MAGIC or version != VERSION or view.nbytes != start + n_bodies:
-        return None
-    if _digest(text) != digest:
-        return None
-    with contextlib.suppress(OSError):
-        os.utime(path)
-    try:
-        index = json.loads(text)
-        chunks = _map_chunks(view[start:], index["chunks"])
-        return chunks, BlockSummary.from_json(index["summary"])
-    except (DataError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _map_chunks(view: memoryview, entries: Sequence[tuple[str, int]]) -> list[Chunk]:
-    chunks, start = [], 0
-    for text, nbytes in entries:
-        body = view[start : start + nbytes]
-        chunks.append(Chunk.from_body(chunk_id(text), body, verify=True))
-        start += nbytes
-    return chunks
-
-
-def _bodies_start(n_text: int) -> int:
-    return -(-(_FIXED.size + n_text) // 64) * 64
-
-
-def _digest(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=8).digest()
-
-
 def _sweep(folder: Path, keep: Path) -> None:
     """Remove the oldest blocks until the rest fit, and what writers that were killed have left.
 
     Who has a block mapped keeps it.
     """
     entries = []
-    for path in folder.glob(f"*{_SUFFIX}"):
+    for path in folder.glob(f"*{SUFFIX}"):
         with contextlib.suppress(OSError):
             status = path.stat()
             entries.append((status.st_mtime_ns, status.st_size, path))
@@ -233,8 +164,8 @@ def _sweep(folder: Path, keep: Path) -> None:
             path.unlink(missing_ok=True)
             path.with_suffix(_LOCK).unlink(missing_ok=True)
             total -= size
-    for part in folder.glob(f"*{_SUFFIX}*{_PART}"):
-        lock = folder / f"{part.name.partition(_SUFFIX)[0]}{_LOCK}"
+    for part in folder.glob(f"*{SUFFIX}*{PART}"):
+        lock = folder / f"{part.name.partition(SUFFIX)[0]}{_LOCK}"
         # The caller holds the lock of its own block, and has written it.
         if lock == keep.with_suffix(_LOCK) or not _is_held(lock):
             part.unlink(missing_ok=True)

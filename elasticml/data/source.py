@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from elasticml.data.cache import Block, Setting, cache_bytes_max, cached, is_off
+from elasticml.data.block_file import Block
+from elasticml.data.cache import Setting, cache_bytes_max, cached, is_off
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary as BlockSummary
 from elasticml.data.facts import DataFacts as DataFacts
@@ -26,6 +27,7 @@ CHUNKS_PER_MEMBER: Final = 64
 #: format -> "module:function"; the function makes a source from its spec. Imported when needed.
 FORMATS: Final[dict[str, str]] = {
     "arrays": "elasticml.data.arrays:source_from_spec",
+    "chunks": "elasticml.data.converted:source_from_spec",
     "csv": "elasticml.data.tabular:csv_from_spec",
     "images": "elasticml.data.images:source_from_spec",
     "npz": "elasticml.data.npz:source_from_spec",

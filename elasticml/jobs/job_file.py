@@ -197,7 +197,7 @@ def _check_together(job: JobFile) -> None:
 
 
 def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source | None]:
-    spec = {key: value for key, value in section.items() if key not in _NOT_THE_READERS}
+    spec = _readers_part(section, folder)
     if spec.get("format") == "arrays":
         raise ConfigError(
             "data.format: arrays in memory have no file; write them to one and name it, or start "
@@ -207,7 +207,6 @@ def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source |
     formats = sorted(set(FORMATS) - {"arrays"})
     if not _is_one_of(spec.get("format"), formats):
         raise unknown_choice(spec.get("format"), formats, "data.format")
-    spec = _with_path(spec, folder)
     test = section.get("test")
     if test is None:
         return source_from_spec(spec), None
@@ -219,6 +218,27 @@ def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source |
     shared = {key: value for key, value in spec.items() if inherits and key != "labels"}
     test = {**shared, **_with_path(test, folder)}
     return source_from_spec(spec), source_from_spec(test)
+
+
+def data_section(path: Path) -> dict[str, Any]:
+    """Return a job file's ``data`` section as the reader is given it, with absolute paths.
+
+    Raises
+    ------
+    ConfigError
+        When the file cannot be read, or has no such section.
+    """
+    section = read_mapping(path).get("data")
+    if not isinstance(section, Mapping):
+        raise ConfigError(
+            f"job file '{path}': data is {section!r}, wanted format, path and so on", path=str(path)
+        )
+    return _readers_part(section, path.absolute().parent)
+
+
+def _readers_part(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    spec = {key: value for key, value in section.items() if key not in _NOT_THE_READERS}
+    return _with_path(spec, folder)
 
 
 def _with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -1,0 +1,147 @@
+"""``elasticml convert``: write data as chunk files, which jobs map instead of parsing."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from elasticml.data.convert import Written
+    from elasticml.data.source import Source
+
+#: Seconds from one word of progress to the next.
+PAUSE_S = 2.0
+#: Ends of names, besides those of compression, and the format that they mean.
+_ENDS = {
+    ".svm": "svmlight",
+    ".svmlight": "svmlight",
+    ".libsvm": "svmlight",
+    ".csv": "csv",
+    ".npz": "npz",
+    ".parquet": "parquet",
+}
+_COMPRESSED = (".gz", ".bz2", ".xz")
+
+_HELP = """Write data as chunk files: a folder that jobs map into memory instead of parsing text.
+
+SOURCE is a file in any format that jobs read, or a job file, whose data are meant. DEST is the new
+folder; it appears when all of it is written, and one that is there already is left alone. A job
+names it as its data, and may use data larger than the memory of its members:
+
+\b
+    data: {format: chunks, path: DEST}
+
+\b
+Examples:
+    elasticml convert train.svm.gz train.chunks
+    elasticml convert train.csv train.chunks --set label=y --set categorical=[city]
+    elasticml convert test.csv test.chunks --set label=y --like train.chunks
+    elasticml convert job.yaml train.chunks --set dtype=float32
+    elasticml convert points.txt points.chunks --format svmlight --chunk-size "256 KiB"
+
+With --like, data to test with get the columns and categories of the converted training data. When
+the source has changed since, convert it again: a job reads what was converted.
+"""
+
+
+@click.command(help=_HELP, short_help="Write data as chunk files that jobs map.")
+@click.argument("source", type=click.Path(path_type=str))
+@click.argument("dest", type=click.Path(path_type=Path))
+@click.option("--format", "kind", help="The source's format; by default told by its name.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of its reader."
+)
+@click.option("--chunk-size", default="1 MiB", show_default=True, help="Most bytes of a chunk.")
+@click.option("--like", type=click.Path(path_type=str), help="The converted training data.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as the last line.")
+@click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
+def convert(
+    source: str,
+    dest: Path,
+    kind: str | None,
+    settings: tuple[str, ...],
+    chunk_size: str,
+    like: str | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Convert data."""
+    from elasticml.data.convert import convert as write
+    from elasticml.data.convert import facts_of
+    from elasticml.data.converted import read_converted
+    from elasticml.jobs.layout import chunk_bytes_of
+
+    data = _source(source, kind, settings)
+    size = chunk_bytes_of(chunk_size)
+    facts = None if like is None else facts_of(read_converted(like))
+    began_s = time.monotonic()
+    told = _Told()
+    kept = {} if size is None else {"chunk_bytes": size}
+    made = write(data, dest, like=facts, tell=told, **kept)
+    seconds = time.monotonic() - began_s
+    if as_json:
+        summary = {"path": made.path, "rows": told.rows, "bytes": told.nbytes, "seconds": seconds}
+        click.echo(json.dumps({**summary, "blocks": len(made.blocks())}))
+        return
+    click.echo(f"converted   {told.rows} examples, {_mib(told.nbytes)}, {seconds:.1f} s")
+    click.echo(f"data        {{format: chunks, path: {made.path}}}")
+
+
+def _source(source: str, kind: str | None, settings: tuple[str, ...]) -> Source:
+    from elasticml.data.source import source_from_spec
+    from elasticml.jobs.job_file import data_section
+    from elasticml.jobs.job_text import change
+
+    path = Path(source)
+    if kind is None and path.suffix in (".yaml", ".yml"):
+        section = data_section(path)
+    else:
+        section = {"format": kind or _format_of(source), "path": source}
+    wrapped: dict[str, Any] = {"data": section}
+    for setting in settings:
+        change(wrapped, f"data.{setting}")
+    return source_from_spec(wrapped["data"])
+
+
+def _format_of(source: str) -> str:
+    """Tell the format by the end of a file's name."""
+    name = source
+    for end in _COMPRESSED:
+        name = name.removesuffix(end)
+    found = _ENDS.get(Path(name).suffix.lower())
+    if found is None:
+        known = ", ".join(_ENDS)
+        raise click.UsageError(
+            f"the format of {source} cannot be told by its name (known are {known}): give --format"
+        )
+    return found
+
+
+class _Told:
+    """Says every few seconds how far it is."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.nbytes = 0
+        self._began_s = self._said_s = time.monotonic()
+
+    def __call__(self, written: Written) -> None:
+        self.rows, self.nbytes = written.rows, written.nbytes
+        now_s = time.monotonic()
+        if now_s - self._said_s < PAUSE_S:
+            return
+        self._said_s = now_s
+        rate = written.nbytes / max(1e-9, now_s - self._began_s)
+        click.echo(
+            f"block {written.blocks_read} of {written.blocks}, {written.rows} examples, "
+            f"{_mib(written.nbytes)}, {_mib(rate)} a second",
+            err=True,
+        )
+
+
+def _mib(nbytes: float) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"

@@ -1,0 +1,187 @@
+"""Write a source as chunk files that can be mapped: once, so that no later job parses it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from elasticml.data.block_file import SUFFIX, write_block
+from elasticml.data.chunk import Chunk
+from elasticml.data.converted import MANIFEST, VERSION, ConvertedSource
+from elasticml.data.facts import (
+    BlockSummary,
+    DataFacts,
+    merge_layout_kinds,
+    merge_summaries,
+    summarise,
+)
+from elasticml.data.files import fingerprint
+from elasticml.data.places import reason_of, remedy_of
+from elasticml.data.source import BLOCK_BYTES, CHUNK_BYTES_MAX, Source, survey_all
+from elasticml.errors import ConfigError, DataError
+from elasticml.terms import ChunkId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """How far a conversion is."""
+
+    blocks_read: int
+    blocks: int
+    rows: int
+    #: Bytes of chunk bodies that are on the disk.
+    nbytes: int
+
+
+def facts_of(source: Source) -> DataFacts:
+    """Read what is true of a whole source, block by block; of a converted one, map it."""
+    ready = survey_all(source)
+    return merge_summaries([ready.read(b.index, None, 1)[1] for b in ready.blocks()])
+
+
+def convert(
+    source: Source,
+    place: Path,
+    *,
+    chunk_bytes: int = CHUNK_BYTES_MAX,
+    like: DataFacts | None = None,
+    tell: Callable[[Written], None] = lambda written: None,
+) -> ConvertedSource:
+    """Write a source's chunks to a new folder, which appears when all of it is there.
+
+    Blocks of the folder are of about 8 MiB whatever those of the source are, so that members can
+    share data that were one compressed file.
+
+    Parameters
+    ----------
+    place : Path
+        The folder; it must not be there yet.
+    chunk_bytes : int
+        Most bytes of a chunk, or one row.
+    like : DataFacts, optional
+        Of the training data, where the source is data to test with.
+    tell : callable
+        Told after each block of the source that was read.
+
+    Raises
+    ------
+    ConfigError
+        When the folder is there already, or cannot be written.
+    DataError
+        When the data are wrong, or change meanwhile. In any case nothing is left.
+    """
+    place = place.expanduser().absolute()
+    if place.exists():
+        raise ConfigError(
+            f"{place} is there already; name another folder, or remove it", path=str(place)
+        )
+    ready = survey_all(source) if like is None else source.with_facts(like)
+    spec = {key: value for key, value in ready.spec().items() if key != "path"}
+    origin = ready.fingerprint()
+    name = fingerprint({"of": origin, "settings": spec, "chunk_bytes": chunk_bytes})
+    part = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(3)}.part")
+    try:
+        part.mkdir(parents=True)
+        writer = _Writer(part, name)
+        _copy(ready, writer, chunk_bytes, tell)
+        if ready.fingerprint() != origin:
+            raise DataError("the data changed while they were read; convert them again")
+        _write_manifest(part, writer, name, ready.spec(), chunk_bytes)
+        os.rename(part, place)
+    except OSError as error:
+        raise ConfigError(
+            f"{place} cannot be written: {reason_of(error)}; {remedy_of(str(place), error)}",
+            path=str(place),
+        ) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return ConvertedSource(path=str(place))
+
+
+def _copy(
+    source: Source, writer: _Writer, chunk_bytes: int, tell: Callable[[Written], None]
+) -> None:
+    infos = source.blocks()
+    for done, info in enumerate(infos, 1):
+        chunks, summary = source.read(info.index, chunk_bytes, 1)
+        writer.add(chunks, summary)
+        if done == len(infos):
+            writer.finish()
+        tell(Written(blocks_read=done, blocks=len(infos), rows=writer.rows, nbytes=writer.nbytes))
+
+
+class _Writer:
+    """Gathers chunks into blocks of about 8 MiB, and writes these."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.blocks: list[dict[str, Any]] = []
+        self.rows = 0
+        self.nbytes = 0
+        #: What the source has said of its blocks; chunks and labels are counted anew.
+        self.said: list[BlockSummary] = []
+        self._folder = folder
+        self._name = name
+        self._gathered: list[Chunk] = []
+        self._gathered_bytes = 0
+
+    def add(self, chunks: list[Chunk], summary: BlockSummary) -> None:
+        """Take in what one block of the source holds."""
+        self.said.append(replace(summary, labels={}, continuous=True))
+        for chunk in chunks:
+            if self._gathered and self._gathered_bytes + chunk.nbytes > BLOCK_BYTES:
+                self._write()
+            self._gathered.append(chunk)
+            self._gathered_bytes += chunk.nbytes
+
+    def finish(self) -> None:
+        """Write what is left; at least one block."""
+        if self._gathered or not self.blocks:
+            self._write()
+
+    def _write(self) -> None:
+        chunks, number = self._gathered, len(self.blocks)
+        for ordinal, chunk in enumerate(chunks):
+            chunk.id = ChunkId(self._name, number, ordinal)
+        layout = self.said[-1].layout
+        if chunks:
+            layout = replace(
+                chunks[0].layout,
+                kind=merge_layout_kinds([chunk.layout.kind for chunk in chunks]),
+                n_columns=max(chunk.layout.n_columns for chunk in chunks),
+            )
+        summary = summarise(number, chunks, layout)
+        file = f"{number:06d}{SUFFIX}"
+        write_block(self._folder / file, (chunks, summary))
+        # Temporary files are their writer's alone; the data are for everybody who sees the folder.
+        (self._folder / file).chmod(self._folder.stat().st_mode & 0o666)
+        self.blocks.append({"file": file, "rows": summary.rows, "nbytes": summary.nbytes})
+        self.rows += summary.rows
+        self.nbytes += summary.nbytes
+        self._gathered, self._gathered_bytes = [], 0
+
+
+def _write_manifest(
+    folder: Path, writer: _Writer, name: str, origin: dict[str, Any], chunk_bytes: int
+) -> None:
+    facts = merge_summaries(writer.said)
+    counts: dict[str, int] = {}
+    for summary in writer.said:
+        for sentence, count in summary.counts.items():
+            counts[sentence] = counts.get(sentence, 0) + count
+    manifest = {
+        "version": VERSION,
+        "name": name,
+        "origin": origin,
+        "chunk_bytes": chunk_bytes,
+        "counts": counts,
+        "vocabularies": {word: list(some) for word, some in facts.vocabularies.items()},
+        "index_base": facts.index_base,
+        "blocks": writer.blocks,
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))

@@ -1,0 +1,210 @@
+"""Read a folder of chunk files, which ``elasticml convert`` has written: mapped, never parsed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from elasticml.data.block_file import Block, map_block
+from elasticml.data.chunk import Chunk, Layout
+from elasticml.data.cut import OVERHEAD_BYTES, Rows
+from elasticml.data.facts import BlockSummary, DataFacts
+from elasticml.data.files import absolute
+from elasticml.data.places import is_url
+from elasticml.data.rows import cut_rows
+from elasticml.data.source import BlockInfo, check_columns, check_keys
+from elasticml.data.surveyless import Surveyless
+from elasticml.errors import ConfigError, DataError
+
+#: The file that says what the others are; it is written last.
+MANIFEST: Final = "chunks.json"
+VERSION: Final = 1
+
+
+def read_converted(path: str, *, n_columns: int | None = None) -> ConvertedSource:
+    """Name a folder of chunk files as a source; nothing is read yet.
+
+    Parameters
+    ----------
+    path : str
+        A folder that ``elasticml convert`` has written, on a disk that all members see.
+    n_columns : int, optional
+        Number of columns; values in wider ones are dropped, with a counted note.
+
+    Raises
+    ------
+    ConfigError
+        When the path is a URL, or a setting is out of range.
+    """
+    if is_url(str(path)):
+        raise ConfigError(
+            f"data.path is {path}, wanted a folder on a disk that all members see: chunk files are "
+            "mapped; copy the folder there",
+            key="data.path",
+        )
+    check_columns(n_columns)
+    return ConvertedSource(path=absolute(str(path)), n_columns=n_columns)
+
+
+def source_from_spec(spec: Mapping[str, Any]) -> ConvertedSource:
+    """Make the source that ``ConvertedSource.spec`` or a job's ``data`` section names."""
+    check_keys(spec, ("n_columns",), ("path",))
+    return read_converted(spec["path"], n_columns=spec.get("n_columns"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertedSource(Surveyless):
+    """A folder with a file of chunks for each block."""
+
+    path: str
+    n_columns: int | None = None
+
+    def spec(self) -> dict[str, Any]:
+        """Name the source in a JSON-able dict."""
+        return {"format": "chunks", "path": self.path, "n_columns": self.n_columns}
+
+    def fingerprint(self) -> str:
+        """Return the 16 hex digits over the data's origin, its version, and how it was read."""
+        return str(self.manifest()["name"])
+
+    def manifest(self) -> Mapping[str, Any]:
+        """Return what the folder says of itself.
+
+        Raises
+        ------
+        ConfigError
+            When the folder or its manifest is missing.
+        DataError
+            When it is another version's, or no manifest.
+        """
+        path = Path(self.path) / MANIFEST
+        try:
+            status = path.stat()
+        except OSError:
+            raise ConfigError(
+                f"{self.path} holds no chunk files ({MANIFEST} is missing); check data.path, "
+                "or make it with: elasticml convert SOURCE DEST",
+                path=self.path,
+            ) from None
+        return _read_manifest(path, status.st_mtime_ns)
+
+    def blocks(self) -> list[BlockInfo]:
+        """List the files of chunks; raises ConfigError or DataError as :meth:`manifest` does."""
+        return [
+            BlockInfo(index=k, nbytes=int(entry["nbytes"]), rows=int(entry["rows"]))
+            for k, entry in enumerate(self.manifest()["blocks"])
+        ]
+
+    def read(
+        self, block: int, chunk_bytes: int | None, n_members: int
+    ) -> tuple[list[Chunk], BlockSummary]:
+        """Map one block; chunks are as large as converting has made them, whatever is asked."""
+        manifest = self.manifest()
+        path = Path(self.path) / manifest["blocks"][block]["file"]
+        try:
+            chunks, summary = map_block(path)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be read: {error.strerror}; copy the folder again, or convert again",
+                path=str(path),
+            ) from None
+        if any(chunk.id[:2] != (manifest["name"], block) for chunk in chunks):
+            raise DataError(
+                f"{path} is of another conversion than {MANIFEST} beside it; convert again",
+                path=str(path),
+            )
+        if block == 0:
+            said = {key: manifest[key] for key in ("counts", "vocabularies", "index_base")}
+            summary = replace(summary, **said)
+        return self._narrowed(chunks, summary)
+
+    def with_facts(self, facts: DataFacts) -> ConvertedSource:
+        """Read test data with the columns of the training data.
+
+        Raises
+        ------
+        DataError
+            When columns mean something else here than in the training data.
+        """
+        manifest = self.manifest()
+        words = {name: tuple(some) for name, some in manifest["vocabularies"].items()}
+        known = {name: tuple(some) for name, some in facts.vocabularies.items()}
+        bases = {facts.index_base, manifest["index_base"]} - {None}
+        if words != known or len(bases) > 1:
+            what = "categories" if words != known else "a first column"
+            raise DataError(
+                f"{self.path} was converted with other {what} than the training data have; convert "
+                "the test data with --like TRAIN, the converted training data",
+                path=self.path,
+            )
+        return self.with_columns(facts.n_columns)
+
+    def _narrowed(self, chunks: list[Chunk], summary: BlockSummary) -> Block:
+        """Drop what lies beyond the columns that are wanted, where anything does."""
+        if self.n_columns is None or summary.n_columns <= self.n_columns:
+            return chunks, summary
+        if summary.layout.kind == "sequence":
+            return chunks, summary  # sequences have no columns to drop: who trains refuses them
+        cut: list[Chunk] = []
+        counts = dict(summary.counts)
+        for chunk in chunks:
+            size = chunk.nbytes + OVERHEAD_BYTES
+            rows, dtype = _rows_of(chunk), chunk.layout.dtype
+            parts, some = cut_rows(rows, self.n_columns, "", 0, size, dtype)
+            for part in parts:
+                part.id = chunk.id
+            cut += parts
+            for sentence, count in some.counts.items():
+                counts[sentence] = counts.get(sentence, 0) + count
+        return cut, replace(
+            summary,
+            n_columns=self.n_columns,
+            layout=replace(summary.layout, n_columns=self.n_columns),
+            counts=counts,
+            nbytes=sum(chunk.nbytes for chunk in cut),
+        )
+
+
+def _rows_of(chunk: Chunk) -> Rows:
+    """Look at a chunk as rows that a reader has parsed."""
+    layout: Layout = chunk.layout
+    columns, weights = layout.n_columns, chunk.weights
+    if layout.kind == "dense":
+        return Rows(labels=chunk.labels, weights=weights, n_columns=columns, dense=chunk.values)
+    values = np.ones(chunk.indices.size) if layout.kind == "binary_csr" else chunk.values
+    return Rows(
+        labels=chunk.labels,
+        weights=weights,
+        n_columns=columns,
+        indptr=chunk.indptr.astype(np.int64),
+        indices=chunk.indices,
+        values=values,
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
+    """Read a manifest, once for each version of the file."""
+    try:
+        manifest = json.loads(path.read_bytes())
+        version = manifest["version"]
+        if version == VERSION:
+            [manifest[key] for key in ("name", "counts", "vocabularies", "index_base")]
+            [(block["file"], block["nbytes"], block["rows"]) for block in manifest["blocks"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is no manifest of chunk files ({error!r}); convert again", path=str(path)
+        ) from None
+    if version != VERSION:
+        raise DataError(
+            f"{path} is of version {version}, wanted {VERSION}; convert again with this elasticml",
+            path=str(path),
+        )
+    found: Mapping[str, Any] = manifest
+    return found

@@ -1,0 +1,60 @@
+"""``elasticml convert``: formats by name, settings, job files, and what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from elasticml.cli.convert import convert
+from elasticml.data.converted import read_converted
+from elasticml.data.source import load_all
+from elasticml.errors import ElasticmlError
+
+
+def ask(*arguments: str) -> str:
+    done = CliRunner().invoke(convert, list(arguments))
+    if isinstance(done.exception, ElasticmlError):
+        return done.exception.message
+    return done.output
+
+
+def test_a_file_is_converted_by_its_name_with_the_readers_settings(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("y,a\n1,2\n0,3\n")
+    said = ask(str(tmp_path / "a.csv"), str(tmp_path / "made"), "--set", "label=y")
+    assert f"{{format: chunks, path: {tmp_path / 'made'}}}" in said
+    assert load_all(read_converted(str(tmp_path / "made")))[0].values.tolist() == [[2.0], [3.0]]
+
+
+def test_a_job_files_data_are_converted(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 1:2\n-1 2:3\n")
+    (tmp_path / "job.yaml").write_text(
+        "data: {format: svmlight, path: a.svm, test: b.svm, chunk_size: 1 MiB, cache: false}\n"
+    )
+    said = ask(
+        str(tmp_path / "job.yaml"), str(tmp_path / "made"), "--set", "dtype=float32", "--json"
+    )
+    assert json.loads(said)["rows"] == 2
+    assert load_all(read_converted(str(tmp_path / "made")))[0].values.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("a.foo", "made"), "cannot be told by its name"),
+        (("a.svm", "made", "--format", "svmlite"), "did you mean 'svmlight'?"),
+        (("a.svm", "made", "--set", "lable=y"), "data.lable is unknown for format svmlight"),
+        (("a.svm", "made", "--chunk-size", "lots"), "lots"),
+        (("a.svm", "made"), "a.svm does not exist"),
+        (("a.svm", "made", "--like", "nothing"), "chunks.json is missing"),
+        (("job.yaml", "made"), "job.yaml"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert says in ask(*arguments)
+    assert list(tmp_path.iterdir()) == []

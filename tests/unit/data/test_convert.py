@@ -1,0 +1,200 @@
+"""Converted data are the data: the same rows, facts and tests, whole or not there at all."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticml.data import convert as converting
+from elasticml.data.arrays import from_arrays
+from elasticml.data.chunk import Chunk
+from elasticml.data.convert import Written, convert, facts_of
+from elasticml.data.converted import ConvertedSource, read_converted
+from elasticml.data.facts import merge_summaries
+from elasticml.data.sequences import read_sequences
+from elasticml.data.source import Source, load_all, read_chunks, source_from_spec, survey_all
+from elasticml.data.svmlight import SvmlightSource, read_svmlight
+from elasticml.data.tabular import read_csv
+from elasticml.errors import ConfigError, DataError
+
+
+def svmlight(folder: Path, n: int = 300) -> SvmlightSource:
+    text = "".join(f"{(-1) ** i} 1:{i} 2:0.5 {3 + i % 5}:3\n" for i in range(n))
+    (folder / "data.svm.gz").write_bytes(gzip.compress(text.encode()))
+    return read_svmlight(str(folder / "data.svm.gz"))
+
+
+def table(folder: Path, name: str, text: str) -> Source:
+    (folder / name).write_text(text)
+    return read_csv(str(folder / name), label="y", categorical=["city"])
+
+
+def sequences(folder: Path) -> Source:
+    (folder / "s.txt").write_text("1\tACGT\n-1\tTTGA\n" * 40)
+    return read_sequences(str(folder / "s.txt"), ngrams=(1, 2))
+
+
+def columns(chunks: list[Chunk], width: int) -> np.ndarray:
+    """All rows side by side as they were told: label, then values."""
+    rows = []
+    for chunk in chunks:
+        for i in range(chunk.n_rows):
+            row = np.zeros(width)
+            if chunk.layout.kind == "dense":
+                row[: chunk.values.shape[1]] = chunk.values[i]
+            elif chunk.layout.kind == "sequence":
+                row[: chunk.layout.length] = chunk.codes[i]
+            else:
+                low, high = chunk.indptr[i], chunk.indptr[i + 1]
+                given = chunk.values[low:high] if len(chunk.values) else 1.0
+                row[chunk.indices[low:high]] = given
+            rows.append([chunk.labels[i], *row])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("kind", ["svmlight", "csv", "sequences", "dense", "weighted"])
+def test_converted_data_are_the_data(tmp_path: Path, kind: str) -> None:
+    X = np.random.default_rng(0).normal(size=(200, 6))
+    source: Source = {
+        "svmlight": lambda: svmlight(tmp_path),
+        "csv": lambda: table(tmp_path, "a.csv", "y,a,city\n" + "1,2.5,Rome\n0,3,Oslo\n" * 50),
+        "sequences": lambda: sequences(tmp_path),
+        "dense": lambda: from_arrays(X, np.arange(200.0)),
+        "weighted": lambda: from_arrays(X, np.arange(200.0), np.arange(200) / 64),
+    }[kind]()
+    ready = survey_all(source)
+    want = merge_summaries([ready.read(b.index, None, 1)[1] for b in ready.blocks()])
+    made = convert(source, tmp_path / "made", chunk_bytes=4000)
+    got = facts_of(made)
+    for fact in ("n_rows", "n_columns", "label_counts", "layout", "weight_sum", "vocabularies"):
+        assert getattr(got, fact) == getattr(want, fact)
+    assert (got.index_base, got.classes) == (want.index_base, want.classes)
+    rows = columns(load_all(made), want.n_columns)
+    assert np.array_equal(rows, columns(load_all(source), want.n_columns))
+    if kind == "weighted":
+        weights = [chunk.weights for chunk in load_all(made)]
+        assert np.array_equal(np.concatenate([w for w in weights if w is not None]),
+                              np.arange(200) / 64)  # fmt: skip
+
+
+def test_a_job_names_the_folder_like_any_other_source(tmp_path: Path) -> None:
+    made = convert(svmlight(tmp_path), tmp_path / "made", chunk_bytes=2000)
+    again = source_from_spec(made.spec())
+    assert again == read_converted(str(tmp_path / "made"))
+    chunks = load_all(again)
+    assert len(chunks) > 3
+    assert {chunk.id.source for chunk in chunks} == {again.fingerprint()}
+    assert read_chunks(again, [chunks[2].id], None, 5)[0].content_id == chunks[2].content_id
+
+
+def test_one_compressed_block_becomes_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converting, "BLOCK_BYTES", 5000)
+    told: list[Written] = []
+    source = svmlight(tmp_path)
+    made = convert(source, tmp_path / "made", chunk_bytes=2000, tell=told.append)
+    assert len(source.blocks()) == 1
+    assert len(made.blocks()) > 2
+    assert max(block.nbytes for block in made.blocks()) <= 5000
+    assert [(w.blocks_read, w.rows) for w in told] == [(1, 300)]
+
+
+def test_the_same_data_have_the_same_name_and_changed_data_another(tmp_path: Path) -> None:
+    source = svmlight(tmp_path)
+    names = [convert(source, tmp_path / f"made{k}").fingerprint() for k in range(2)]
+    other = convert(source, tmp_path / "small", chunk_bytes=2000).fingerprint()
+    later = convert(svmlight(tmp_path, n=301), tmp_path / "later").fingerprint()
+    assert names[0] == names[1]
+    assert len({names[0], other, later}) == 3
+
+
+def test_what_is_there_already_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    with pytest.raises(ConfigError, match="is there already; name another folder"):
+        convert(svmlight(tmp_path), tmp_path / "made")
+    assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_nothing_is_left_when_it_goes_wrong(tmp_path: Path) -> None:
+    (tmp_path / "bad.svm").write_text("1 1:2\n" * 1000 + "1 1:oops\n")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(DataError, match="line 1001"):
+        convert(read_svmlight(str(tmp_path / "bad.svm")), tmp_path / "made")
+    source = svmlight(tmp_path)
+
+    def interrupt(written: Written) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, tmp_path / "made", tell=interrupt)
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "data.svm.gz"])
+
+
+def test_data_that_change_meanwhile_are_not_kept(tmp_path: Path) -> None:
+    source = svmlight(tmp_path)
+    with pytest.raises(DataError, match="changed while they were read"):
+        convert(source, tmp_path / "made", tell=lambda written: svmlight(tmp_path, n=77) and None)
+    assert not (tmp_path / "made").exists()
+
+
+def test_test_data_get_the_columns_and_categories_of_the_training_data(tmp_path: Path) -> None:
+    train = table(tmp_path, "a.csv", "y,a,city\n1,2.5,Rome\n0,3,Oslo\n")
+    test = table(tmp_path, "b.csv", "y,a,city\n1,2.5,Rome\n")
+    facts = facts_of(convert(train, tmp_path / "train"))
+    with pytest.raises(DataError, match="convert the test data with --like"):
+        convert(test, tmp_path / "test").with_facts(facts)
+    like = convert(test, tmp_path / "like", like=facts)
+    assert load_all(like.with_facts(facts))[0].values.shape == (1, 3)
+
+
+def test_columns_beyond_the_models_are_dropped_and_counted(tmp_path: Path) -> None:
+    made = convert(svmlight(tmp_path), tmp_path / "made", chunk_bytes=2000)
+    narrow = made.with_columns(4)
+    rows = columns(load_all(narrow), 4)
+    assert np.array_equal(rows, columns(load_all(made), 7)[:, :5])
+    facts = facts_of(narrow)
+    assert facts.n_columns == 4
+    assert facts.notes == ("180 values in columns beyond the 4 of the model were dropped",)
+    assert [c.id for c in load_all(narrow)] == [c.id for c in load_all(made)]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda f: (f / "chunks.json").unlink(), "chunks.json is missing"),
+        (lambda f: (f / "chunks.json").write_text("{}"), "is no manifest of chunk files"),
+        (lambda f: (f / "chunks.json").write_text('{"version": 9}'), "is of version 9, wanted 1"),
+        (lambda f: (f / "000000.chunks").unlink(), "cannot be read: No such file"),
+        (lambda f: (f / "000000.chunks").write_bytes(b"x"), "is damaged: it is cut short"),
+        (lambda f: _flip(f / "000000.chunks"), "is damaged: content id"),
+    ],
+)  # fmt: skip
+def test_a_damaged_folder_is_told_in_one_line(tmp_path: Path, spoil, says: str) -> None:
+    made = convert(svmlight(tmp_path), tmp_path / "made")
+    spoil(tmp_path / "made")
+    with pytest.raises((ConfigError, DataError), match=says) as raised:
+        load_all(ConvertedSource(path=made.path))
+    assert "\n" not in str(raised.value)
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+
+
+def test_files_of_two_conversions_do_not_mix(tmp_path: Path) -> None:
+    convert(svmlight(tmp_path, n=100), tmp_path / "one")
+    made = convert(svmlight(tmp_path, n=120), tmp_path / "two")
+    (tmp_path / "one" / "000000.chunks").replace(tmp_path / "two" / "000000.chunks")
+    with pytest.raises(DataError, match="is of another conversion"):
+        load_all(made)
+
+
+def test_a_url_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="wanted a folder on a disk that all members see"):
+        read_converted("hdfs://nn:8020/made")
