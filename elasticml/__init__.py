@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ProtocolError,
         SubmissionError,
     )
-    from elasticml.estimators import KMeans
+    from elasticml.estimators.kmeans import KMeans
     from elasticml.job import Job, attach
     from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm, LocalSGD
     from elasticml.jobs.async_sgd import AsyncSGD
@@ -103,7 +103,7 @@ _HOMES = {
     "read_parquet": "data.tabular",
     "read_sequences": "data.sequences",
     "read_svmlight": "data.svmlight",
-    "KMeans": "estimators",
+    "KMeans": "estimators.kmeans",
     "Job": "job",
     "attach": "job",
     "AsyncSGD": "jobs.async_sgd",
