@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         SubmissionError,
     )
     from elasticml.estimators.kmeans import KMeans
+    from elasticml.estimators.logistic import LogisticRegression
+    from elasticml.estimators.svm import LinearSVC
     from elasticml.job import Job, attach
     from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm, LocalSGD
     from elasticml.jobs.async_sgd import AsyncSGD
@@ -63,8 +65,10 @@ __all__ = [
     "JobFile",
     "JobStatus",
     "KMeans",
+    "LinearSVC",
     "LocalCluster",
     "LocalSGD",
+    "LogisticRegression",
     "Members",
     "NotEnoughMembersError",
     "ProtocolError",
@@ -104,6 +108,8 @@ _HOMES = {
     "read_sequences": "data.sequences",
     "read_svmlight": "data.svmlight",
     "KMeans": "estimators.kmeans",
+    "LinearSVC": "estimators.svm",
+    "LogisticRegression": "estimators.logistic",
     "Job": "job",
     "attach": "job",
     "AsyncSGD": "jobs.async_sgd",
