@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         ProtocolError,
         SubmissionError,
     )
-    from elasticml.estimators import KMeans
+    from elasticml.estimators.kmeans import KMeans
+    from elasticml.estimators.logistic import LogisticRegression
+    from elasticml.estimators.svm import LinearSVC
     from elasticml.job import Job, attach
     from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm, LocalSGD
     from elasticml.jobs.async_sgd import AsyncSGD
@@ -66,8 +68,10 @@ __all__ = [
     "JobFile",
     "JobStatus",
     "KMeans",
+    "LinearSVC",
     "LocalCluster",
     "LocalSGD",
+    "LogisticRegression",
     "Members",
     "NotEnoughMembersError",
     "ProtocolError",
@@ -108,7 +112,9 @@ _HOMES = {
     "read_parquet": "data.tabular",
     "read_sequences": "data.sequences",
     "read_svmlight": "data.svmlight",
-    "KMeans": "estimators",
+    "KMeans": "estimators.kmeans",
+    "LinearSVC": "estimators.svm",
+    "LogisticRegression": "estimators.logistic",
     "Job": "job",
     "attach": "job",
     "AsyncSGD": "jobs.async_sgd",

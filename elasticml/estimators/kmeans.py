@@ -1,4 +1,4 @@
-"""Estimators with scikit-learn's contract."""
+"""K-Means with scikit-learn's contract."""
 
 from __future__ import annotations
 

@@ -1,0 +1,131 @@
+"""Multinomial logistic regression over rows in memory, as a smooth function with a certificate.
+
+``F(W) = 1/S sum_i s_i (log sum_k exp z_ik - z_i,y_i) + l2/2 |W|^2`` with ``z = X W^T + b`` and b
+free. Dual variables are distributions over the classes, ``q_i``: those of the model, and where b is
+free they are mixed with one for all rows, as little as brings the classes' sums to their weights.
+The dual objective is their mean entropy less ``1/(2 l2) |1/S sum_i s_i (e_y_i - q_i) x_i|^2``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.newton import Point
+from elasticml.algorithms.row_blocks import RowBlocks
+
+F64 = NDArray[np.float64]
+
+
+class SoftmaxFunction:
+    """See the module; a model is (classes, n_coordinates), flat.
+
+    Parameters
+    ----------
+    rows : RowBlocks
+    codes : ndarray (n,), int
+        Each row's class, from 0 on.
+    weights : ndarray (n,), optional
+        None where all are one.
+    classes : int
+    l2 : float, not negative
+        With 0 points have no gap.
+    intercept : bool
+        A class's last coordinate is its intercept.
+    """
+
+    def __init__(
+        self,
+        rows: RowBlocks,
+        codes: NDArray[np.int64],
+        weights: F64 | None,
+        *,
+        classes: int,
+        l2: float,
+        intercept: bool,
+    ) -> None:
+        self._rows, self._codes = rows, codes
+        s = np.ones(codes.size) if weights is None else weights
+        self._share = (s / s.sum())[:, None]
+        self._classes, self._l2, self._intercept = classes, l2, intercept
+        self._penalty = np.full((classes, rows.d + intercept), l2)
+        self._penalty[:, rows.d :] = 0.0
+        #: Share of each class of the weight.
+        self._of_class = np.bincount(codes, weights=self._share[:, 0], minlength=classes)
+
+    @property
+    def n_model(self) -> int:
+        """Coordinates of the model."""
+        return self._penalty.size
+
+    def at(self, w: F64) -> Point:
+        """See :class:`elasticml.algorithms.newton.Smooth`."""
+        W = w.reshape(self._penalty.shape)
+        z = self._forward(W)
+        z -= z.max(axis=1, keepdims=True)
+        own = z[np.arange(len(z)), self._codes]
+        q = np.exp(z)
+        sums = q.sum(axis=1, keepdims=True)
+        q /= sums
+        losses = np.log(sums[:, 0]) - own
+        penalised = self._penalty * W
+        value = float(self._share[:, 0] @ losses) + 0.5 * float((penalised * W).sum())
+        return Point(
+            w=w,
+            value=value,
+            gradient=(self._adjoint(self._less_own(q)) + penalised).ravel(),
+            product=self._product(q),
+            gap=value - self._dual(q),
+        )
+
+    def diagonal(self) -> F64:
+        """See :class:`elasticml.algorithms.newton.Smooth`."""
+        each = 0.25 * self._share[:, 0]
+        found = self._penalty.copy()
+        found[:, : self._rows.d] += self._rows.squares(each)
+        found[:, self._rows.d :] += 0.25
+        found[found <= 0.0] = 1.0
+        return found.ravel()
+
+    def _forward(self, W: F64) -> F64:
+        z = self._rows.forward(np.ascontiguousarray(W[:, : self._rows.d].T))
+        if self._intercept:
+            z += W[:, -1]
+        return z
+
+    def _adjoint(self, c: F64) -> F64:
+        found = np.empty(self._penalty.shape)
+        found[:, : self._rows.d] = self._rows.adjoint(c).T
+        found[:, self._rows.d :] = c.sum(axis=0)[:, None]
+        return found
+
+    def _less_own(self, q: F64) -> F64:
+        """Return the shares of ``q_i - e_y_i``, (n, classes)."""
+        c = q * self._share
+        c[np.arange(len(c)), self._codes] -= self._share[:, 0]
+        return c
+
+    def _product(self, q: F64) -> Callable[[F64], F64]:
+        def product(v: F64) -> F64:
+            V = v.reshape(self._penalty.shape)
+            along = self._forward(V)
+            along -= (q * along).sum(axis=1, keepdims=True)
+            along *= q
+            along *= self._share
+            return (self._adjoint(along) + self._penalty * V).ravel()
+
+        return product
+
+    def _dual(self, q: F64) -> float:
+        if self._l2 <= 0.0:
+            return math.nan
+        if self._intercept:
+            sums = self._share[:, 0] @ q
+            kept = min(1.0, float((self._of_class / np.maximum(sums, 1e-300)).min()))
+            q = kept * q + (self._of_class - kept * sums)
+        image = self._adjoint(self._less_own(q))[:, : self._rows.d]
+        entropies = -(q * np.log(np.maximum(q, 1e-300))).sum(axis=1)
+        return float(self._share[:, 0] @ entropies) - 0.5 / self._l2 * float((image**2).sum())

@@ -1,0 +1,81 @@
+"""What estimators of linear models have in common: checked arrays in, predictions out."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+F64 = NDArray[np.float64]
+
+
+class LinearEstimator(BaseEstimator):
+    """Has ``coef_`` and ``intercept_``; takes dense and sparse rows."""
+
+    coef_: NDArray[Any]
+    intercept_: Any
+
+    def _margins(self, X: Any) -> NDArray[Any]:
+        check_is_fitted(self)
+        X = validate_data(
+            self, X, accept_sparse=["csr", "csc"], dtype=[np.float64, np.float32], reset=False
+        )
+        found: NDArray[Any] = safe_sparse_dot(X, self.coef_.T, dense_output=True)
+        margins: NDArray[Any] = found + self.intercept_
+        return margins
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class LinearClassifier(ClassifierMixin, LinearEstimator):
+    """Classifies by the sign of a margin, or by the largest of one margin a class."""
+
+    classes_: NDArray[Any]
+
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """Return the margins; shape (n_samples,) with two classes, else (n_samples, n_classes)."""
+        margins = self._margins(X)
+        return margins.ravel() if margins.shape[1] == 1 else margins
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the label of each row; shape (n_samples,)."""
+        margins = self.decision_function(X)
+        places = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[places]
+        return labels
+
+
+class LinearRegressor(RegressorMixin, LinearEstimator):
+    """Predicts the margin."""
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the prediction for each row; shape (n_samples,) or (n_samples, n_targets)."""
+        return self._margins(X)
+
+
+def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:
+    """Check sample weights; None where all are one."""
+    if sample_weight is None:
+        return None
+    checked = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    return np.asarray(checked, np.float64)
+
+
+def warn_of_gap(gap: float, wanted: float, rounds: int) -> None:
+    """Say that iterations ended before the gap was small enough; ``gap`` may be NaN."""
+    if not gap <= wanted:
+        warnings.warn(
+            f"the duality gap is {gap:.3g} after {rounds} iterations, wanted {wanted:.3g}: "
+            "raise max_iter or tol, or scale the columns",
+            ConvergenceWarning,
+            stacklevel=4,
+        )

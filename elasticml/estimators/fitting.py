@@ -1,0 +1,178 @@
+"""A penalised linear model for an estimator: by CoCoA, here or as a job, or by Newton steps here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.here import train_here
+from elasticml.algorithms.linear_function import LinearFunction
+from elasticml.algorithms.newton import minimise
+from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.registry import algorithm
+from elasticml.data.arrays import from_arrays
+from elasticml.errors import JobFailedError
+from elasticml.estimators.rows import Table
+
+F64 = NDArray[np.float64]
+
+#: Loss of the zero model in classification; of the squared loss it is half the mean square.
+_AT_ZERO: Final = {"hinge": 1.0, "squared_hinge": 1.0, "logistic": math.log(2.0)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """``sum_i s_i loss_i + strength / 2 |w|^2``, with the intercept's column in w."""
+
+    loss: str
+    strength: float
+    #: None for no intercept.
+    intercept_scaling: float | None
+    #: The gap to reach, as a share of the zero model's objective.
+    tol: float
+    rounds: int
+    seed: int
+    #: Newton steps on the model instead of steps on dual variables; not for the hinge loss.
+    is_primal: bool = False
+
+    def section(self, total_weight: float, gap: float) -> dict[str, Any]:
+        """Write it as the ``algorithm`` section of a job, in units of the mean."""
+        scaling = self.intercept_scaling
+        return {
+            "name": "cocoa",
+            "loss": self.loss,
+            "l2": self.strength / total_weight,
+            "intercept": scaling is not None,
+            "intercept_scaling": 1.0 if scaling is None else scaling,
+            "tolerance": gap,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A model, and how good it is; gaps in units of the sum over rows."""
+
+    #: (d,)
+    coef: F64
+    intercept: float
+    gap: float
+    wanted_gap: float
+    rounds: int
+
+
+def solve(
+    problem: Problem, table: Table, targets: F64, weights: F64 | None, client: Any
+) -> Solution:
+    """Solve a problem over these rows.
+
+    Parameters
+    ----------
+    table : Table
+        The rows; what is made of them for one problem serves the next.
+    targets : ndarray (n,)
+        -1 and +1, or values for the squared loss.
+    weights : ndarray (n,), optional
+        None where all are one.
+    client : distributed.Client or None
+        None: in this process.
+
+    Raises
+    ------
+    ValueError
+        When no row has a weight.
+    JobFailedError
+        When the job fails.
+    """
+    total = float(targets.size if weights is None else weights.sum())
+    if total <= 0.0:
+        raise ValueError("the weights of all rows are 0, wanted some above 0")
+    wanted = problem.tol * _loss_at_zero(problem.loss, targets, weights, total)
+    section = problem.section(total, wanted)
+    if client is not None:
+        source = from_arrays(table.X, targets, weights)
+        return _as_job(problem, section, wanted, source, client, total)
+    if problem.is_primal:
+        return _by_newton(problem, wanted, table, targets, weights)
+    own = table.cut.relabelled(targets, weights)
+    trained = train_here(
+        algorithm("cocoa"), section, own.facts, own.chunks, rounds=problem.rounds, parallel=Serial()
+    )
+    gap = math.nan if trained.model.gap is None else trained.model.gap
+    # Where only rounding is left of the gap, there is nothing to go on for.
+    wanted = max(wanted, gap) if trained.model.converged else wanted
+    return _solution(trained.model.arrays, gap * total, wanted * total, trained.rounds)
+
+
+def _by_newton(
+    problem: Problem, wanted: float, table: Table, targets: F64, weights: F64 | None
+) -> Solution:
+    total = float(targets.size if weights is None else weights.sum())
+    function = LinearFunction(
+        table.blocks,
+        targets,
+        weights,
+        loss=problem.loss,
+        l2=problem.strength / total,
+        intercept_scaling=problem.intercept_scaling,
+        is_free=False,
+    )
+    found = minimise(function, np.zeros(function.n_model), gap=wanted, steps=problem.rounds)
+    gap, w = max(found.point.gap, 0.0), found.point.w
+    scaling = problem.intercept_scaling
+    return Solution(
+        coef=w[: table.blocks.d].copy(),
+        intercept=0.0 if scaling is None else scaling * float(w[-1]),
+        gap=gap * total,
+        wanted_gap=(max(wanted, gap) if found.converged else wanted) * total,
+        rounds=found.steps,
+    )
+
+
+def _as_job(
+    problem: Problem,
+    section: dict[str, Any],
+    wanted: float,
+    source: Any,
+    client: Any,
+    total: float,
+) -> Solution:
+    from elasticml.job import Job
+    from elasticml.jobs.algorithms import CoCoA
+    from elasticml.jobs.settings import Stop
+
+    job = Job(
+        CoCoA(**{key: value for key, value in section.items() if key != "name"}),
+        source,
+        name="estimator",
+        stop=Stop(rounds=problem.rounds),
+        evaluate=False,
+    )
+    result = job.run(client)
+    if result.model is None:
+        raise JobFailedError("the job ended before its first round", reason="no model")
+    gap = float(result.summary.get("gap", math.nan))
+    wanted = max(wanted, gap) if result.summary.get("converged") else wanted
+    rounds = int(result.summary.get("rounds", len(result.history)))
+    return _solution(result.arrays, gap * total, wanted * total, rounds)
+
+
+def _solution(arrays: Any, gap: float, wanted: float, rounds: int) -> Solution:
+    return Solution(
+        coef=np.array(arrays["coef"][0]),
+        intercept=float(arrays["intercept"][0]),
+        gap=gap,
+        wanted_gap=wanted,
+        rounds=rounds,
+    )
+
+
+def _loss_at_zero(loss: str, targets: F64, weights: F64 | None, total: float) -> float:
+    if loss in _AT_ZERO:
+        return _AT_ZERO[loss]
+    squares = targets * targets if weights is None else weights * targets * targets
+    return 0.5 * float(squares.sum()) / total

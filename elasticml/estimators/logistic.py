@@ -1,0 +1,230 @@
+"""Logistic regression with scikit-learn's contract."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, log_expit, log_softmax, softmax
+from sklearn.utils import compute_class_weight
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from elasticml.algorithms.linear_function import LinearFunction
+from elasticml.algorithms.newton import minimise
+from elasticml.algorithms.row_blocks import RowBlocks
+from elasticml.algorithms.softmax_function import SoftmaxFunction
+from elasticml.estimators.base import LinearClassifier, warn_of_gap, weights_of
+from elasticml.estimators.places import client_for, n_threads, stored_values
+from elasticml.runtime.execution import parallel
+
+F64 = NDArray[np.float64]
+
+
+class LogisticRegression(LinearClassifier):
+    """Logistic regression, binary or multinomial, with a free intercept and a certified gap.
+
+    Minimises ``|w|^2 / 2 + C sum_i s_i loss_i`` by Newton's method in a trust region.
+
+    Parameters
+    ----------
+    C : float, above 0
+        May be infinite; then there is no penalty, and no certificate.
+    tol : float
+        A fit ends when its duality gap is at most ``tol`` times the objective of the zero model.
+    fit_intercept : bool
+    class_weight : mapping, "balanced" or None
+    max_iter : int
+        Newton steps at most.
+    warm_start : bool
+        Begin with the last fit's model.
+    n_jobs : int, optional
+        Threads for products with the rows.
+    client : distributed.Client or address, optional
+        Fits as an elastic job on this cluster; by default see ``solver_path_``.
+
+    Attributes
+    ----------
+    coef_ : ndarray (1, n_features) or (n_classes, n_features)
+    intercept_ : ndarray (1,) or (n_classes,)
+    classes_ : ndarray (n_classes,)
+    dual_gap_ : float
+        Certified: the objective is at most this above the least possible one. NaN where ``C`` is
+        infinite.
+    n_iter_ : ndarray (1,)
+    solver_path_ : "in-process" or "job"
+        Where it was fitted: a job where ``client`` is given, or where there is a default client and
+        at least 50 million stored values; else this process. More than two classes are fitted in
+        this process.
+    n_features_in_ : int
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "C": [Interval(Real, 0.0, None, closed="right")],
+        "tol": [Interval(Real, 0.0, None, closed="neither")],
+        "fit_intercept": ["boolean"],
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "n_jobs": [None, Integral],
+    }
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        tol: float = 1e-4,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        max_iter: int = 100,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        client: Any = None,
+    ) -> None:
+        self.C = C
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.client = client
+
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> LogisticRegression:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array_like or sparse (n_samples, n_features)
+        y : array_like (n_samples,)
+            At least two different labels.
+        sample_weight : array_like (n_samples,), optional
+            Not negative.
+
+        Raises
+        ------
+        ValueError
+            When a parameter, the labels or the weights are not as they should be.
+        """
+        self._validate_params()
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                "LogisticRegression needs at least 2 classes, but the data contain only one "
+                f"class: {self.classes_[0]!r}"
+            )
+        weights = self._weights(X, y, codes, sample_weight)
+        pool = parallel(n_threads(self.n_jobs))
+        try:
+            if len(self.classes_) == 2:
+                self._fit_binary(X, RowBlocks(X, pool), np.where(codes == 1, 1.0, -1.0), weights)
+            else:
+                self._fit_softmax(RowBlocks(X, pool), codes, weights)
+        finally:
+            pool.close()
+        return self
+
+    def _weights(
+        self, X: Any, y: Any, codes: NDArray[np.int64], sample_weight: ArrayLike | None
+    ) -> F64 | None:
+        weights = weights_of(sample_weight, X)
+        if self.class_weight is not None:
+            of_class = compute_class_weight(
+                self.class_weight, classes=self.classes_, y=y, sample_weight=weights
+            )
+            weights = of_class[codes] if weights is None else of_class[codes] * weights
+        if weights is not None and weights.sum() <= 0.0:
+            raise ValueError("the weights of all rows are 0, wanted some above 0")
+        return weights
+
+    def _fit_binary(self, X: Any, rows: RowBlocks, targets: F64, weights: F64 | None) -> None:
+        total = float(rows.n if weights is None else weights.sum())
+        function = LinearFunction(
+            rows,
+            targets,
+            weights,
+            loss="logistic",
+            l2=1.0 / (self.C * total),
+            intercept_scaling=1.0 if self.fit_intercept else None,
+            is_free=True,
+        )
+        wanted = self.tol * math.log(2.0)
+        with client_for(self.client, stored_values(X)) as client:
+            self.solver_path_ = "in-process" if client is None else "job"
+            if client is None:
+                start = self._start(1, rows.d)
+                found = minimise(function, start, gap=wanted, steps=self.max_iter)
+            else:
+                # Loads what jobs need, which takes longer than most fits.
+                from elasticml.estimators.primal_job import train_job
+
+                found = train_job(
+                    function,
+                    (X, targets, weights),
+                    client,
+                    loss="logistic",
+                    l2=1.0 / (self.C * total),
+                    intercept=self.fit_intercept,
+                    gap=wanted,
+                    rounds=self.max_iter,
+                )
+        self._keep(found, wanted, total, 1, rows.d)
+
+    def _fit_softmax(self, rows: RowBlocks, codes: NDArray[np.int64], weights: F64 | None) -> None:
+        n_classes = len(self.classes_)
+        total = float(rows.n if weights is None else weights.sum())
+        function = SoftmaxFunction(
+            rows,
+            codes,
+            weights,
+            classes=n_classes,
+            l2=1.0 / (self.C * total),
+            intercept=self.fit_intercept,
+        )
+        wanted = self.tol * math.log(n_classes)
+        start = self._start(n_classes, rows.d)
+        found = minimise(function, start, gap=wanted, steps=self.max_iter)
+        self.solver_path_ = "in-process"
+        self._keep(found, wanted, total, n_classes, rows.d)
+
+    def _start(self, n_models: int, d: int) -> F64:
+        start = np.zeros((n_models, d + self.fit_intercept))
+        if self.warm_start and getattr(self, "coef_", np.empty(0)).shape == (n_models, d):
+            start[:, :d] = self.coef_
+            if self.fit_intercept:
+                start[:, d] = self.intercept_
+        return start.ravel()
+
+    def _keep(self, found: Any, wanted: float, total: float, n_models: int, d: int) -> None:
+        W = found.point.w.reshape(n_models, d + self.fit_intercept)
+        self.coef_ = W[:, :d].copy()
+        self.intercept_ = W[:, d].copy() if self.fit_intercept else np.zeros(n_models)
+        units = self.C * total
+        self.dual_gap_ = max(found.point.gap, 0.0) * units if math.isfinite(units) else math.nan
+        self.n_iter_ = np.array([found.steps], np.int32)
+        if not found.converged:
+            warn_of_gap(found.point.gap, wanted, found.steps)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the probability of each class for each row; shape (n_samples, n_classes)."""
+        margins = self.decision_function(X)
+        if margins.ndim == 1:
+            return np.stack([expit(-margins), expit(margins)], axis=1)
+        found: NDArray[np.float64] = softmax(margins, axis=1)
+        return found
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the logarithm of :meth:`predict_proba`, without taking it of 0."""
+        margins = self.decision_function(X)
+        if margins.ndim == 1:
+            return np.stack([log_expit(-margins), log_expit(margins)], axis=1)
+        found: NDArray[np.float64] = log_softmax(margins, axis=1)
+        return found

@@ -1,0 +1,59 @@
+"""Where an estimator is fitted: in this process, or by an elastic job on a cluster's members."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+import scipy.sparse
+
+Path = Literal["in-process", "job"]
+
+#: Stored values from which a default client's cluster is asked: below, one thread goes through them
+#: in some 50 ms, and a job's beginning and end cost more than it could save.
+JOB_VALUES_MIN: Final = 50_000_000
+
+
+def stored_values(X: Any) -> int:
+    """Count the values that a pass over the rows reads."""
+    return int(X.nnz if scipy.sparse.issparse(X) else X.size)
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """Return how many threads ``n_jobs`` stands for: 1 for None, all but some where negative."""
+    if n_jobs is None:
+        return 1
+    return n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
+
+
+@contextmanager
+def client_for(given: Any, n_values: int) -> Iterator[Any]:
+    """Lend the client whose cluster shall fit; None: this process does.
+
+    Parameters
+    ----------
+    given : distributed.Client, str or None
+        A client or a scheduler's address is used whatever the size. With None the default client
+        is used where there is one and ``n_values`` is at least ``JOB_VALUES_MIN``.
+    """
+    if isinstance(given, str):
+        from distributed import Client
+
+        with Client(given, set_as_default=False) as client:
+            yield client
+        return
+    yield _default_client(n_values) if given is None else given
+
+
+def _default_client(n_values: int) -> Any:
+    # Whoever has a client has loaded its library: nobody else waits for that.
+    library = sys.modules.get("distributed")
+    if library is None or n_values < JOB_VALUES_MIN:
+        return None
+    try:
+        return library.default_client()
+    except ValueError:
+        return None

@@ -1,0 +1,91 @@
+"""An estimator's arrays as the kernels want them: chunks, and the facts of the data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.row_blocks import RowBlocks
+from elasticml.data.chunk import Chunk, Dtype
+from elasticml.data.facts import DataFacts, merge_summaries
+from elasticml.data.rows import cut_rows, rows_of_arrays
+
+F64 = NDArray[np.float64]
+_CHUNK_BYTES: Final = 2**20
+_NAME: Final = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Rows in chunks, whose labels and weights can be others each time."""
+
+    chunks: Sequence[Chunk]
+    facts: DataFacts
+
+    def relabelled(self, labels: F64, weights: F64 | None) -> Cut:
+        """Return the same rows with other labels and weights, and without state; rows are shared.
+
+        Parameters
+        ----------
+        labels : ndarray (n,)
+        weights : ndarray (n,), optional
+            None where all are one.
+        """
+        chunks, at = [], 0
+        for chunk in self.chunks:
+            other = Chunk(chunk.id, chunk.body)
+            rows = slice(at, at + chunk.n_rows)
+            other.labels = np.ascontiguousarray(labels[rows])
+            other.weights = None if weights is None else np.ascontiguousarray(weights[rows])
+            chunks.append(other)
+            at += chunk.n_rows
+        found, counts = np.unique(labels, return_counts=True)
+        classes = tuple(found.tolist())
+        facts = replace(
+            self.facts,
+            classes=classes,
+            label_counts=dict(zip(classes, counts.tolist(), strict=True)),
+            weight_sum=float(at if weights is None else weights.sum()),
+        )
+        return Cut(chunks=chunks, facts=facts)
+
+
+class Table:
+    """Rows as an estimator was given them, and what solvers make of them, once.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d), float64 or float32
+    """
+
+    def __init__(self, X: Any) -> None:
+        self.X = X
+
+    @cached_property
+    def cut(self) -> Cut:
+        """In chunks, for kernels."""
+        return cut_arrays(self.X)
+
+    @cached_property
+    def blocks(self) -> RowBlocks:
+        """For products with the whole."""
+        return RowBlocks(self.X, Serial())
+
+
+def cut_arrays(X: Any) -> Cut:
+    """Cut rows into chunks of about 1 MiB; all labels are 0.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d), float64 or float32
+    """
+    dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
+    rows = rows_of_arrays(X, np.zeros(X.shape[0]), None, name=_NAME)
+    chunks, summary = cut_rows(rows, None, _NAME, 0, _CHUNK_BYTES, dtype)
+    return Cut(chunks=chunks, facts=merge_summaries([summary], name=_NAME))

@@ -1,0 +1,170 @@
+"""Linear support vector machines with scikit-learn's contract."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from elasticml.estimators.base import LinearClassifier, warn_of_gap, weights_of
+from elasticml.estimators.fitting import Problem, Solution, solve
+from elasticml.estimators.places import client_for, stored_values
+from elasticml.estimators.rows import Table
+
+F64 = NDArray[np.float64]
+
+
+class LinearSVC(LinearClassifier):
+    """Linear support vector classifier with a certified duality gap.
+
+    Minimises ``|w|^2 / 2 + C sum_i s_i loss(y_i (w.x_i + b))`` for each class against the rest;
+    ``w`` has the intercept's column of value ``intercept_scaling`` in it, as in LIBLINEAR.
+
+    Parameters
+    ----------
+    loss : "squared_hinge" or "hinge"
+    dual : bool or "auto"
+        Whether to take steps on dual variables (CoCoA) or Newton steps on the model (squared hinge
+        only, in this process); "auto": Newton steps where they are possible and there are at least
+        as many rows as columns. A job takes steps on dual variables.
+    tol : float
+        A fit ends when its duality gap is at most ``tol`` times the objective of the zero model.
+    C : float, above 0
+    fit_intercept : bool
+    intercept_scaling : float, above 0
+    class_weight : mapping, "balanced" or None
+        With more than two classes a class's weight counts where it is the positive one, as in
+        LIBLINEAR.
+    random_state : int, RandomState or None
+        Of the order of rows.
+    max_iter : int
+        At most: passes over the rows, or Newton steps.
+    client : distributed.Client or address, optional
+        Fits as an elastic job on this cluster; by default see ``solver_path_``.
+
+    Attributes
+    ----------
+    coef_ : ndarray (1, n_features) or (n_classes, n_features)
+    intercept_ : ndarray (1,) or (n_classes,)
+    classes_ : ndarray (n_classes,)
+    dual_gap_ : float or ndarray (n_classes,)
+        Certified: the objective is at most this above the least possible one.
+    n_iter_ : int
+        Most passes or steps of any class.
+    solver_path_ : "in-process" or "job"
+        Where it was fitted: a job where ``client`` is given, or where there is a default client and
+        at least 50 million stored values; else this process.
+    n_features_in_ : int
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "loss": [StrOptions({"hinge", "squared_hinge"})],
+        "dual": ["boolean", StrOptions({"auto"})],
+        "tol": [Interval(Real, 0.0, None, closed="neither")],
+        "C": [Interval(Real, 0.0, None, closed="neither")],
+        "fit_intercept": ["boolean"],
+        "intercept_scaling": [Interval(Real, 0, None, closed="neither")],
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+        "random_state": ["random_state"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        *,
+        loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
+        dual: bool | Literal["auto"] = "auto",
+        tol: float = 1e-4,
+        C: float = 1.0,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        class_weight: Any = None,
+        random_state: Any = None,
+        max_iter: int = 1000,
+        client: Any = None,
+    ) -> None:
+        self.loss = loss
+        self.dual = dual
+        self.tol = tol
+        self.C = C
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.client = client
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> LinearSVC:
+        """Fit one model, or one for each of more than two classes.
+
+        Parameters
+        ----------
+        X : array_like or sparse (n_samples, n_features)
+        y : array_like (n_samples,)
+            At least two different labels.
+        sample_weight : array_like (n_samples,), optional
+            Not negative.
+
+        Raises
+        ------
+        ValueError
+            When a parameter, the labels or the weights are not as they should be.
+        """
+        self._validate_params()
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, order="C")
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                "LinearSVC needs at least 2 classes, but the data contain only one class: "
+                f"{self.classes_[0]!r}"
+            )
+        weights = weights_of(sample_weight, X)
+        of_class = compute_class_weight(
+            self.class_weight, classes=self.classes_, y=y, sample_weight=weights
+        )
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        table = Table(X)
+        found = []
+        with client_for(self.client, stored_values(X)) as client:
+            self.solver_path_ = "in-process" if client is None else "job"
+            for positive in [1] if len(self.classes_) == 2 else range(len(self.classes_)):
+                targets = np.where(codes == positive, 1.0, -1.0)
+                rest = of_class[0] if len(self.classes_) == 2 else 1.0
+                each = np.where(codes == positive, of_class[positive], rest)
+                each = each if weights is None else each * weights
+                found.append(solve(self._problem(X, seed), table, targets, each, client))
+        self._keep(found)
+        return self
+
+    def _problem(self, X: Any, seed: int) -> Problem:
+        dual = self.dual
+        if dual == "auto":
+            dual = self.loss == "hinge" or X.shape[0] < X.shape[1]
+        elif not dual and self.loss == "hinge":
+            raise ValueError("dual=False with loss='hinge', which has no Hessian; use dual=True")
+        return Problem(
+            is_primal=not dual,
+            loss=self.loss,
+            strength=1.0 / self.C,
+            intercept_scaling=float(self.intercept_scaling) if self.fit_intercept else None,
+            tol=self.tol,
+            rounds=self.max_iter,
+            seed=seed,
+        )
+
+    def _keep(self, found: list[Solution]) -> None:
+        self.coef_ = np.stack([one.coef for one in found])
+        self.intercept_ = np.array([one.intercept for one in found])
+        # In the units of the sum, as this estimator's objective is.
+        gaps = np.array([self.C * one.gap for one in found])
+        self.dual_gap_ = float(gaps[0]) if len(gaps) == 1 else gaps
+        self.n_iter_ = max(one.rounds for one in found)
+        for one in found:
+            warn_of_gap(one.gap, one.wanted_gap, one.rounds)

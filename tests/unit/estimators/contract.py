@@ -1,0 +1,17 @@
+"""scikit-learn's checks of an estimator's contract, and no excuse that is not needed."""
+
+from __future__ import annotations
+
+from sklearn.utils.estimator_checks import check_estimator
+
+
+def assert_contract(estimator, excused=None, least=40):
+    """Have scikit-learn check an estimator; every excused check must fail."""
+    excused = excused or {}
+    done = check_estimator(estimator, expected_failed_checks=excused, on_skip=None, on_fail=None)
+    assert len(done) > least
+    failed = {
+        entry["check_name"]: entry["exception"] for entry in done if entry["status"] == "failed"
+    }
+    assert failed == {}
+    assert {entry["check_name"] for entry in done if entry["status"] == "xfail"} == excused.keys()

@@ -1,0 +1,113 @@
+"""LogisticRegression: scikit-learn's contract and models, with a gap that proves them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_digits, load_iris, make_classification
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression as Theirs
+from sklearn.metrics import log_loss
+from sklearn.model_selection import cross_val_score
+
+import elasticml as em
+from tests.unit.estimators.contract import assert_contract
+
+
+def test_it_keeps_scikit_learns_contract():
+    assert_contract(em.LogisticRegression())
+
+
+DATA = {
+    "two classes": lambda: make_classification(300, 12, random_state=0),
+    "three classes": lambda: load_iris(return_X_y=True),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"C": 1.0},
+        {"C": 0.01, "class_weight": "balanced"},
+        {"C": 5.0, "fit_intercept": False, "class_weight": {1: 3.0}},
+    ],
+)
+def test_it_finds_scikit_learns_model(name, make, given):
+    X, y = DATA[name]()
+    weights = np.random.default_rng(0).integers(0, 4, len(y)).astype(float)
+    theirs = Theirs(**given, solver="newton-cholesky", tol=1e-11, max_iter=1000)
+    theirs.fit(X, y, sample_weight=weights)
+    ours = em.LogisticRegression(**given, tol=1e-14).fit(make(X), y, sample_weight=weights)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-6)
+    np.testing.assert_allclose(ours.predict_log_proba(X), theirs.predict_log_proba(X), atol=1e-5)
+    assert np.array_equal(ours.predict(X), theirs.predict(X))
+
+
+def test_threads_do_not_change_the_model():
+    X, y = load_digits(return_X_y=True)
+    X = sp.csr_matrix(X / 16.0)
+    one = em.LogisticRegression(C=0.1, tol=1e-14).fit(X, y)
+    two = em.LogisticRegression(C=0.1, tol=1e-14, n_jobs=2).fit(X, y)
+    np.testing.assert_allclose(two.coef_, one.coef_, atol=1e-6)
+
+
+def objective(model, X, y):
+    """scikit-learn's."""
+    losses = log_loss(y, model.predict_proba(X), normalize=False, labels=model.classes_)
+    return 0.5 * float((model.coef_**2).sum()) + model.C * losses
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("intercept", [True, False])
+def test_the_gap_bounds_what_is_left_to_gain(name, intercept):
+    X, y = DATA[name]()
+    # Classes of unequal size: the free intercept's dual variables must be made feasible.
+    X, y = X[25:], y[25:]
+    given = {"C": 0.5, "fit_intercept": intercept}
+    best = objective(em.LogisticRegression(**given, tol=1e-13).fit(X, y), X, y)
+    for steps in (1, 2, 3, 4):
+        rough = em.LogisticRegression(**given, max_iter=steps, tol=1e-13)
+        with pytest.warns(ConvergenceWarning):
+            rough.fit(X, y)
+        left = objective(rough, X, y) - best
+        assert -1e-9 * best <= left <= rough.dual_gap_ + 1e-9 * best
+        assert math.isfinite(rough.dual_gap_)
+
+
+def test_a_warm_start_goes_on_from_the_last_model():
+    X, y = load_iris(return_X_y=True)
+    model = em.LogisticRegression(warm_start=True, tol=1e-10).fit(X, y)
+    first = model.n_iter_[0]
+    model.fit(X, y)
+    assert model.n_iter_[0] == 0 < first
+    assert em.LogisticRegression(tol=1e-10).fit(X, y).n_iter_[0] == first
+
+
+def test_without_a_penalty_there_is_no_certificate():
+    X, y = make_classification(300, 5, n_redundant=0, flip_y=0.3, random_state=0)
+    ours = em.LogisticRegression(C=np.inf, tol=1e-12).fit(X, y)
+    theirs = Theirs(C=np.inf, tol=1e-12, solver="newton-cholesky").fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    assert math.isnan(ours.dual_gap_)
+
+
+def test_columns_of_very_unequal_size_are_no_obstacle():
+    X, y = make_classification(400, 6, n_informative=4, random_state=3)
+    X *= np.array([1e-3, 1.0, 1e4, 1.0, 1e2, 1e-2])
+    ours = em.LogisticRegression(tol=1e-10).fit(X, y)
+    assert ours.dual_gap_ <= 1e-10 * 400 * math.log(2.0)
+    assert ours.n_iter_[0] < 30
+
+
+def test_it_is_scored_like_any_other():
+    X, y = load_iris(return_X_y=True)
+    ours = cross_val_score(em.LogisticRegression(), X, y, cv=5)
+    theirs = cross_val_score(Theirs(max_iter=1000), X, y, cv=5)
+    np.testing.assert_allclose(ours, theirs)
