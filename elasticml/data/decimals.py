@@ -1,24 +1,22 @@
 """Read decimal numbers from bytes, eight digits at a time, correctly rounded or with a note.
 
-Eight bytes are looked at as one little-endian word: which of them are digits, and what number they
-make, takes a dozen operations and no branch. The decimal ``m * 10**p`` becomes the nearest double
-by one division or product of exact doubles where both are small (Clinger, "How to read floating
-point numbers accurately", 1990), else from the upper half of ``m`` times a 128-bit power of five
-(Lemire, "Number parsing at a gigabyte per second", Software: Practice and Experience 51, 2021,
-section 6). Ties, subnormal numbers, and those beyond the largest double are left to the caller.
+The decimal ``m * 10**p`` becomes the nearest double by one division or product of exact doubles
+where both are small (Clinger, "How to read floating point numbers accurately", 1990), else from
+the upper half of ``m`` times a 128-bit power of five (Lemire, "Number parsing at a gigabyte per
+second", Software: Practice and Experience 51, 2021, section 6). Ties, subnormal numbers, and those
+beyond the largest double are left to the caller.
 
 Nothing here tests array bounds: callers pass offsets within the text.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from elasticml.data.digit_words import byte_at, digits_at, double_of, leading_zeros, product
 from elasticml.data.kernels import inlined_kernel, kernel
 
 #: What became of a number: right to the last bit, left to the caller, or no number at all.
@@ -29,23 +27,9 @@ MALFORMED: Final = 2
 _PLUS, _MINUS, _DOT, _ZERO, _NINE = 43, 45, 46, 48, 57
 _CASE_BIT, _SMALL_E = 32, 101
 
-_ZEROS: Final = np.uint64(0x3030303030303030)
-#: Added to a byte below 128, it sets the byte's highest bit where the byte is more than nine.
-_PAST_NINE: Final = np.uint64(0x7676767676767676)
-_HIGH_BITS: Final = np.uint64(0x8080808080808080)
-_EVEN_BYTES: Final = np.uint64(0x000000FF000000FF)
-_HUNDREDS: Final = np.uint64(0x000F424000000064)
-_UNITS: Final = np.uint64(0x0000271000000001)
-_TEN_TO_8: Final = np.uint64(10**8)
-_INT_POWERS: Final = np.array([10**k for k in range(9)], np.uint64)
-
 _NONE: Final = np.uint64(0)
 _ONE: Final = np.uint64(1)
-_EIGHT: Final = np.uint64(8)
 _TEN: Final = np.uint64(10)
-_SIXTEEN: Final = np.uint64(16)
-_HALF_WORD: Final = np.uint64(32)
-_LOW_HALF: Final = np.uint64(0xFFFFFFFF)
 _ALL_BITS: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 #: Any so many digits fit 64 bits.
@@ -87,102 +71,6 @@ def _powers_of_five() -> NDArray[np.uint64]:
 _FIVES: Final = _powers_of_five()
 
 
-@intrinsic
-def byte_at(_: Any, text: Any, at: Any) -> Any:
-    """Return one byte of a contiguous uint8 array; negative offsets have no meaning."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        byte = builder.load(builder.gep(array.data, [arguments[1]]))
-        return builder.zext(byte, context.get_value_type(types.int64))
-
-    return types.int64(text, types.int64), generate
-
-
-@intrinsic
-def word_at(_: Any, text: Any, at: Any) -> Any:
-    """Return eight bytes of a contiguous uint8 array as a word, the first one lowest."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        start = builder.gep(array.data, [arguments[1]])
-        pointer = context.get_value_type(types.uint64).as_pointer()
-        return builder.load(builder.bitcast(start, pointer), align=1)
-
-    return types.uint64(text, types.int64), generate
-
-
-@intrinsic
-def _trailing_zeros(_: Any, word: Any) -> Any:
-    """Count the zero bits below the lowest one; 64 where there is none."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], context.get_constant(types.boolean, 0))
-
-    return types.int64(types.uint64), generate
-
-
-@intrinsic
-def _leading_zeros(_: Any, word: Any) -> Any:
-    """Count the zero bits above the highest one; 64 where there is none."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctlz(arguments[0], context.get_constant(types.boolean, 0))
-
-    return types.uint64(types.uint64), generate
-
-
-@intrinsic
-def _double_of(_: Any, bits: Any) -> Any:
-    """Return the double with these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
-
-    return types.float64(types.uint64), generate
-
-
-@inlined_kernel
-def _eight_digits(digits: np.uint64) -> np.uint64:
-    """Return the number that eight digits make, each a byte from 0 to 9, the first one lowest."""
-    pairs = digits * _TEN + (digits >> _EIGHT)
-    left = (pairs & _EVEN_BYTES) * _HUNDREDS
-    right = ((pairs >> _SIXTEEN) & _EVEN_BYTES) * _UNITS
-    return (left + right) >> _HALF_WORD
-
-
-@inlined_kernel
-def digits_at(text: NDArray[np.uint8], at: int, n: int, total: np.uint64) -> tuple[np.uint64, int]:
-    """Append the digits from ``at`` on to ``total``: the new total, modulo 2**64, and their end."""
-    while at + 8 <= n:
-        digits = word_at(text, at) ^ _ZEROS
-        # A carry out of a byte spoils only those behind it, which come after the first non-digit.
-        others = ((digits + _PAST_NINE) | digits) & _HIGH_BITS
-        if others == _NONE:
-            total = total * _TEN_TO_8 + _eight_digits(digits)
-            at += 8
-            continue
-        k = _trailing_zeros(others) >> 3
-        # In two steps, as a shift by all 64 bits, for no digit, is undefined.
-        shifted = (digits << _EIGHT) << np.uint64(56 - 8 * k)
-        return total * _INT_POWERS[np.uint64(k)] + _eight_digits(shifted), at + k
-    while at < n and _ZERO <= byte_at(text, at) <= _NINE:
-        total = total * _TEN + np.uint64(byte_at(text, at) - _ZERO)
-        at += 1
-    return total, at
-
-
-@inlined_kernel
-def _product(a: np.uint64, b: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Return the upper and the lower 64 bits of ``a * b``."""
-    a_high, a_low = a >> _HALF_WORD, a & _LOW_HALF
-    b_high, b_low = b >> _HALF_WORD, b & _LOW_HALF
-    low = a_low * b_low
-    middle = a_high * b_low + (low >> _HALF_WORD)
-    other = a_low * b_high + (middle & _LOW_HALF)
-    return a_high * b_high + (middle >> _HALF_WORD) + (other >> _HALF_WORD), a * b
-
-
 @inlined_kernel
 def _rounded(mantissa: np.uint64, power: int) -> tuple[float, bool]:
     """Return the double nearest to ``mantissa * 10**power``, and whether that is beyond doubt."""
@@ -193,12 +81,18 @@ def _rounded(mantissa: np.uint64, power: int) -> tuple[float, bool]:
         return 0.0, True
     if power < _TEN_MIN or power > _TEN_MAX:
         return 1.0, False
-    zeros = _leading_zeros(mantissa)
-    scaled = mantissa << zeros
+    return scaled(mantissa, power)
+
+
+@inlined_kernel
+def scaled(mantissa: np.uint64, power: int) -> tuple[float, bool]:
+    """Do so for any ``mantissa`` above 0, and powers of which there is a table."""
+    zeros = leading_zeros(mantissa)
+    shifted = mantissa << zeros
     row = power - _TEN_MIN
-    upper, lower = _product(scaled, _FIVES[row, 0])
+    upper, lower = product(shifted, _FIVES[row, 0])
     if upper & _CARRY_BITS == _CARRY_BITS:
-        carry, _ = _product(scaled, _FIVES[row, 1])
+        carry, _ = product(shifted, _FIVES[row, 1])
         lower += carry
         upper += _ONE if lower < carry else _NONE
         if lower == _ALL_BITS and not _FIVE_MIN <= power <= _FIVE_MAX:
@@ -215,7 +109,7 @@ def _rounded(mantissa: np.uint64, power: int) -> tuple[float, bool]:
     if bits >= _HIDDEN_BIT << _ONE:
         bits = _HIDDEN_BIT
         exponent += 1
-    return _double_of((np.uint64(exponent) << np.uint64(52)) | (bits & _FRACTION)), True
+    return double_of((np.uint64(exponent) << np.uint64(52)) | (bits & _FRACTION)), True
 
 
 @kernel

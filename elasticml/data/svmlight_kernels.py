@@ -12,14 +12,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.decimals import (
-    EXACT,
-    INEXACT,
-    MALFORMED,
-    byte_at,
-    digits_at,
-    number_at,
-)
+from elasticml.data.common_tokens import FRACTION_BYTES, fraction_at, pair_at
+from elasticml.data.decimals import EXACT, INEXACT, MALFORMED, number_at
+from elasticml.data.digit_words import byte_at, digits_at
 from elasticml.data.kernels import inlined_kernel, kernel
 
 BAD_LABEL: Final = 1
@@ -42,6 +37,8 @@ _INDEX_DIGITS: Final = 8
 _TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35  # white space is 9 to 13 and 32
 _PLUS, _MINUS, _ZERO, _NINE, _COLON = 43, 45, 48, 57, 58
 _NOTHING: Final = np.uint64(0)
+#: What is looked at of a common token: its index and its value.
+_COMMON_BYTES: Final = 8 + FRACTION_BYTES
 
 
 @inlined_kernel
@@ -86,6 +83,22 @@ def _feature(text: NDArray[np.uint8], at: int, base: int) -> tuple[int, int, int
     if index - base >= _INDEX_MAX:
         return 0, at, LARGE_INDEX
     return index - base, at + 1, 0
+
+
+@inlined_kernel
+def _line_end(text: NDArray[np.uint8], at: int) -> int:
+    while at < text.size and byte_at(text, at) != _NEWLINE:
+        at += 1
+    return at
+
+
+@inlined_kernel
+def _index(text: NDArray[np.uint8], at: int, base: int) -> tuple[int, int, int]:
+    """Do what :func:`_feature` does, at once where there is no sign and at most eight digits."""
+    index, end = digits_at(text, at, text.size, _NOTHING)
+    column = int(index) - base
+    is_plain = 0 < end - at <= _INDEX_DIGITS and end < text.size and byte_at(text, end) == _COLON
+    return (column, end + 1, 0) if is_plain and column >= 0 else _feature(text, at, base)
 
 
 @kernel
@@ -147,8 +160,7 @@ def parse(
             at += 1
             continue
         if c == _HASH:
-            while at < n and byte_at(text, at) != _NEWLINE:
-                at += 1
+            at = _line_end(text, at)
             continue
         value, end, how = _value(text, at)
         if how == MALFORMED:
@@ -185,27 +197,42 @@ def _features(
     n, previous, ascends, others = text.size, -1, True, 0
     last = counters[LAST_COLUMN]
     while at < n:
+        while at + _COMMON_BYTES < n:
+            column, index_width, digit, width = pair_at(text, at)
+            if index_width == 0 or column < base:
+                break
+            value, end = float(digit), at + width
+            if width == 0:
+                value, end, is_read = fraction_at(text, at + index_width)
+                behind = byte_at(text, end)
+                if not is_read or not _is_blank(behind):
+                    break
+                end += 1 if behind == _SPACE else 0
+            column -= base
+            at = end
+            ascends = ascends and column > previous
+            previous = column
+            if 0 <= limit <= column:
+                counters[DROPPED] += 1
+                continue
+            last = max(last, column)
+            indices[stored], values[stored] = column, value
+            stored += 1 if value != 0.0 else 0
+            others += 1 if value != 1.0 and value != 0.0 else 0
         c = byte_at(text, at)
         if c in (_NEWLINE, _HASH):
             break
         if _is_blank(c):
             at += 1
             continue
-        index, end = digits_at(text, at, n, _NOTHING)
-        column, value_at = int(index) - base, end + 1
-        is_plain = 0 < end - at <= _INDEX_DIGITS and end < n and byte_at(text, end) == _COLON
-        if not is_plain or column < 0:
-            if _is_qid(text, at):
-                counters[QID] += 1
-                at = _skip_token(text, at)
-                continue
-            column, value_at, error = _feature(text, at, base)
-            if error:
-                counters[ERROR], counters[ERROR_AT] = error, at
-                break
-        value, end, how = _value(text, value_at)
-        if how == MALFORMED:
-            counters[ERROR], counters[ERROR_AT] = BAD_VALUE, at
+        column, begin, error = _index(text, at, base)
+        if error and _is_qid(text, at):
+            counters[QID] += 1
+            at = _skip_token(text, at)
+            continue
+        value, end, how = _value(text, begin)
+        if error or how == MALFORMED:
+            counters[ERROR], counters[ERROR_AT] = error or BAD_VALUE, at
             break
         at = end
         ascends = ascends and column > previous
@@ -215,7 +242,7 @@ def _features(
             continue
         last = max(last, column)
         if how == INEXACT:
-            slow[n_slow, 0], slow[n_slow, 1], slow[n_slow, 2] = value_at, end, stored
+            slow[n_slow, 0], slow[n_slow, 1], slow[n_slow, 2] = begin, end, stored
             n_slow += 1
         # Always written, but kept only if it is not 0: a stored zero would only cost memory, and
         # keep rows of ones from being binary.
@@ -224,9 +251,7 @@ def _features(
         others += 1 if value != 1.0 and value != 0.0 else 0
     counters[LAST_COLUMN], counters[UNSORTED] = last, counters[UNSORTED] + (0 if ascends else 1)
     counters[OTHERS] += others
-    while at < n and byte_at(text, at) != _NEWLINE:
-        at += 1
-    return at, stored, n_slow
+    return _line_end(text, at), stored, n_slow
 
 
 @kernel

@@ -106,3 +106,11 @@ def test_local_work_is_tuned_where_rounds_cost_much():
     curve = run({"name": "tune_local_work"}, members=4, holders=2, overhead=2.0, gap=1e-7)
     assert "Tune" in decisions(curve, "tune_local_work")
     assert curve.end.gap < 1e-4
+
+
+def test_passes_of_a_round_follow_what_merging_costs():
+    choose = {"name": "inner_iterations"}
+    fixed, chosen = run(overhead=2.0), run(choose, overhead=2.0)
+    assert decisions(chosen, "inner_iterations")
+    assert chosen.to(GAP).units < 0.7 * fixed.to(GAP).units
+    assert decisions(run(choose, overhead=0.0), "inner_iterations") == []
