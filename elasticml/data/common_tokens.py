@@ -71,9 +71,9 @@ def pair_at(text: NDArray[np.uint8], at: int) -> tuple[int, int, int, int]:
     is_pair = is_index & (digit <= _NINE) & (bits <= _FIVE_BYTES) & (is_space | (end == _NEWLINE))
     # In two steps, as a shift by all 64 bits, for no digit, is undefined.
     number = eight_digits((digits << _EIGHT) << (_SEVEN_BYTES - bits))
-    k = np.int64(bits >> _THREE)
+    k = int(bits >> _THREE)
     width = (k + 3 if is_space else k + 2) if is_pair else 0
-    return np.int64(number), (k + 1 if is_index else 0), np.int64(digit), width
+    return int(number), (k + 1 if is_index else 0), int(digit), width
 
 
 @inlined_kernel
@@ -96,7 +96,7 @@ def fraction_at(text: NDArray[np.uint8], at: int) -> tuple[float, int, bool]:
         Where not, the number is of another kind; it may go on with an exponent where it is.
     """
     negative = byte_at(text, at) == _MINUS
-    at += np.int64(negative)
+    at += int(negative)
     head = word_at(text, at) ^ ZEROS
     first = word_at(text, at + 2) ^ ZEROS
     second = word_at(text, at + 10) ^ ZEROS
@@ -120,8 +120,8 @@ def fraction_at(text: NDArray[np.uint8], at: int) -> tuple[float, int, bool]:
     )
     whole = whole * INT_POWERS[k] + tail
     whole = whole * INT_POWERS[j] + eight_digits((third << _EIGHT) << (_SEVEN_BYTES - more))
-    end = at + 10 + np.int64(k) + np.int64(j)
+    end = at + 10 + int(k) + int(j)
     value, is_sure = 0.0, True
     if whole != _NONE:
-        value, is_sure = scaled(whole, -8 - np.int64(k) - np.int64(j))
+        value, is_sure = scaled(whole, -8 - int(k) - int(j))
     return (-value if negative else value), end, is_sure
