@@ -70,7 +70,8 @@ def test_what_a_story_gains_meanwhile_goes_into_one_answer(monkeypatch):
         plugin._jobs = {shell.job: shell}
         answer = asyncio.ensure_future(plugin.poll(shell.job, wait_s=3600.0))
         for event in ("first", "second"):
-            await asyncio.sleep(0)
+            for _ in range(20):  # turns of the loop, so that an answer could go
+                await asyncio.sleep(0)
             shell._note(event, {})
         await asyncio.sleep(0)
         shell.ended.set()
