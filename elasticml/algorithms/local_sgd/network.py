@@ -161,6 +161,11 @@ class Network:
         return x, y, None if chunk.weights is None else self.sample_weights(chunk.weights[picked])
 
     @property
+    def is_on_cuda(self) -> bool:
+        """Whether it computes where the order of additions is not the same every time."""
+        return bool(self.device.type == "cuda")
+
+    @property
     def loss_name(self) -> str:
         """The loss as the job names it."""
         return self._settings.loss

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import (
+    ON_CUDA,
     Arrays,
     Exchange,
     Model,
@@ -168,6 +169,7 @@ class _Descent:
         self.rounds += 1
         rate = shares.rate(self.settings.rate_rule, self.settings.learning_rate, outcome.members)
         loss = float(sums[messages.LOSSES]) / samples if samples else None
+        on_cuda = int(sums[messages.ON_CUDA])
         return RoundEnd(
             objective=loss,
             objective_kind="estimated",
@@ -176,6 +178,7 @@ class _Descent:
                 "epoch": round(epochs, 6),
                 "samples": samples,
                 "skipped": self.skipped,
+                **({ON_CUDA: on_cuda} if on_cuda else {}),
                 **held,
             },
             model=model,

@@ -9,6 +9,7 @@ import pytest
 
 from elasticml.algorithms.base import Exchange, Model, RoundEnd
 from elasticml.algorithms.local_sgd.models import cnn
+from elasticml.algorithms.local_sgd.network import Network
 from elasticml.algorithms.local_sgd.sampler import order_keys
 from elasticml.algorithms.local_sgd.trainer import make_trainer
 from elasticml.errors import ConfigError, JobFailedError
@@ -124,6 +125,14 @@ def test_models_are_weighted_by_the_samples_that_were_really_taken():
     summed = partials[0]["weights"] + partials[1]["weights"]
     assert np.array_equal(asked.outcome.arrays["weights"], summed)
     assert flat(run.model.arrays) == pytest.approx(summed / 24.0, rel=1e-15)
+
+
+def test_a_row_says_how_many_samples_were_computed_on_cuda(monkeypatch):
+    """No two runs of it have the same bits, which a replay must know."""
+    assert "on_cuda" not in world(2, batch=4).run(1).rows[0].extra
+    monkeypatch.setattr(Network, "is_on_cuda", True)
+    (row,) = world(2, batch=4, local_steps=2).run(1).rows
+    assert row.extra["on_cuda"] == row.extra["samples"] == 16
 
 
 def test_a_lost_member_s_update_is_left_out_and_its_samples_come_later_in_the_epoch():
