@@ -20,7 +20,7 @@ from elasticml.algorithms.base import Arrays
 from elasticml.data.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, JobFailedError
-from elasticml.jobs.algorithms import CoCoA
+from elasticml.jobs.algorithms import CoCoA, LocalSGD
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import Given, warm_start_of
 from elasticml.replaying.engine import Replay
@@ -194,8 +194,8 @@ def _algorithm_of(start: Record, given: Given | None) -> Mapping[str, Any]:
             "warm_start: the run started from a model that the story does not have; give it as "
             "warm_start= in Python"
         )
-    known = {name: section[name] for name in ("loss", "l2")}
-    model = warm_start_of(given, CoCoA(**known))
+    known = {name: section[name] for name in ("loss", "l2") if name in section}
+    model = warm_start_of(given, LocalSGD() if section["name"] == "local_sgd" else CoCoA(**known))
     digest = as_text(digest_of_arrays(model or {}))
     if digest != wanted:
         raise DataError(

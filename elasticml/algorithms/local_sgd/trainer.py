@@ -70,7 +70,10 @@ def make_trainer(
     """
     checked = read_settings(settings)
     rule = read_absent(absent)
-    return _train(checked, Network(checked, facts, device="cpu"), rule, resume)
+    network = Network(checked, facts, device="cpu")
+    if checked.warm_start:
+        network.fill_named(checked.warm_start)
+    return _train(checked, network, rule, resume)
 
 
 def _train(settings: Settings, network: Network, rule: Absent, resume: Resume | None) -> Trainer:
@@ -135,7 +138,11 @@ class _Descent:
         outcome = yield messages.survey_exchange(self.starts)
         self.rows = np.array(outcome.arrays["rows"])
         self.positions = np.zeros_like(self.rows)
-        if self.settings.normalize == "auto":
+        given = self.settings.warm_start
+        if self.settings.normalize == "auto" and INPUT_MEAN in given and INPUT_STD in given:
+            # The weights are for inputs as these were, whatever the data are now.
+            self.inputs = np.array([given[INPUT_MEAN].item(), given[INPUT_STD].item()])
+        elif self.settings.normalize == "auto":
             self.inputs = _inputs(outcome.arrays["moments"])
         elif self.settings.normalize != "none":
             self.inputs = np.array(self.settings.normalize)
