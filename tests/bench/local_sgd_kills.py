@@ -1,6 +1,6 @@
 """Local SGD on Fashion-MNIST on real worker processes under SIGKILL: every sample, every epoch.
 
-    python tests/bench/local_sgd_kills.py [--members 3] [--epochs 3] [--seeds 3]
+    python tests/bench/local_sgd_kills.py [--members 3] [--epochs 3] [--seeds 3] [--first-seed 0]
 
 For each seed one undisturbed run, and one in which members are killed three times, in the middle of
 computing, of adding up and of sending the model, and come back some dozen rounds later. Counts the
@@ -63,6 +63,7 @@ def main():
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=5e-4)
     options = parser.parse_args()
     rounds = options.epochs * -(-60_000 // (options.members * 8 * 16))
@@ -70,7 +71,7 @@ def main():
     print("| seed | killed | returned | rounds | samples of each epoch | skipped | accuracy |")
     print("|---|---|---|---|---|---|---|")
     with em.LocalCluster(options.members) as cluster, Client(cluster) as client:
-        for seed in range(options.seeds):
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
             for disturbed in (False, True):
                 result = run(client, options, seed, list(faults_of(rounds)) if disturbed else [])
                 epochs, summary = samples_by_epoch(result.history), result.summary

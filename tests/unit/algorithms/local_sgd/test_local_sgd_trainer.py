@@ -13,6 +13,7 @@ from elasticml.algorithms.local_sgd.network import Network
 from elasticml.algorithms.local_sgd.sampler import order_keys
 from elasticml.algorithms.local_sgd.trainer import make_trainer
 from elasticml.errors import ConfigError, JobFailedError
+from elasticml.runtime.execution import parallel
 from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
 
 torch = pytest.importorskip("torch")
@@ -125,6 +126,21 @@ def test_models_are_weighted_by_the_samples_that_were_really_taken():
     summed = partials[0]["weights"] + partials[1]["weights"]
     assert np.array_equal(asked.outcome.arrays["weights"], summed)
     assert flat(run.model.arrays) == pytest.approx(summed / 24.0, rel=1e-15)
+
+
+def test_torch_computes_with_as_many_threads_as_the_member_has(monkeypatch):
+    found, train = [], Network.train
+
+    def watched(network: Network, *arguments: Any) -> float:
+        found.append(torch.get_num_threads())
+        return train(network, *arguments)
+
+    monkeypatch.setattr(Network, "train", watched)
+    for n_threads in (2, 1):
+        threads = parallel(n_threads)
+        world(1, batch=8, parallel=threads).run(1)
+        threads.close()
+    assert found == [2, 1]
 
 
 def test_a_warm_start_goes_on_where_another_run_has_ended():
