@@ -65,7 +65,7 @@ LEAST = {
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(sorted(LAYOUTS)), schedules, optimizers, st.booleans())
+@given(st.sampled_from(sorted(LAYOUTS)), SCHEDULES, optimizers, st.booleans())
 def test_the_true_objective_and_the_true_gap_are_within_their_bounds(
     layout: str, schedule: Schedule, optimizer: str, anchors: bool
 ) -> None:
