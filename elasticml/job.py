@@ -88,8 +88,9 @@ class Job:
     placement : "auto", "contiguous" or "random"
         How chunks are dealt to the first members; "auto" is random but for batch gradients.
     warm_start : model, mapping or path, optional
-        What CoCoA or asynchronous SGD start from: ``result.model``, a mapping of arrays such as
-        ``coef`` and ``intercept``, or ``centres``; a run's directory or its ``model.npz``.
+        What CoCoA, asynchronous or local SGD start from: ``result.model``, a mapping of arrays such
+        as ``coef`` and ``intercept``, ``centres``, or a module's ``state_dict()``; a run's
+        directory or its ``model.npz``.
     members : Members
         ``start``: members before round 0, by default as many as the cluster has workers.
     evaluate : Evaluate, None or False

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from elasticml.terms import ExchangeId, GroupId
 
 Arrays = Mapping[str, NDArray[np.float64]]
 Scalar = float | int | str | bool
+
+#: What a round's row calls examples that were computed on CUDA, whose sums are not repeatable.
+ON_CUDA: Final = "on_cuda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

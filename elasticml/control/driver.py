@@ -278,6 +278,9 @@ class Driver:
         if self.state.ledger.open:
             self.state.ledger.report(frozenset())
             return self._seal(now_s)
+        hopeless = self.waiting.hopeless(now_s)
+        if hopeless is not None:
+            return self._end("failed", hopeless)
         commands = self._idle(now_s, at_boundary=True)
         self.at_round_start = self.at_round_start or bool(commands)
         return commands

@@ -10,6 +10,9 @@ from elasticml.control.state import JobState
 
 #: Phases of planned losses that an idle round takes at its beginning.
 EXCHANGE_PHASES = ("broadcast", "compute", "reduce", "apply")
+#: Seconds that a job with absent: reload waits for chunks that nobody has room for, where nothing
+#: else would end it.
+ROOMLESS_S_MAX = 600.0
 
 
 class Waiting:
@@ -41,6 +44,26 @@ class Waiting:
         commands += rounds.due_loss(*EXCHANGE_PHASES)
         # Within a round the boundary, which takes planned returns, is not reached.
         return commands if at_round_start else commands + rounds.due_return()
+
+    def hopeless(self, now_s: float) -> str | None:
+        """Say why nobody can be waited for any longer; None while somebody can.
+
+        Under "reload" whoever has room loads what is absent at once: where that has not come about
+        for long, and no stop rule ends the job, it would wait for ever.
+        """
+        settings, since_s = self._state.settings, self._mobility.absent_since_s
+        is_limited = settings.rounds_max is not None or settings.seconds_max is not None
+        if settings.absent != "reload" or is_limited or not since_s or self._mobility.loading:
+            return None
+        if self._rounds.planned_returns or self._rounds.expected:
+            return None
+        if now_s - min(since_s.values()) < ROOMLESS_S_MAX:
+            return None
+        return (
+            f"{self._state.ledger.absent_rows()} examples have been absent for "
+            f"{ROOMLESS_S_MAX:.0f} s, and no member has room for them, wanted all to go on; "
+            "give workers more memory, start more of them, or set absent: ignore, or stop.seconds"
+        )
 
     def revive(self, now_s: float, at_round_start: bool) -> list[Command]:
         """Have newcomers take over the open chunks when everybody, or too many, were lost.

@@ -240,7 +240,7 @@ def record_section(
         section.setdefault("seed", seed)
     if isinstance(algorithm, LocalSGD) and epochs is not None:
         section["epochs"] = epochs
-    if isinstance(algorithm, AsyncSGD | CoCoA) and warm_start is not None:
+    if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD) and warm_start is not None:
         section["warm_start"] = warm_start
     return section
 

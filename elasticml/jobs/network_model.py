@@ -36,7 +36,7 @@ class NetworkModel:
         self, arrays: Mapping[str, F64], algorithm: Mapping[str, Any], facts: DataFacts
     ) -> None:
         self.arrays = arrays
-        self._settings = read_settings(algorithm)
+        self._settings = read_settings({k: v for k, v in algorithm.items() if k != "warm_start"})
         self._facts = facts
         known = facts.classes if self._settings.is_classification else None
         self.classes_: F64 | None = None if known is None else np.array(known)

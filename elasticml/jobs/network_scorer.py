@@ -38,7 +38,8 @@ class NetworkScorer:
     def __init__(self, algorithm: Mapping[str, Any], facts: DataFacts) -> None:
         self._n_columns = facts.n_columns
         # Whatever the members have: this process may have no such device.
-        self._network = Network(read_settings(algorithm), facts, device="auto")
+        settings = read_settings({k: v for k, v in algorithm.items() if k != "warm_start"})
+        self._network = Network(settings, facts, device="auto")
 
     def training(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
         """Score models on the training data, what was held out included."""

@@ -20,7 +20,7 @@ from elasticml.algorithms.base import Arrays
 from elasticml.data.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, JobFailedError
-from elasticml.jobs.algorithms import AsyncSGD, CoCoA
+from elasticml.jobs.algorithms import AsyncSGD, CoCoA, LocalSGD
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import Given, warm_start_of
 from elasticml.replaying.engine import Replay
@@ -183,6 +183,8 @@ def _source_of(spec: Mapping[str, Any]) -> Source:
 def _algorithm_of(start: Record, given: Given | None) -> Mapping[str, Any]:
     """Return the algorithm's settings, and the model that it started from."""
     section = dict(start["spec"]["algorithm"])
+    if section["name"] == "local_sgd":
+        section["device"] = "cpu"  # where the run has computed, or it is refused
     wanted = start.get("warm_start_digest")
     if wanted is None:
         return section
@@ -192,11 +194,7 @@ def _algorithm_of(start: Record, given: Given | None) -> Mapping[str, Any]:
             "warm_start: the run started from a model that the story does not have; give it as "
             "warm_start= in Python"
         )
-    if section["name"] == AsyncSGD.name:
-        # Only with its mode "batch", which is K-Means: a free run is never computed again.
-        model = warm_start_of(given, AsyncSGD("kmeans", k=section["k"]))
-    else:
-        model = warm_start_of(given, CoCoA(loss=section["loss"], l2=section["l2"]))
+    model = warm_start_of(given, _asked_for(section))
     digest = as_text(digest_of_arrays(model or {}))
     if digest != wanted:
         raise DataError(
@@ -204,6 +202,16 @@ def _algorithm_of(start: Record, given: Given | None) -> Mapping[str, Any]:
             f"{wanted}; give that one"
         )
     return {**section, "warm_start": model}
+
+
+def _asked_for(section: Mapping[str, Any]) -> AsyncSGD | CoCoA | LocalSGD:
+    """Return the kind of algorithm that a story tells of, as far as its model goes."""
+    if section["name"] == AsyncSGD.name:
+        # Only with its mode "batch", which is K-Means: a free run is never computed again.
+        return AsyncSGD("kmeans", k=section["k"])
+    if section["name"] == LocalSGD.name:
+        return LocalSGD()
+    return CoCoA(**{name: section[name] for name in ("loss", "l2") if name in section})
 
 
 def _compare(path: Path, arrays: Arrays, *, is_done: bool) -> bool | None:

@@ -8,26 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithms import AnyAlgorithm, AsyncSGD, CoCoA
+from elasticml.jobs.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD
 from elasticml.jobs.model import LinearModel
+from elasticml.jobs.network_model import NetworkModel
 
-Given = LinearModel | Mapping[str, Any] | str | Path
+Given = LinearModel | NetworkModel | Mapping[str, Any] | str | Path
 _WANTED = (
-    "wanted a result's model, a mapping with coef and intercept (of K-Means: centres, counts), or "
-    "the path of a model.npz"
+    "wanted a result's model, a mapping with coef and intercept (of K-Means: centres, counts; of a "
+    "network: its arrays by name), or the path of a model.npz"
 )
+#: What a network's file holds beside its arrays.
+_BESIDE = "classes"
 
 
-def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, list[Any]] | None:
+def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, Any] | None:
     """Read the model to start from, as the ``algorithm`` section of a record has it.
 
     Returns
     -------
     dict of list of float, or None
         ``coef`` of all columns, and ``intercept``; of K-Means ``centres`` by row, and ``counts``
-        where there are any.
+        where there are any; of a network all its arrays.
 
     Raises
     ------
@@ -36,12 +40,19 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, lis
     """
     if given is None:
         return None
-    if not isinstance(algorithm, CoCoA | AsyncSGD):
+    if not isinstance(algorithm, CoCoA | AsyncSGD | LocalSGD):
         raise ConfigError(
             f"warm_start: algorithm {algorithm.name} starts from a model of its own; use algorithm "
-            "cocoa or async_sgd, or leave warm_start out",
+            "cocoa, async_sgd or local_sgd, or leave warm_start out",
             path="warm_start",
         )
+    if isinstance(algorithm, LocalSGD):
+        named = {name: values for name, values in _arrays(given).items() if name != _BESIDE}
+        if not named:
+            raise ConfigError(
+                f"warm_start: no arrays in what was given; {_WANTED}", path="warm_start"
+            )
+        return _checked({name: np.asarray(v, dtype=np.float64) for name, v in named.items()})
     is_linear = isinstance(algorithm, CoCoA) or algorithm.problem == "linear"
     names = ("coef", "intercept") if is_linear else ("centres", "counts")
     arrays = {
@@ -55,6 +66,10 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, lis
         )
     if is_linear:
         arrays = {name: array.reshape(-1) for name, array in arrays.items()}
+    return _checked(arrays)
+
+
+def _checked(arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ConfigError(
@@ -64,6 +79,8 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, lis
 
 
 def _arrays(given: Given) -> Mapping[str, Any]:
+    if isinstance(given, NetworkModel):
+        return given.arrays
     if isinstance(given, LinearModel):
         return {"coef": given.coef_, "intercept": given.intercept_}
     if isinstance(given, Mapping):

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elasticml.algorithms.base import ON_CUDA
 from elasticml.errors import ConfigError
 from elasticml.training.surroundings import cpu_class, versions
 
 Record = Mapping[str, Any]
+
+
+def check_devices(records: Sequence[Record]) -> None:
+    """Check that nothing was computed where the same sums come out otherwise every time.
+
+    Raises
+    ------
+    ConfigError
+        When members have computed on CUDA; names the first round.
+    """
+    found = next((r for r in records if r["event"] == "RoundEnded" and r.get(ON_CUDA)), None)
+    if found is not None:
+        raise ConfigError(
+            f"members have computed on CUDA, first in round {found['round']}, where kernels add in "
+            "an order that changes from run to run: no replay reaches the same bits; run the job "
+            "with algorithm.device: cpu where it shall be replayed"
+        )
 
 
 def check_start(record: Record) -> None:

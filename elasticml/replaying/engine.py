@@ -24,7 +24,7 @@ from elasticml.data.digests import as_text
 from elasticml.data.facts import DataFacts, merge_summaries
 from elasticml.data.source import Source, survey_all
 from elasticml.errors import DataError, ElasticmlError, JobFailedError
-from elasticml.replaying.checks import check_member, check_start
+from elasticml.replaying.checks import check_devices, check_member, check_start
 from elasticml.replaying.places import Life, Places, Record, computed_before
 from elasticml.replaying.sums import Sums, add_up
 from elasticml.runtime import checkpoint_file
@@ -88,6 +88,7 @@ class Replay:
         JobFailedError
             When what is computed here differs from what was computed in the run.
         """
+        check_devices(self._records)
         try:
             with self._blas:
                 for number, record in enumerate(self._records):

@@ -204,7 +204,10 @@ class DriverShell:
         self.feed(ev.Lost(cause="link", member=member, reason=reason))
 
     def _on_arrival(self, arrival: int, message: Mapping[str, Any]) -> None:
-        self.feed(decode({**message, "type": "Arrived", "arrival": arrival}))
+        # The job's threads, where it has its own: the member learns of them with the welcome.
+        threads = self.record.get("threads") or message.get("threads", 1)
+        told = {**message, "type": "Arrived", "arrival": arrival, "threads": threads}
+        self.feed(decode(told))
 
     def _on_refused(self, error: ElasticmlError) -> None:
         if self.driver.state.stage == "gathering":  # later it is just one worker fewer

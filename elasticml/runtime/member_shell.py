@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from elasticml.algorithms.async_sgd.reports import ReportSolver
@@ -24,6 +25,7 @@ from elasticml.errors import DataError, ElasticmlError, JobFailedError, error_to
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.environment import Environment
+from elasticml.runtime.execution import SerialParallel, ThreadParallel, parallel
 from elasticml.runtime.free_member import FreeMember
 from elasticml.runtime.member_place import Place
 from elasticml.runtime.peer import Peer
@@ -64,7 +66,7 @@ class MemberShell:
         #: Why the driver let this member go; None when the link just closed.
         self.dismissed: str | None = None
         self.gone = asyncio.Event()
-        #: The worker's, with the job's network.
+        #: The worker's, with the job's network; after the welcome with the job's threads, too.
         self.environment = self._env = environment
         self._store = store
         self._driver = Peer(
@@ -76,6 +78,8 @@ class MemberShell:
         )
         #: The collective's side of this life; None before the welcome.
         self.place: Place | None = None
+        #: Compute threads of this life, where the job asks for another number than the worker's.
+        self._own_threads: SerialParallel | ThreadParallel | None = None
         self._source: Source | None = None
         self._record: Mapping[str, Any] = {}
         self._n_members = 1
@@ -117,6 +121,8 @@ class MemberShell:
             self._transfers.close()
         if self._free is not None:
             self._free.close()
+        if self._own_threads is not None:
+            self._own_threads.close()
         for task in list(self._tasks):
             task.cancel()
         self.gone.set()
@@ -259,6 +265,10 @@ class MemberShell:
         self._record = extras["record"]
         self._source = source_from_spec(extras["spec"])
         self._n_members = extras["n_members"]
+        threads = self._record.get("threads")
+        if threads not in (None, self._env.threads):
+            self._own_threads = own = parallel(threads)
+            self.environment = self._env = replace(self._env, parallel=own, threads=threads)
         self._store.owned = frozenset()  # what a former life owned may be another's by now
         self._transfers = transfers = Transfers(
             self.me,

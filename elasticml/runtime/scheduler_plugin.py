@@ -41,6 +41,9 @@ RESULT_KEPT_S = 24 * 3600.0
 RECORD_VERSION = 1
 #: Records of a story in one answer: a day's story is larger than a message should be.
 POLLED_MAX = 10_000
+#: What a story gains in this time goes into one answer: each costs this process about as much as
+#: what it does between two exchanges, and just then.
+GATHERED_S = 0.1
 
 
 class ElasticmlScheduler(SchedulerPlugin):
@@ -238,9 +241,9 @@ class ElasticmlScheduler(SchedulerPlugin):
             nothing = {"done": True, "records": [], "next": since, "told": since}
             return {"error": error_to_dict(error), **nothing}
         if len(shell.journal.story) <= since and not shell.ended.is_set() and wait_s > 0:
-            waiting = asyncio.ensure_future(shell.grown.wait())
-            await asyncio.wait([waiting], timeout=wait_s)
-            waiting.cancel()
+            await _first(shell.grown, wait_s)
+            if len(shell.journal.story) > since:
+                await _first(shell.ended, GATHERED_S)
         records = shell.journal.story[since : since + POLLED_MAX]
         return {
             "records": records,
@@ -290,6 +293,13 @@ class ElasticmlScheduler(SchedulerPlugin):
             shell.cancel()
             await shell.close()
         return {}
+
+
+async def _first(event: asyncio.Event, wait_s: float) -> None:
+    """Wait for an event, no longer than so many seconds."""
+    waiting = asyncio.ensure_future(event.wait())
+    await asyncio.wait([waiting], timeout=wait_s)
+    waiting.cancel()
 
 
 def _wire(arrays: Arrays) -> dict[str, Any]:

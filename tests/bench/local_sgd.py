@@ -1,14 +1,17 @@
-"""Local SGD on Fashion-MNIST: accuracy by epoch, and time per epoch against plain PyTorch.
+"""Local SGD on Fashion-MNIST: accuracy by epoch, and time per epoch against PyTorch.
 
     python tests/bench/local_sgd.py [--epochs 3] [--repeats 3] [--rows 60000] [--batch 8]
-        [--local-steps 16] [--rate 5e-4] [--members 1] [--threads 1]
+        [--local-steps 16] [--rate 5e-4] [--members 1] [--threads 1] [--peers elasticml ddp]
 
 One network (the uni-task paper's CNN), one learning rate, momentum 0.9, the same first weights, the
 same threads. "elasticml" is a job on a cluster of real processes, from history.csv; "plain" is the
 shortest loop that one writes with PyTorch: all data in one tensor, a random permutation an epoch,
-``torch.optim.SGD``; "loader" is the same with ``torch.utils.data.DataLoader``. Each runs in
-processes of its own; they take turns, so that whatever else the machine does meets all of them.
-Ratios are those of medians of epochs, without each run's first.
+``torch.optim.SGD``; "loader" is the same with ``torch.utils.data.DataLoader``; "ddp" is that loop
+in as many processes as there are members, with ``torch.nn.parallel.DistributedDataParallel`` over
+gloo, each taking ``--batch`` examples of its part of the permutation a step. Each runs in processes
+of its own; they take turns, so that whatever else the machine does meets all of them. Ratios are
+those of medians of epochs, without each run's first, to "plain", or to "ddp" where there is more
+than one member.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -26,7 +31,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("ELASTICML_DATA") or ROOT.parent / "shared" / "data") / "fashion_mnist"
-PEERS = ("elasticml", "plain", "loader")
+PEERS = ("elasticml", "plain", "loader", "ddp")
 
 
 def read(name, rows=None):
@@ -57,7 +62,7 @@ def ours(arguments):
         em.from_arrays(X, y, dtype="float32"),
         test=em.read_images(str(DATA / "t10k-images-idx3-ubyte.gz"), dtype="float32"),
         stop=em.Stop(epochs=arguments.epochs),
-        evaluate=em.Evaluate(every=rounds) if arguments.members == 1 else em.Evaluate(),
+        evaluate=em.Evaluate(every=rounds),
         threads=arguments.threads,
         seed=arguments.seed,
     )
@@ -80,11 +85,7 @@ def plain(arguments, loader=False):
     from elasticml.algorithms.local_sgd.models import cnn
 
     torch.set_num_threads(arguments.threads)
-    (X, y), (test_X, test_y) = read("train", arguments.rows), read("t10k")
-    mean, std = float(X.mean(dtype=np.float64)), float(X.std(dtype=np.float64))
-    x = torch.from_numpy(X).sub(mean).div(std).view(-1, 1, 28, 28)
-    labels = torch.from_numpy(y).long()
-    test_x = torch.from_numpy(test_X).sub(mean).div(std).view(-1, 1, 28, 28)
+    (x, labels), test = tensors(arguments)
     torch.manual_seed(arguments.seed)
     module = cnn()
     rate = arguments.rate * arguments.members**0.5
@@ -103,10 +104,78 @@ def plain(arguments, loader=False):
             loss.backward()
             optimizer.step()
         seconds.append(time.perf_counter() - began_s)
-        with torch.no_grad():
-            found = module.eval()(test_x).argmax(1).numpy()
-        accuracy.append(float(np.mean(found == test_y)))
+        accuracy.append(accuracy_of(module, *test))
     return {"seconds": seconds[1:], "accuracy": accuracy}
+
+
+def ddp(arguments):
+    """Train with DistributedDataParallel; return rank 0's seconds and accuracy of each epoch."""
+    import torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder) / "told.json"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        torch.multiprocessing.spawn(
+            ddp_rank, args=(arguments, address, told), nprocs=arguments.members
+        )
+        return json.loads(told.read_text())
+
+
+def ddp_rank(rank, arguments, address, told):
+    """Train as one of the processes."""
+    import torch
+
+    from elasticml.algorithms.local_sgd.models import cnn
+
+    torch.set_num_threads(arguments.threads)
+    torch.distributed.init_process_group(
+        "gloo", init_method=address, rank=rank, world_size=arguments.members
+    )
+    (x, labels), test = tensors(arguments)
+    torch.manual_seed(arguments.seed)
+    module = torch.nn.parallel.DistributedDataParallel(cnn())
+    rate = arguments.rate * arguments.members**0.5
+    optimizer = torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9)
+    loss_of, seconds, accuracy = torch.nn.CrossEntropyLoss(), [], []
+    for epoch in range(arguments.epochs):
+        torch.distributed.barrier()
+        began_s, module = time.perf_counter(), module.train()
+        chance = torch.Generator().manual_seed(epoch)
+        rows = torch.randperm(len(labels), generator=chance)[rank :: arguments.members]
+        for some in rows.split(arguments.batch):
+            optimizer.zero_grad()
+            loss_of(module(x[some]), labels[some]).backward()
+            optimizer.step()
+        torch.distributed.barrier()
+        seconds.append(time.perf_counter() - began_s)
+        if rank == 0:
+            accuracy.append(accuracy_of(module.module, *test))
+    if rank == 0:
+        told.write_text(json.dumps({"seconds": seconds[1:], "accuracy": accuracy}))
+    torch.distributed.destroy_process_group()
+
+
+def tensors(arguments):
+    """Return training and test data, each inputs and labels, normalised as elasticml does."""
+    import torch
+
+    (X, y), (test_X, test_y) = read("train", arguments.rows), read("t10k")
+    mean, std = float(X.mean(dtype=np.float64)), float(X.std(dtype=np.float64))
+    x, test_x = (
+        torch.from_numpy(some).sub(mean).div(std).view(-1, 1, 28, 28) for some in (X, test_X)
+    )
+    return (x, torch.from_numpy(y).long()), (test_x, test_y)
+
+
+def accuracy_of(module, x, y):
+    """Return the share of right answers; the module is in evaluation mode afterwards."""
+    import torch
+
+    with torch.no_grad():
+        found = module.eval()(x).argmax(1).numpy()
+    return float(np.mean(found == y))
 
 
 def run_peer(peer, arguments):
@@ -137,13 +206,14 @@ def main():
     parser.add_argument("--members", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--peers", nargs="+", default=list(PEERS), choices=PEERS)
+    parser.add_argument("--peers", nargs="+", default=["elasticml", "plain"], choices=PEERS)
     parser.add_argument("--peer", choices=PEERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peer is not None:
         sys.path.insert(0, str(ROOT))
-        made = ours(arguments) if arguments.peer == "elasticml" else None
-        print(json.dumps(made or plain(arguments, loader=arguments.peer == "loader")))
+        run = {"elasticml": ours, "ddp": ddp}.get(arguments.peer, plain)
+        more = {"loader": True} if arguments.peer == "loader" else {}
+        print(json.dumps(run(arguments, **more)))
         return
     found = {peer: {"seconds": [], "accuracy": []} for peer in arguments.peers}
     for _ in range(arguments.repeats):
@@ -152,11 +222,12 @@ def main():
             found[peer]["seconds"] += came["seconds"]
             found[peer]["accuracy"].append(came["accuracy"])
             print(peer, [round(s, 2) for s in came["seconds"]], came["accuracy"], flush=True)
-    base = median(found.get("plain", found[arguments.peers[0]])["seconds"] or [1.0])
-    print(f"{'':<12}s/epoch   to plain   best test accuracy of each run")
+    base_of = "ddp" if arguments.members > 1 else "plain"
+    base = median(found.get(base_of, found[arguments.peers[0]])["seconds"] or [1.0])
+    print(f"{'':<12}s/epoch   to {base_of:<8}best test accuracy of each run")
     for peer, came in found.items():
         seconds = median(came["seconds"]) if came["seconds"] else float("nan")
-        best = ", ".join(f"{max(a):.4f}" for a in came["accuracy"])
+        best = ", ".join(f"{max(a, default=float('nan')):.4f}" for a in came["accuracy"])
         print(f"{peer:<12}{seconds:7.2f}   {seconds / base:8.2f}   {best}")
 
 

@@ -82,3 +82,12 @@ def test_members_that_are_killed_and_come_back_cost_no_sample(client: Client, tm
     assert np.mean(labels == _y) == pytest.approx(still.summary["train"]["accuracy"], abs=1e-12)
     # The run on disk is the same model, and computed again it has the same bits.
     assert em.replay(tmp_path / "still", data=DATA).identical
+
+
+def test_a_job_begins_with_the_model_that_another_has_left(client: Client, tmp_path) -> None:
+    first = run(client, "first", tmp_path / "first")
+    again = run(client, "again", tmp_path / "again", warm_start=tmp_path / "first")
+    left, begun = first.summary["test"]["accuracy"], again.history[0]["test_accuracy"]
+    assert begun == left > 0.9
+    # The story has no arrays: the file that the run began with is read again.
+    assert em.replay(tmp_path / "again", data=DATA).identical

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.property.schedules import Schedule, schedules
 from tests.serial_world import Return, Run, Vanish, World, deal
 
 MEMBERS = 5
@@ -16,21 +17,14 @@ X = RNG.normal(size=(60, 3))
 Y = np.where(X @ [1.0, -1.0, 0.5] + RNG.normal(size=60) > 0, 1.0, -1.0)
 PARTS = deal(X, Y, MEMBERS, chunk_rows=4)
 
-vanishes = st.builds(
-    Vanish,
-    round=st.integers(0, ROUNDS - 1),
-    members=st.sets(st.integers(0, MEMBERS - 1), min_size=1, max_size=3).map(tuple),
-    during=st.sampled_from(["gradient", "probe", "curvature", "correct", "product", "product"]),
-    nth=st.integers(0, 2),
-    counted=st.booleans(),
+SCHEDULES = schedules(
+    MEMBERS,
+    ROUNDS,
+    ["gradient", "probe", "curvature", "correct", "product", "product"],
+    [None, None, "gradient", "probe", "correct", "product"],
+    nth_max=2,
+    has_state=False,
 )
-returns = st.builds(
-    Return,
-    round=st.integers(0, ROUNDS - 1),
-    oldest=st.booleans(),
-    during=st.sampled_from([None, None, "gradient", "probe", "correct", "product"]),
-)
-schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
 absences = st.sampled_from(["taylor", "ignore", "ignore_rescaled"])
 OPTIMIZERS: dict[str, dict[str, object]] = {
     "search": {"optimizer": "gd"},
@@ -43,7 +37,7 @@ modes = st.sampled_from([0, 1, 2])
 
 
 def run_world(
-    schedule: list[Vanish | Return], absent: str, optimizer: str, anchors: bool, roll_back: int
+    schedule: Schedule, absent: str, optimizer: str, anchors: bool, roll_back: int
 ) -> tuple[World, Run]:
     # Everybody is back two rounds before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
@@ -62,7 +56,7 @@ def objective(w: np.ndarray) -> float:
 
 
 @settings(max_examples=150, deadline=None)
-@given(schedules, absences, optimizers, st.booleans(), modes)
+@given(SCHEDULES, absences, optimizers, st.booleans(), modes)
 @example(  # nobody is left in the first round, and who comes back comes in a phase that is not met
     [
         Vanish(round=0, members=(0, 1, 2, 3, 4), during="gradient", nth=0),
@@ -85,7 +79,7 @@ def objective(w: np.ndarray) -> float:
     0,
 )
 def test_what_is_called_exact_is_the_objective_over_every_example_once(
-    schedule: list[Vanish | Return], absent: str, optimizer: str, anchors: bool, roll_back: int
+    schedule: Schedule, absent: str, optimizer: str, anchors: bool, roll_back: int
 ) -> None:
     world, run = run_world(schedule, absent, optimizer, anchors, roll_back)
     for r, row in enumerate(run.rows):
@@ -100,7 +94,7 @@ def test_what_is_called_exact_is_the_objective_over_every_example_once(
 
 
 @settings(max_examples=150, deadline=None)
-@given(schedules, st.booleans(), modes)
+@given(SCHEDULES, st.booleans(), modes)
 @example(
     [
         Vanish(round=1, members=(0,), during="gradient", nth=0, counted=False),
@@ -110,7 +104,7 @@ def test_what_is_called_exact_is_the_objective_over_every_example_once(
     0,
 )
 def test_stand_ins_and_present_examples_weigh_as_much_as_all(
-    schedule: list[Vanish | Return], anchors: bool, roll_back: int
+    schedule: Schedule, anchors: bool, roll_back: int
 ) -> None:
     """Nobody is both counted and substituted, and nobody is neither.
 
@@ -142,9 +136,9 @@ def test_stand_ins_and_present_examples_weigh_as_much_as_all(
 
 
 @settings(max_examples=60, deadline=None)
-@given(schedules, optimizers)
+@given(SCHEDULES, optimizers)
 def test_stall_makes_the_very_steps_of_an_undisturbed_run(
-    schedule: list[Vanish | Return], optimizer: str
+    schedule: Schedule, optimizer: str
 ) -> None:
     job = {"l2": L2, "tolerance": 1e-6, **OPTIMIZERS[optimizer]}
     back = [Return(round=r) for r in range(200)]

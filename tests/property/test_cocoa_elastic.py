@@ -7,11 +7,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.cocoa_referee import Referee, world_of
-from tests.serial_world import Return, Vanish, World, deal
+from tests.property.schedules import Schedule, moves, schedules
+from tests.serial_world import Return, Vanish, deal
 
 MEMBERS = 5
 ROUNDS = 12
 L2 = 0.1
+PHASES = ("pass", "certify")
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(60, 3))
 SIGNAL = X @ [1.0, -1.0, 0.5] + RNG.normal(size=60)
@@ -23,27 +25,10 @@ PARTS = {
     for loss in ("hinge", "squared_hinge", "logistic", "squared")
 }
 
-vanishes = st.builds(
-    Vanish,
-    round=st.integers(0, ROUNDS - 1),
-    members=st.sets(st.integers(0, MEMBERS - 1), min_size=1, max_size=3).map(tuple),
-    during=st.sampled_from(["pass", "certify"]),
-    nth=st.integers(0, 1),
-    counted=st.booleans(),
-)
-returns = st.builds(
-    Return,
-    round=st.integers(0, ROUNDS - 1),
-    oldest=st.booleans(),
-    with_state=st.booleans(),
-    during=st.sampled_from([None, None, "pass", "certify"]),
-)
-schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
-
 
 @settings(max_examples=120, deadline=None)
 @given(
-    schedules,
+    schedules(MEMBERS, ROUNDS, PHASES, [None, None, *PHASES]),
     st.sampled_from(sorted(PARTS)),
     st.sampled_from(["reload", "freeze", "stall"]),
     st.booleans(),
@@ -63,20 +48,13 @@ schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
     0.0,
 )
 def test_models_and_certificates_are_right_whatever_happens(
-    schedule: list[Vanish | Return],
+    schedule: Schedule,
     loss: str,
     absent: str,
     has_anchors: bool,
     gap_every: int | str,
     share: float,
 ) -> None:
-    def between(world: World) -> None:
-        rng = np.random.default_rng(world.round)
-        present = world.present()
-        ids = [chunk.id for member in present for chunk in world.chunks[member]]
-        moved = [id for id in ids if rng.random() < share]
-        world.deal({id: int(rng.choice(present)) for id in moved})
-
     # Everybody is back before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
     referee = Referee.of(PARTS[loss], loss, L2)
@@ -87,7 +65,7 @@ def test_models_and_certificates_are_right_whatever_happens(
         reloads=absent == "reload",
         schedule=[*schedule, *back],
         has_anchors=has_anchors,
-        between=between,
+        between=moves(share),
         gap_every=gap_every,
     )
     run = world.run(ROUNDS + 40)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from tests.property.schedules import Schedule, schedules
 from tests.serial_world import Return, Run, Vanish, World, deal
 
 MEMBERS = 5
@@ -23,26 +24,19 @@ LAYOUTS = {
     "same": (np.tile(X[:12], (MEMBERS, 1)), np.tile(Y[:12], MEMBERS)),
 }
 
-vanishes = st.builds(
-    Vanish,
-    round=st.integers(0, ROUNDS - 1),
-    members=st.sets(st.integers(0, MEMBERS - 1), min_size=1, max_size=3).map(tuple),
-    during=st.sampled_from(["gradient", "probe", "survey", "sketch", "correct", "correct"]),
-    nth=st.integers(0, 2),
-    counted=st.booleans(),
+SCHEDULES = schedules(
+    MEMBERS,
+    ROUNDS,
+    ["gradient", "probe", "survey", "sketch", "correct", "correct"],
+    [None, None, None, "gradient", "probe", "survey", "sketch"],
+    nth_max=2,
+    has_state=False,
 )
-returns = st.builds(
-    Return,
-    round=st.integers(0, ROUNDS - 1),
-    oldest=st.booleans(),
-    during=st.sampled_from([None, None, None, "gradient", "probe", "survey", "sketch"]),
-)
-schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
 optimizers = st.sampled_from(["gd", "lbfgs", "tron"])
 
 
 def run_world(
-    layout: str, schedule: list[Vanish | Return], optimizer: str, anchors: bool, **given: object
+    layout: str, schedule: Schedule, optimizer: str, anchors: bool, **given: object
 ) -> Run:
     rows, labels = LAYOUTS[layout]
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
@@ -71,9 +65,9 @@ LEAST = {
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(sorted(LAYOUTS)), schedules, optimizers, st.booleans())
+@given(st.sampled_from(sorted(LAYOUTS)), SCHEDULES, optimizers, st.booleans())
 def test_the_true_objective_and_the_true_gap_are_within_their_bounds(
-    layout: str, schedule: list[Vanish | Return], optimizer: str, anchors: bool
+    layout: str, schedule: Schedule, optimizer: str, anchors: bool
 ) -> None:
     run = run_world(layout, schedule, optimizer, anchors)
     for r, row in enumerate(run.rows):
@@ -90,10 +84,8 @@ def test_the_true_objective_and_the_true_gap_are_within_their_bounds(
 
 
 @settings(max_examples=60, deadline=None)
-@given(schedules, st.booleans())
-def test_members_that_are_the_same_are_not_missed(
-    schedule: list[Vanish | Return], anchors: bool
-) -> None:
+@given(SCHEDULES, st.booleans())
+def test_members_that_are_the_same_are_not_missed(schedule: Schedule, anchors: bool) -> None:
     """Borrowed curvature is exact where the absent are copies of the present.
 
     However often anchors are carried from change to change: the run is the undisturbed one.

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.property.schedules import Schedule, moves, schedules
 from tests.serial_world import Asked, Return, Vanish, World, deal
 
 pytest.importorskip("torch")
@@ -17,22 +18,6 @@ MEMBERS, ROWS, ROUNDS = 5, 60, 9
 #: Every example has a column of its own, so that its weight tells how often it was taken.
 PARTS = deal(np.eye(ROWS), np.linspace(0.0, 1.0, ROWS), MEMBERS, chunk_rows=4)
 OPERATIONS = ("train", "train", "train", "evaluate", "survey", "ordinals")
-
-vanishes = st.builds(
-    Vanish,
-    round=st.integers(0, ROUNDS - 1),
-    members=st.sets(st.integers(0, MEMBERS - 1), min_size=1, max_size=3).map(tuple),
-    during=st.sampled_from(OPERATIONS),
-    nth=st.integers(0, 1),
-    counted=st.booleans(),
-)
-returns = st.builds(
-    Return,
-    round=st.integers(0, ROUNDS - 1),
-    oldest=st.booleans(),
-    with_state=st.booleans(),
-)
-schedules = st.lists(st.one_of(vanishes, vanishes, returns), max_size=8)
 
 
 class Watcher:
@@ -73,7 +58,7 @@ class Watcher:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    schedules,
+    schedules(MEMBERS, ROUNDS, OPERATIONS),
     st.sampled_from(["reload", "stall", "ignore"]),
     st.sampled_from(["sqrt", "constant_global_batch"]),
     st.sampled_from([(2, 3), (2, 2), (8, 1), (8, 2)]),
@@ -100,20 +85,13 @@ class Watcher:
     0.0,
 )
 def test_every_example_is_taken_once_in_every_epoch(
-    schedule: list[Vanish | Return],
+    schedule: Schedule,
     absent: str,
     rule: str,
     sizes: tuple[int, int],
     holdout: float,
     share: float,
 ) -> None:
-    def between(world: World) -> None:
-        rng = np.random.default_rng(world.round)
-        present = world.present()
-        ids = [chunk.id for member in present for chunk in world.chunks[member]]
-        moved = [id for id in ids if rng.random() < share]
-        world.deal({id: int(rng.choice(present)) for id in moved})
-
     watcher = Watcher()
     world = World(
         settings={
@@ -134,7 +112,7 @@ def test_every_example_is_taken_once_in_every_epoch(
         reloads=absent == "reload",
         # Whoever is waited for comes back.
         schedule=[*schedule, *(Return(round=r) for r in range(ROUNDS, ROUNDS + 8))],
-        between=between,
+        between=moves(share),
         watch=watcher,
     )
     run = world.run(ROUNDS + 8)

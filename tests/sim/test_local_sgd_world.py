@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticml.data import arrays
 from elasticml.data.arrays import ArraySource, from_arrays
 from elasticml.sim.options import Granted, Taken, WorldOptions
 from elasticml.sim.run import SimResult, Simulation
@@ -40,6 +41,15 @@ def play(
     slow: dict[int, float] | None = None,
     **changes: Any,
 ) -> SimResult:
+    result = begin(source, trace, {"slow": slow or {}}, **changes)
+    assert result.error is None
+    return result
+
+
+def begin(
+    source: ArraySource, trace: tuple[Any, ...], world: dict[str, Any], **changes: Any
+) -> SimResult:
+    """Play a job to its end, which may be an error."""
     record = {
         "version": 1,
         "job": "sim",
@@ -55,15 +65,12 @@ def play(
         "evaluate": None,
         **changes,
     }
-    options = WorldOptions(
-        seed=1, start_s=0.1, tick_s=0.05, compute_s={"other": 1e-3}, trace=trace, slow=slow or {}
-    )
+    kind = {"tick_s": 0.05, **world}
+    options = WorldOptions(seed=1, start_s=0.1, compute_s={"other": 1e-3}, trace=trace, **kind)
     simulation = Simulation(record, source, options=options, check_every_event=True)
     for _ in simulation.run():
         pass
-    result = simulation.result()
-    assert result.error is None
-    return result
+    return simulation.result()
 
 
 def samples(result: SimResult) -> int:
@@ -96,6 +103,20 @@ def test_members_that_go_and_come_cost_no_sample(points, how, absent):
     skipped = result.rows[-2]["skipped"]
     assert samples(result) + skipped == EPOCHS * ROWS
     assert skipped == 0 or (absent, how) == ("ignore", "kill")
+
+
+def test_a_job_that_only_epochs_would_end_does_not_wait_for_ever_for_room(points, monkeypatch):
+    """Three of four are killed for good, and the last one's memory does not take their chunks."""
+    monkeypatch.setattr(arrays, "BLOCK_BYTES", 1500)
+    trace = (Taken(at=0.35, lose=3, how="kill", grace=0.0, away=1e9),)
+    world = {"limit_bytes": 16_000, "tick_s": 0.5}
+    result = begin(points, trace, world, placement="contiguous")
+    assert result.error is not None
+    assert "absent for 600 s, and no member has room for them" in result.error["message"]
+    assert result.story[-1]["t"] < 700.0
+    # Whatever else ends the job is waited for.
+    ended = begin(points, trace, world, placement="contiguous", stop={"seconds": 800})
+    assert (ended.error, ended.story[-1]["reason"]) == (None, "800 seconds")
 
 
 def test_more_members_take_more_samples_a_round_at_a_higher_rate(points):

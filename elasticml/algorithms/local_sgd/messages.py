@@ -20,8 +20,9 @@ SURVEY: Final = "survey"
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 
-#: Places in the sums of a round: samples, their losses, samples that the epoch has left there.
-SAMPLES, LOSSES, LEFT = range(3)
+#: Places in the sums of a round: samples, their losses, samples that the epoch has left there, and
+#: samples that were computed on CUDA.
+SAMPLES, LOSSES, LEFT, ON_CUDA = range(4)
 #: Places in the sums of an evaluation: weight, losses, correct ones.
 WEIGHT, LOSS, CORRECT = range(3)
 #: Places in the moments: values, their sum, the sum of their squares.
@@ -74,7 +75,7 @@ def train_exchange(
     return Exchange(
         operation=TRAIN,
         model=model,
-        returns={**returns, "seen": model["positions"].shape, "sums": (3,)},
+        returns={**returns, "seen": model["positions"].shape, "sums": (4,)},
         parameters=parameters,
         require=require,
         seal=seal,

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.local_sgd.library import load_torch
 from elasticml.algorithms.local_sgd.making import (
+    INPUT_MEAN,
+    INPUT_STD,
     Seeded,
     check_parameters,
     classes_of,
@@ -146,7 +148,24 @@ class Network:
         return named
 
     def fill_named(self, arrays: Mapping[str, F64]) -> None:
-        """Take over a model as :meth:`named` has given it."""
+        """Take over a model as :meth:`named` has given it.
+
+        Raises
+        ------
+        ConfigError
+            When an array is missing, strange, or of another shape: it is another module's.
+        """
+        shapes = {name: tuple(buffer.shape) for name, buffer in self._buffers.items()}
+        shapes |= self._parameters
+        for name in (*shapes, *(arrays.keys() - {INPUT_MEAN, INPUT_STD})):
+            found = np.shape(arrays[name]) if name in arrays else "missing"
+            wanted = shapes.get(name, "no such array")
+            if found != wanted:
+                raise ConfigError(
+                    f"the network's array {name} is {found}, wanted {wanted} for model "
+                    f"{self._settings.model}; give the arrays of the same module",
+                    key="warm_start",
+                )
         weights = [np.asarray(arrays[name]).reshape(-1) for name in self._parameters]
         buffers = [np.asarray(arrays[name]).reshape(-1) for name in self._buffers]
         self.fill(np.concatenate(weights), np.zeros(0), np.concatenate([np.zeros(0), *buffers]))
@@ -159,6 +178,11 @@ class Network:
         x = self.inputs(found, float(inputs[0]), float(inputs[1]))
         y = self.targets(chunk.labels[picked])
         return x, y, None if chunk.weights is None else self.sample_weights(chunk.weights[picked])
+
+    @property
+    def is_on_cuda(self) -> bool:
+        """Whether it computes where the order of additions is not the same every time."""
+        return bool(self.device.type == "cuda")
 
     @property
     def loss_name(self) -> str:

@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from elasticml.algorithms.checks import check_keys, number, wrong
 from elasticml.errors import ConfigError
 
+F64 = NDArray[np.float64]
 RateRule = Literal["sqrt", "linear", "constant", "constant_global_batch"]
 Absent = Literal["reload", "ignore", "stall"]
 
@@ -56,6 +60,9 @@ class Settings:
     #: Stop after so many epochs.
     epochs: int | None = None
     seed: int = 0
+    #: The arrays to start from, by the module's names, and what inputs were normalised by; empty
+    #: where the factory's own weights are.
+    warm_start: Mapping[str, F64] = field(default_factory=dict)
 
     @property
     def is_classification(self) -> bool:
@@ -100,6 +107,8 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
         values["model_options"] = _mapping(raw["model_options"])
     if raw.get("shape") is not None:
         values["shape"] = _shape(raw["shape"])
+    if raw.get("warm_start") is not None:
+        values["warm_start"] = _warm_start(raw["warm_start"])
     if raw.get("normalize") is not None:
         values["normalize"] = _normalize(raw["normalize"])
     return Settings(**values)
@@ -152,6 +161,19 @@ def _shape(value: Any) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         raise wrong("shape", value, "sizes such as [1, 28, 28]")
     return tuple(_whole("shape", size, 1) for size in value)
+
+
+def _warm_start(value: Any) -> Mapping[str, F64]:
+    if not isinstance(value, Mapping) or not value:
+        raise wrong("warm_start", value, "a mapping of a network's arrays by name")
+    try:
+        arrays = {str(name): np.asarray(found, np.float64) for name, found in value.items()}
+    except (TypeError, ValueError):
+        raise wrong("warm_start", "not numbers", "arrays of numbers") from None
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise wrong(f"warm_start.{name}", "not finite", "finite numbers")
+    return arrays
 
 
 def _normalize(value: Any) -> Literal["auto", "none"] | tuple[float, float]:

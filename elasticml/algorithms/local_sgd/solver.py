@@ -99,7 +99,7 @@ class LocalSGDSolver:
         seen = np.zeros(work.returns["seen"])
         if n == 0:
             empty = {name: np.zeros(shape) for name, shape in work.returns.items()}
-            return empty | {"sums": np.array([0.0, 0.0, n_local])}
+            return empty | {"sums": np.array([0.0, 0.0, n_local, 0.0])}
         taken, counts = self._sampler.take(n)
         seen[numbers] = counts
         network = self._ready(parallel)
@@ -114,7 +114,7 @@ class LocalSGDSolver:
             "momentum": momentum * n,
             "buffers": network.buffers() * n,
             "seen": seen,
-            "sums": np.array([n, loss, n_local - n]),
+            "sums": np.array([n, loss, n_local - n, n * network.is_on_cuda]),
         }
 
     def _evaluate(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:

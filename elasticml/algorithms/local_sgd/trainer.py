@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import (
+    ON_CUDA,
     Arrays,
     Exchange,
     Model,
@@ -69,7 +70,10 @@ def make_trainer(
     """
     checked = read_settings(settings)
     rule = read_absent(absent)
-    return _train(checked, Network(checked, facts, device="cpu"), rule, resume)
+    network = Network(checked, facts, device="cpu")
+    if checked.warm_start:
+        network.fill_named(checked.warm_start)
+    return _train(checked, network, rule, resume)
 
 
 def _train(settings: Settings, network: Network, rule: Absent, resume: Resume | None) -> Trainer:
@@ -134,7 +138,11 @@ class _Descent:
         outcome = yield messages.survey_exchange(self.starts)
         self.rows = np.array(outcome.arrays["rows"])
         self.positions = np.zeros_like(self.rows)
-        if self.settings.normalize == "auto":
+        given = self.settings.warm_start
+        if self.settings.normalize == "auto" and INPUT_MEAN in given and INPUT_STD in given:
+            # The weights are for inputs as these were, whatever the data are now.
+            self.inputs = np.array([given[INPUT_MEAN].item(), given[INPUT_STD].item()])
+        elif self.settings.normalize == "auto":
             self.inputs = _inputs(outcome.arrays["moments"])
         elif self.settings.normalize != "none":
             self.inputs = np.array(self.settings.normalize)
@@ -168,6 +176,7 @@ class _Descent:
         self.rounds += 1
         rate = shares.rate(self.settings.rate_rule, self.settings.learning_rate, outcome.members)
         loss = float(sums[messages.LOSSES]) / samples if samples else None
+        on_cuda = int(sums[messages.ON_CUDA])
         return RoundEnd(
             objective=loss,
             objective_kind="estimated",
@@ -176,6 +185,7 @@ class _Descent:
                 "epoch": round(epochs, 6),
                 "samples": samples,
                 "skipped": self.skipped,
+                **({ON_CUDA: on_cuda} if on_cuda else {}),
                 **held,
             },
             model=model,

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 import elasticml as em
+from elasticml.data.source import merge_summaries
 from elasticml.jobs.job_file import parse_job
+from elasticml.jobs.network_model import NetworkModel
 from elasticml.jobs.progress import status_line
 from elasticml.jobs.record import job_of
 from elasticml.jobs.status import JobStatus
 from elasticml.jobs.told_progress import share_done
 
 pytest.importorskip("torch")
+from tests.networks import linear
 
 DATA = em.from_arrays(np.zeros((9, 4), np.float32), np.arange(9) % 3)
 
@@ -73,7 +76,7 @@ def test_callables_are_named_by_where_they_are():
         ),
         (lambda: record(em.CoCoA()), r"stop.epochs: local_sgd counts epochs, cocoa does not"),
         (lambda: record(policies=["knee"]), "decides by the duality gap"),
-        (lambda: record(warm_start={"coef": [1.0]}), "starts from a model of its own"),
+        (lambda: record(warm_start={}), "warm_start: no arrays in what was given; wanted"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(make, text):
@@ -99,3 +102,17 @@ def test_progress_is_told_in_epochs():
         status = status.after(event)
     assert (share_done(status), status.eta_s) == (0.25, 15.0)
     assert "epoch 1.00/4" in status_line(status)
+
+
+def test_a_network_starts_from_a_model_a_file_or_a_module_s_state(tmp_path):
+    module = linear((4,), 3)
+    state = module.state_dict()
+    arrays = {name: tensor.double().numpy() for name, tensor in state.items()}
+    np.savez(tmp_path / "model.npz", classes=np.arange(3.0), **arrays)
+    facts = merge_summaries([DATA.read(b.index, None, 1)[1] for b in DATA.blocks()])
+    section = {"name": "local_sgd", "model": "tests.networks:linear"}
+    wanted = {name: array.tolist() for name, array in arrays.items()}
+    for given in (state, tmp_path, NetworkModel(arrays, section, facts)):
+        assert record(warm_start=given)["algorithm"]["warm_start"] == wanted
+    with pytest.raises(em.ConfigError, match="warm_start: bias is not finite"):
+        record(warm_start={"bias": [np.nan]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from elasticml.runtime.execution import InlineRunner, Runner, SerialParallel, Th
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.member_shell import MemberShell
 from elasticml.terms import ChunkId, MemberId
+from tests.memory_world import World, toy_record
+from tests.toy import ToySolver
 
 pytestmark = pytest.mark.asyncio
 
@@ -167,3 +170,27 @@ async def test_a_worker_that_has_had_notice_begins_no_life_that_would_not_know_o
     with pytest.raises(LinkClosedError):
         await told(link, "Arrive")
     assert host.shells == {}
+
+
+async def test_members_compute_with_the_job_s_threads_where_it_has_its_own(monkeypatch):
+    """They kept to their worker's, and the story told those."""
+    found, compute = set(), ToySolver.compute
+
+    def watched(self, work, chunks, parallel):
+        found.add(parallel.n_threads)
+        return compute(self, work, chunks, parallel)
+
+    monkeypatch.setattr(ToySolver, "compute", watched)
+
+    async def told(**changes: Any) -> set[int]:
+        world = World(toy_record(**changes))
+        for _ in range(6):
+            await world.add()
+        await world.run()
+        joined = {record["threads"] for record in world.events("MemberJoined")}
+        await world.close()
+        return joined
+
+    assert (await told(threads=3), found) == ({3}, {3})
+    found.clear()
+    assert (await told(), found) == ({1}, {1})

@@ -58,3 +58,25 @@ def test_answer_about_a_stranger_s_job_is_an_error(since):
     answer = asyncio.run(plugin.poll("nobody", since=since))
     assert "no job 'nobody' here" in answer["error"]["message"]
     assert (answer["records"], answer["next"], answer["told"]) == ([], since, since)
+
+
+def test_what_a_story_gains_meanwhile_goes_into_one_answer(monkeypatch):
+    """An answer a record took the scheduler as long as what it does between two exchanges."""
+    monkeypatch.setattr(scheduler_plugin, "GATHERED_S", 3600.0)
+
+    async def asked() -> list[dict[str, Any]]:
+        world = World(toy_record())
+        shell, plugin = world.shell, ElasticmlScheduler()
+        plugin._jobs = {shell.job: shell}
+        answer = asyncio.ensure_future(plugin.poll(shell.job, wait_s=3600.0))
+        for event in ("first", "second"):
+            for _ in range(20):  # turns of the loop, so that an answer could go
+                await asyncio.sleep(0)
+            shell._note(event, {})
+        await asyncio.sleep(0)
+        shell.ended.set()
+        records = (await answer)["records"]
+        await world.close()
+        return list(records)
+
+    assert [record["event"] for record in asyncio.run(asked())] == ["first", "second"]

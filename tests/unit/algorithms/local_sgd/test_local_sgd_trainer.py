@@ -9,9 +9,11 @@ import pytest
 
 from elasticml.algorithms.base import Exchange, Model, RoundEnd
 from elasticml.algorithms.local_sgd.models import cnn
+from elasticml.algorithms.local_sgd.network import Network
 from elasticml.algorithms.local_sgd.sampler import order_keys
 from elasticml.algorithms.local_sgd.trainer import make_trainer
 from elasticml.errors import ConfigError, JobFailedError
+from elasticml.runtime.execution import parallel
 from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
 
 torch = pytest.importorskip("torch")
@@ -124,6 +126,63 @@ def test_models_are_weighted_by_the_samples_that_were_really_taken():
     summed = partials[0]["weights"] + partials[1]["weights"]
     assert np.array_equal(asked.outcome.arrays["weights"], summed)
     assert flat(run.model.arrays) == pytest.approx(summed / 24.0, rel=1e-15)
+
+
+def test_torch_computes_with_as_many_threads_as_the_member_has(monkeypatch):
+    found, train = [], Network.train
+
+    def watched(network: Network, *arguments: Any) -> float:
+        found.append(torch.get_num_threads())
+        return train(network, *arguments)
+
+    monkeypatch.setattr(Network, "train", watched)
+    for n_threads in (2, 1):
+        threads = parallel(n_threads)
+        world(1, batch=8, parallel=threads).run(1)
+        threads.close()
+    assert found == [2, 1]
+
+
+def test_a_warm_start_goes_on_where_another_run_has_ended():
+    """Without momentum, two epochs are one and then another, to the last bit."""
+    sizes = {"batch": 90, "local_steps": 1, "momentum": 0.0}
+    whole = world(1, **sizes).run(2).model.arrays
+    first = world(1, **sizes).run(1).model.arrays
+    again = world(1, **sizes, warm_start=first).run(1)
+    assert np.array_equal(flat(again.rows[0].model), flat(first))
+    # The order of a first epoch is another than a second one's: the same sums, added otherwise.
+    assert flat(again.model.arrays) == pytest.approx(flat(whole), abs=1e-6)
+
+
+def test_a_warm_start_brings_what_its_inputs_were_normalised_by():
+    given = {**world(1).run(1).model.arrays, "input_mean": np.array([2.0])}
+    given["input_std"] = np.array([4.0])
+    begun = world(1, warm_start=given, normalize="auto").run(1).model.arrays
+    assert (begun["input_mean"][0], begun["input_std"][0]) == (2.0, 4.0)
+    asked = world(1, warm_start=given, normalize=(1.0, 3.0)).run(1).model.arrays
+    assert (asked["input_mean"][0], asked["input_std"][0]) == (1.0, 3.0)
+
+
+def test_the_arrays_of_another_module_are_refused():
+    given = dict(world(1).run(1).model.arrays)
+    name = next(name for name in given if name.endswith("bias"))
+    for change, text in (
+        ({name: np.zeros(99)}, rf"array {name} is \(99,\), wanted"),
+        ({"more": np.zeros(1)}, r"array more is \(1,\), wanted no such array"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            world(1, warm_start={**given, **change}).run(1)
+    del given[name]
+    with pytest.raises(ConfigError, match=rf"array {name} is missing, wanted"):
+        world(1, warm_start=given).run(1)
+
+
+def test_a_row_says_how_many_samples_were_computed_on_cuda(monkeypatch):
+    """No two runs of it have the same bits, which a replay must know."""
+    assert "on_cuda" not in world(2, batch=4).run(1).rows[0].extra
+    monkeypatch.setattr(Network, "is_on_cuda", True)
+    (row,) = world(2, batch=4, local_steps=2).run(1).rows
+    assert row.extra["on_cuda"] == row.extra["samples"] == 16
 
 
 def test_a_lost_member_s_update_is_left_out_and_its_samples_come_later_in_the_epoch():
