@@ -7,6 +7,8 @@
 * Figure 4 (D = 10, K = 10) and Figure 5 (D = 100, K = 100): run time and error against the
   mini-batch b, on Gigabit Ethernet and on InfiniBand. Figure 6: good messages against b, and fixed
   against adaptive b; it comes with 5.
+* ``methods-small``, ``methods-large``: time to the same error of all methods, on both networks, on
+  the data of Figures 4 and 5.
 * ``real-small``, ``real-large``: real processes, two by default, on the data of Figures 4 and 5:
   time and error of ASGD, SimuParallelSGD and BATCH. ``real-links``: Figure 5 on them, run time and
   error against b, over a transport that is limited to a rate, and over one that is not.
@@ -21,19 +23,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from support.asgd_experiments import Budget, Figure, figure_1, figure_3, figure_4, figures_5_and_6
 from support.asgd_figures import picture
+from support.asgd_methods import figure_1, figure_3, methods
 from support.asgd_real import REAL, real_figure
-from support.asgd_virtual import taken_rows
+from support.asgd_study import Budget, Figure, taken_rows
+from support.asgd_sweeps import figure_4, figures_5_and_6
+from support.asgd_virtual import LARGE, SMALL
 from support.cocoa_figures import write_files
 from support.elastic_comparison import markdown
 
-FIGURES = ("1", "3", "4", "5", *REAL)
+#: Time to the same error, in virtual time.
+METHODS = {"methods-small": SMALL, "methods-large": LARGE}
+FIGURES = ("1", "3", "4", "5", *METHODS, *REAL)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"which: {', '.join(FIGURES)} (default: all)",
     )
     parser.add_argument("--seeds", type=int, default=10, help="runs of which medians are taken")
+    parser.add_argument(
+        "--limit", type=float, default=math.inf, help="seconds after which no further seed begins"
+    )
     parser.add_argument("--members", type=int, default=2, help="real processes")
     parser.add_argument("--out", type=Path, default=Path("runs/asgd"), help="folder to write to")
     parser.add_argument("--quick", action="store_true", help="toy sizes, two seeds: some seconds")
@@ -59,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.seeds < 1:
         parser.error(f"--seeds: got {arguments.seeds}, wanted at least 1")
     seeds = min(2, arguments.seeds) if arguments.quick else arguments.seeds
-    budget = Budget(seeds=seeds, quick=arguments.quick)
+    budget = Budget(seeds=seeds, quick=arguments.quick, limit_s=arguments.limit)
     began_s = time.perf_counter()
     figures: dict[str, Figure] = {}
     for name in arguments.figures:
@@ -81,6 +91,8 @@ def run(name: str, budget: Budget, members: int) -> dict[str, Figure]:
         return figures_5_and_6(budget)
     if name in REAL:
         return {name: real_figure(name, budget, members)}
+    if name in METHODS:
+        return {name: methods(budget, METHODS[name])}
     return {name: {"1": figure_1, "3": figure_3, "4": figure_4}[name](budget)}
 
 

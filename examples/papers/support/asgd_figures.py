@@ -64,8 +64,9 @@ def _draw(ax: Axes, panel: Panel) -> None:
         )
     ax.set_xscale("log")
     ax.set_yscale("log")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(LogLocator(base=10, numticks=12))
+    for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+        subs = (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)
+        axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
     for label, at in (panel.marks or {}).items():

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from distributed import Client
 from numpy.typing import NDArray
-from support.asgd_experiments import BATCH, OURS, PAPER, SGD, Budget, Figure, Progress, number
 from support.asgd_figures import Line, Panel
+from support.asgd_study import BATCH, OURS, PAPER, SGD, Budget, Figure, number
 from support.asgd_virtual import LARGE, SMALL, Shape
 from support.elastic_comparison import markdown
 
@@ -133,8 +133,7 @@ def _methods(shape: Shape, budget: Budget, client: Client, members: int) -> Figu
     rows = budget.few(1_000_000 if shape is SMALL else 200_000, 20_000)
     Problem(shape, min(rows, 20_000), 99).run(client, passes=1)  # loads what was compiled
     found: dict[tuple[str, str], list[Answer]] = {}
-    progress = Progress(f"real processes, {shape.name}", budget.seeds)
-    for seed in range(budget.seeds):
+    for seed in budget.each(f"real processes, {shape.name}"):
         problem = Problem(shape, rows, seed)
         for name, settings in FREE.items():
             for n in PASSES:
@@ -143,7 +142,6 @@ def _methods(shape: Shape, budget: Budget, client: Client, members: int) -> Figu
         batch = passes(problem, problem.run(client, mode="batch", passes=ITERATIONS))
         for i, answer in enumerate(batch):
             found.setdefault((BATCH, f"{i} passes"), []).append(answer)
-        progress.step()
     table = [
         [
             name,
@@ -162,7 +160,7 @@ def _methods(shape: Shape, budget: Budget, client: Client, members: int) -> Figu
             lines[name] = [*lines.get(name, []), point]
     return Figure(
         title=(
-            f"{members} real processes: {shape.name}, {rows:,} examples, median of {budget.seeds}"
+            f"{members} real processes: {shape.name}, {rows:,} examples, median of {budget.done}"
         ),
         panels=(
             Panel(
@@ -189,26 +187,24 @@ def _middle(answers: list[Answer], what: str) -> float:
 
 
 def _links(budget: Budget, client: Client, members: int) -> Figure:
-    sizes = [300, 3000] if budget.quick else [200, 500, 1000, 3000, 10_000]
+    sizes = [300, 3000] if budget.quick else [200, 500, 1000, 3000, 5000]
     ways: dict[str, Mapping[str, Any]] = {f"{b:,}": {"batch": b, "mode": "paper"} for b in sizes}
     ways |= {
         "adaptiveB (paper)": {"batch": "adaptive", "mode": "paper"},
         "log-PI": {"batch": "auto", "mode": "paper"},
         "newest state, default": {},
     }
-    rows, n = budget.few(80_000, 4000), 4.0
+    rows, n = budget.few(16_000, 4000), budget.few(12, 4)
     Problem(LARGE, min(rows, 20_000), 99).run(client, passes=1)  # loads what was compiled
     found: dict[tuple[str, str], list[tuple[Answer, Mapping[str, Any]]]] = {}
-    progress = Progress("real processes, limited links", budget.seeds)
-    for seed in range(budget.seeds):
+    for seed in budget.each("real processes, limited links"):
         problem = Problem(LARGE, rows, seed)
         for link, rate in RATES.items():
             for way, settings in ways.items():
-                given = {"passes": n, "share": LARGE.share, "report_every": 60.0, **settings}
+                given = {"passes": float(n), "share": LARGE.share, "report_every": 60.0, **settings}
                 result = problem.run(client, rate, **given)
                 told = (free(problem, result), result.history[-2])
                 found.setdefault((link, way), []).append(told)
-        progress.step()
 
     def of(key: tuple[str, str], what: str) -> float:
         """Return the median of an answer's field, or of a count by member."""
@@ -247,11 +243,11 @@ def _links(budget: Budget, client: Client, members: int) -> Figure:
         )
     ]
     return Figure(
-        title=f"{members} real processes: {LARGE.name}, limited links, median of {budget.seeds}",
+        title=f"{members} real processes: {LARGE.name}, limited links, median of {budget.done}",
         panels=tuple(panels),
         tables=(
             (
-                f"{rows // members * int(n):,} samples a member",
+                f"{rows // members * n:,} samples a member",
                 markdown([*head, "stalled", "b at the end"], table),
             ),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -87,7 +87,8 @@ class Data:
     def __init__(self, shape: Shape, rows: int, seed: int) -> None:
         source = shape.source(rows, seed)
         blocks = [c for b in source.blocks() for c in source.read(b.index, 2**20, 1)[0]]
-        self.shape, self.seed, self.truth = shape, seed, source.centres()
+        self.shape, self.rows, self.seed, self.truth = shape, rows, seed, source.centres()
+        self._dealt: list[list[Chunk]] = []
         self._X = np.concatenate([chunk.values for chunk in blocks])
         rng = np.random.default_rng([21, seed])
         some = self._X[rng.choice(rows, min(rows, EVALUATED), replace=False)]
@@ -99,11 +100,15 @@ class Data:
 
     def dealt(self, n_members: int) -> list[list[Chunk]]:
         """Deal the rows evenly: one chunk each, of which nothing has been visited."""
-        parts = np.array_split(self._X, n_members)
-        return [
-            [dense_chunk(ChunkId("rows", i, 0), np.zeros(len(part)), part)]
-            for i, part in enumerate(parts)
-        ]
+        if len(self._dealt) != n_members:
+            parts = np.array_split(self._X, n_members)
+            self._dealt = [
+                [dense_chunk(ChunkId("rows", i, 0), np.zeros(len(part)), part)]
+                for i, part in enumerate(parts)
+            ]
+        for (chunk,) in self._dealt:
+            chunk.state = {}
+        return self._dealt
 
     def excess(self, centres: F64) -> float:
         """Return by how many percent inertia is above that at the true centres."""
@@ -381,20 +386,4 @@ def median_curve(runs: Sequence[Run], what: str) -> list[tuple[float, float]]:
             median(float(getattr(run.looks[i], what)) for run in runs),
         )
         for i in range(n)
-    ]
-
-
-def taken_rows(measured: Mapping[str, Taken]) -> list[list[str]]:
-    """Write what was measured as rows of a table, in microseconds and bytes."""
-    return [
-        [
-            name,
-            f"{1e6 * t.sample_s:.3f}",
-            f"{1e6 * t.batch_s:.1f}",
-            f"{1e6 * t.post_s:.1f}",
-            f"{1e6 * t.merge_s:.1f}",
-            f"{1e6 * t.pass_s:.3f}",
-            f"{t.message_bytes:,}",
-        ]
-        for name, t in measured.items()
     ]
