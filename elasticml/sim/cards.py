@@ -71,12 +71,13 @@ def state_bytes(clusters: int, columns: int, share: float = 1.0) -> int:
 def critical_batch(costs: Costs) -> float:
     """Return the b at which a card's members fill it: ``g S = B (b c + c_0)``.
 
-    g members on a card of B bytes per second, S bytes a message, c seconds a sample and c_0 a
-    mini-batch, with what posting takes.
+    g members on a card of B bytes per second, S bytes a message, c seconds a sample, c_0 seconds a
+    mini-batch with one message sent and one merged. At or below 0 no b is too small for the card.
     """
     link = costs.link
     turn_s = link.members * costs.message_bytes / link.bytes_per_second
-    return (turn_s - costs.batch_s - costs.post_s) / costs.seconds_per_sample
+    fixed_s = costs.batch_s + costs.post_s + costs.merge_s
+    return (turn_s - fixed_s) / costs.seconds_per_sample
 
 
 @dataclass(slots=True)

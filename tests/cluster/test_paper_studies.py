@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import subprocess
@@ -88,3 +89,42 @@ def test_all_modes_are_one_until_the_loss_and_stall_goes_on_where_it_stood(quick
         assert objectives(figures, mode)[10] == plain[10]
     assert (stall[15], stall[19], stall[20]) == (plain[10], plain[10], plain[10])
     assert stall[30] == pytest.approx(plain[20], rel=1e-9)
+
+
+@pytest.fixture(scope="module")
+def asynchronous(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """Rows of the tables that the asynchronous SGD study prints of real processes."""
+    out = tmp_path_factory.mktemp("asgd")
+    figures = ["real-small", "real-links"]
+    script = STUDIES / "asgd.py"
+    done = subprocess.run(
+        [sys.executable, script, "--quick", "--seeds", "1", "--out", out, "--figures", *figures],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(out / f"asgd-{name}.png").exists() for name in figures] == [True, True]
+    return [line.split(" | ") for line in done.stdout.splitlines() if " | " in line]
+
+
+def test_asynchronous_sgd_and_its_baselines_come_near_the_true_centres(asynchronous) -> None:
+    excess = {(row[0], row[1]): float(row[4]) for row in asynchronous if row[1].endswith("passes")}
+    batch = [excess["BATCH", f"{n} passes"] for n in range(5)]
+    assert batch[0] > 20.0
+    # An iteration of Lloyd's never makes the inertia larger; what is printed is rounded.
+    assert all(after <= before for before, after in itertools.pairwise(batch))
+    for name in ("ASGD, the paper's rule", "ASGD, default", "SimuParallelSGD"):
+        assert excess[name, "2 passes"] < 0.2 * batch[0]
+
+
+def test_every_b_is_run_on_a_limited_link_and_on_one_that_is_not(asynchronous) -> None:
+    links = ("a sixteenth of Gigabit Ethernet", "no limit")
+    rows = [row for row in asynchronous if row[0] in links]
+    ways = ["300", "3,000", "adaptiveB (paper)", "log-PI", "newest state, default"]
+    assert [(row[0], row[1]) for row in rows] == [(link, way) for link in links for way in ways]
+    # Four passes of seven mini-batches; some of their states may not have left at the end.
+    assert 0 < float(rows[0][6]) <= 28
+    # Nobody waits where the newest state is sent when there is room.
+    assert [row[9] for row in rows if row[1] == "newest state, default"] == ["0 %", "0 %"]

@@ -1,0 +1,254 @@
+"""Asynchronous SGD and its baselines on real processes of this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from distributed import Client
+from numpy.typing import NDArray
+from support.asgd_figures import Line, Panel
+from support.asgd_study import BATCH, OURS, PAPER, SGD, Budget, Figure, number
+from support.asgd_virtual import LARGE, SMALL, Shape
+from support.elastic_comparison import markdown
+
+import elasticml as em
+from elasticml.algorithms.async_sgd.kmeans import inertia
+from elasticml.algorithms.async_sgd.starts import plus_plus
+from elasticml.algorithms.async_sgd.truth import centre_error
+from elasticml.jobs.result import Result
+from elasticml.sim.cards import GIGABIT
+
+F64 = NDArray[np.float64]
+
+#: Names of the experiments.
+REAL = ("real-small", "real-large", "real-links")
+#: Passes after which a free run's answer is looked at: each is a job of its own.
+PASSES = (0.1, 0.5, 2.0)
+ITERATIONS = 4
+#: Bytes per second of a member's link: its share of a card, and no limit.
+RATES: dict[str, float | None] = {
+    "a sixteenth of Gigabit Ethernet": GIGABIT.bytes_per_second / GIGABIT.members,
+    "no limit": None,
+}
+
+
+class Problem:
+    """The data of one seed, which members draw for themselves, and the start of all methods."""
+
+    def __init__(self, shape: Shape, rows: int, seed: int) -> None:
+        self.shape, self.rows, self.seed = shape, rows, seed
+        self.source = shape.source(rows, seed)
+        self.truth = self.source.centres()
+        sums, begun = 0.0, None
+        for block in self.source.blocks():
+            chunks = self.source.read(block.index, 2**20, 1)[0]
+            sums += inertia(self.truth, chunks)
+            if begun is None:
+                begun = np.ascontiguousarray(chunks[0].values[: 30 * shape.clusters])
+        assert begun is not None
+        self.best = sums / rows
+        rng = np.random.default_rng([21, seed])
+        self.start = plus_plus(begun, np.ones(len(begun)), shape.clusters, rng)
+
+    def run(self, client: Client, rate: float | None = None, **settings: Any) -> Result:
+        """Run a job on it."""
+        link = {} if rate is None else {"bandwidth": rate, "latency_s": GIGABIT.latency_s}
+        job = em.Job(
+            em.AsyncSGD("kmeans", k=self.shape.clusters, **settings),
+            self.source,
+            warm_start={"centres": self.start},
+            stop=em.Stop(seconds=120),
+            seed=self.seed,
+            # Rows come in no order, and chunks on the move would wait for the link.
+            placement="contiguous",
+            chunk_size="256 KiB",
+            collective=em.Collective(**link),
+            evaluate=False,
+        )
+        return job.run(client)
+
+    def excess(self, objective: float | None) -> float:
+        """Return percent above the inertia at the true centres, over all rows."""
+        return math.nan if objective is None else 100.0 * (objective / self.best - 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Where a method stands after some seconds."""
+
+    seconds: float
+    #: Of the answer that the method gives: member 1's, or the only one.
+    excess: float
+    error: float
+    mean_excess: float
+
+
+def free(problem: Problem, result: Result) -> Answer:
+    """Read a free run: from its first report, with which loops begin, to the end of the last."""
+    reports = [r for r in result.story if r.get("operation") == "async_report"]
+    one = result.arrays.get("member_centres", result.arrays["centres"])
+    return Answer(
+        seconds=reports[-1]["start_t"] - reports[0]["start_t"],
+        excess=problem.excess(result.summary.get("member_objective")),
+        error=centre_error(one, problem.truth),
+        mean_excess=problem.excess(result.summary["objective"]),
+    )
+
+
+def passes(problem: Problem, result: Result) -> list[Answer]:
+    """Read BATCH: before its first pass, and after each."""
+    told = [r for r in result.story if r.get("operation") == "async_pass"]
+    ends_s = [0.0, *(r["t"] - told[0]["start_t"] for r in told)]
+    values = [problem.excess(row["objective"]) for row in result.history]
+    return [
+        Answer(seconds=t, excess=value, error=math.nan, mean_excess=value)
+        for t, value in zip(ends_s, values, strict=False)
+    ]
+
+
+def real_figure(name: str, budget: Budget, members: int) -> Figure:
+    """Run one of ``REAL``."""
+    with em.LocalCluster(members) as cluster, Client(cluster, set_as_default=False) as client:
+        shapes = {"real-small": SMALL, "real-large": LARGE}
+        if name in shapes:
+            return _methods(shapes[name], budget, client, members)
+        return _links(budget, client, members)
+
+
+# --- methods -----------------------------------------------------------------------------------
+
+FREE: dict[str, dict[str, Any]] = {
+    PAPER: {"mode": "paper", "batch": 500},
+    OURS: {},
+    SGD: {"mode": "paper", "batch": "inf"},
+}
+
+
+def _methods(shape: Shape, budget: Budget, client: Client, members: int) -> Figure:
+    rows = budget.few(1_000_000 if shape is SMALL else 200_000, 20_000)
+    Problem(shape, min(rows, 20_000), 99).run(client, passes=1)  # loads what was compiled
+    found: dict[tuple[str, str], list[Answer]] = {}
+    for seed in budget.each(f"real processes, {shape.name}"):
+        problem = Problem(shape, rows, seed)
+        for name, settings in FREE.items():
+            for n in PASSES:
+                answer = free(problem, problem.run(client, passes=n, **settings))
+                found.setdefault((name, f"{n:g} passes"), []).append(answer)
+        batch = passes(problem, problem.run(client, mode="batch", passes=ITERATIONS))
+        for i, answer in enumerate(batch):
+            found.setdefault((BATCH, f"{i} passes"), []).append(answer)
+    table = [
+        [
+            name,
+            at,
+            number(1e3 * _middle(some, "seconds")),
+            f"{_middle(some, 'mean_excess' if name == SGD else 'excess'):.3f}",
+            f"{_middle(some, 'mean_excess'):.3f}",
+        ]
+        for (name, at), some in found.items()
+    ]
+    lines: dict[str, Line] = {}
+    for (name, _), some in found.items():
+        mean = name in (SGD, BATCH)
+        point = (_middle(some, "seconds"), _middle(some, "mean_excess" if mean else "excess"))
+        if point[0] > 0:
+            lines[name] = [*lines.get(name, []), point]
+    return Figure(
+        title=(
+            f"{members} real processes: {shape.name}, {rows:,} examples, median of {budget.done}"
+        ),
+        panels=(
+            Panel(
+                title=f"{members} processes",
+                x="seconds",
+                y="excess %",
+                lines=lines,
+            ),
+        ),
+        tables=(
+            (
+                "Excess over the true centres' inertia, all rows",
+                markdown(["method", "after", "ms", "excess %", "of the mean"], table),
+            ),
+        ),
+    )
+
+
+def _middle(answers: list[Answer], what: str) -> float:
+    return median(float(getattr(answer, what)) for answer in answers)
+
+
+# --- limited links -------------------------------------------------------------------------------
+
+
+def _links(budget: Budget, client: Client, members: int) -> Figure:
+    sizes = [300, 3000] if budget.quick else [200, 500, 1000, 3000, 5000]
+    ways: dict[str, Mapping[str, Any]] = {f"{b:,}": {"batch": b, "mode": "paper"} for b in sizes}
+    ways |= {
+        "adaptiveB (paper)": {"batch": "adaptive", "mode": "paper"},
+        "log-PI": {"batch": "auto", "mode": "paper"},
+        "newest state, default": {},
+    }
+    rows, n = budget.few(16_000, 4000), budget.few(12, 4)
+    Problem(LARGE, min(rows, 20_000), 99).run(client, passes=1)  # loads what was compiled
+    found: dict[tuple[str, str], list[tuple[Answer, Mapping[str, Any]]]] = {}
+    for seed in budget.each("real processes, limited links"):
+        problem = Problem(LARGE, rows, seed)
+        for link, rate in RATES.items():
+            for way, settings in ways.items():
+                given = {"passes": float(n), "share": LARGE.share, "report_every": 60.0, **settings}
+                result = problem.run(client, rate, **given)
+                told = (free(problem, result), result.history[-2])
+                found.setdefault((link, way), []).append(told)
+
+    def of(key: tuple[str, str], what: str) -> float:
+        """Return the median of an answer's field, or of a count by member."""
+        values = [
+            float(getattr(a, what)) if hasattr(a, what) else float(row[what]) / members
+            for a, row in found[key]
+        ]
+        return median(values)
+
+    table = [
+        [
+            link,
+            way,
+            number(1e3 * of((link, way), "seconds")),
+            f"{of((link, way), 'error'):.3f}",
+            f"{of((link, way), 'excess'):.2f}",
+            f"{of((link, way), 'mean_excess'):.2f}",
+            *(number(of((link, way), what)) for what in ("sent", "merged", "refused")),
+            f"{100 * of((link, way), 'stalled_s') / of((link, way), 'seconds'):.0f} %",
+            number(members * of((link, way), "batch")),
+        ]
+        for link, way in found
+    ]
+    head = ["link", "b", "ms", "error", "excess %", "of the mean", "sent", "good", "refused"]
+    panels = [
+        Panel(
+            title=f"{LARGE.name}, {members} processes",
+            x="1/b",
+            y=y,
+            lines={link: [(1 / b, of((link, f"{b:,}"), what)) for b in sizes] for link in RATES},
+        )
+        for y, what in (
+            ("run time in seconds", "seconds"),
+            ("mean distance to the true centres", "error"),
+            ("good messages a member", "merged"),
+        )
+    ]
+    return Figure(
+        title=f"{members} real processes: {LARGE.name}, limited links, median of {budget.done}",
+        panels=tuple(panels),
+        tables=(
+            (
+                f"{rows // members * n:,} samples a member",
+                markdown([*head, "stalled", "b at the end"], table),
+            ),
+        ),
+    )

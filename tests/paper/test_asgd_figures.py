@@ -1,0 +1,120 @@
+"""The asynchronous SGD paper's figures as anyone draws them, on toy sizes and in virtual time."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = ROOT / "examples" / "papers"
+WAIT_S = 300
+FIGURES = ("1", "3", "4", "5", "6")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
+    """What the study prints, the lines of its pictures, and its folder."""
+    out = tmp_path_factory.mktemp("asgd")
+    command = [sys.executable, STUDIES / "asgd.py", "--quick", "--figures", *"1345", "--out", out]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2" in done.stderr
+    return done.stdout, json.loads((out / "figures.json").read_text()), out
+
+
+def rows_of(told: str, head: str) -> list[dict[str, str]]:
+    """Read all tables with this head."""
+    found: list[dict[str, str]] = []
+    for part in told.split("\n\n"):
+        lines = part.splitlines()
+        if lines and lines[0] == head:
+            names = head.split(" | ")
+            found += [dict(zip(names, line.split(" | "), strict=True)) for line in lines[2:]]
+    return found
+
+
+SWEEP = (
+    "network | b | ms | error | excess % | of the mean | merged | good | stalled | use of the card"
+)
+NETWORKS = (
+    "network | b | samples a second / without messages | mean b | b / b_crit | stalled | "
+    "use of the card"
+)
+
+
+def test_every_figure_is_a_picture_with_lines(study) -> None:
+    told, figures, out = study
+    assert tuple(figures) == FIGURES
+    assert (out / "tables.md").read_text() in told
+    for name in FIGURES:
+        assert (out / f"asgd-{name}.png").stat().st_size > 10_000
+        assert "<svg" in (out / f"asgd-{name}.svg").read_text()
+        for panel in figures[name]:
+            assert all(math.isfinite(x) for line in panel["lines"].values() for x, _ in line)
+
+
+def test_small_batches_cost_more_on_gigabit_ethernet_than_on_infiniband(study) -> None:
+    cost = study[1]["3"][0]["lines"]
+    # The least b: a card of Gigabit Ethernet takes 1.1 ms for sixteen states of 8 kB.
+    slow, fast = (dict(map(tuple, cost[name]))[0.01] for name in ("Gigabit Ethernet", "InfiniBand"))
+    assert slow > 1.5 * fast
+
+
+def test_every_b_is_run_on_both_networks_and_no_more_messages_are_good_than_merged(study) -> None:
+    rows = rows_of(study[0], SWEEP)
+    ways = [(row["network"], row["b"]) for row in rows]
+    fixed = [(n, b) for n in ("Gigabit Ethernet", "InfiniBand") for b in ("100", "1,000")]
+    chosen = ["adaptiveB (paper)", "log-PI", "newest state, default"]
+    assert ways == 2 * [*fixed, *(("Gigabit Ethernet", name) for name in chosen)]
+    assert all(float(row["good"]) <= float(row["merged"]) for row in rows)
+
+
+def test_the_newest_state_never_stalls_whatever_the_network(study) -> None:
+    rows = [r for r in rows_of(study[0], NETWORKS) if r["b"] == "newest state, default"]
+    assert [row["stalled"] for row in rows] == 4 * ["0 %"]
+
+
+@pytest.fixture
+def virtual(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(STUDIES))
+    from support import asgd_virtual
+
+    return asgd_virtual
+
+
+def test_a_sum_over_members_takes_a_tree_of_messages(virtual) -> None:
+    from elasticml.sim.cards import Link
+
+    taken = virtual.Taken(
+        sample_s=1e-6,
+        batch_s=0.0,
+        post_s=0.0,
+        merge_s=0.0,
+        pass_s=2e-6,
+        message_bytes=100,
+        state_bytes=1000,
+    )
+    link = Link(1e6, 1e-3)
+    assert virtual.reduction_s(taken, link, 1) == 0.0
+    assert virtual.reduction_s(taken, link, 8) == pytest.approx(3 * 2e-3)
+    assert virtual.reduction_s(taken, link, 9) == pytest.approx(4 * 2e-3)
+    # BATCH: a pass of its own rows, the sum up the tree, the centres down.
+    lloyds = virtual.Lloyds(data=None, found=[(0.5, 50.0), (0.1, 5.0), (0.01, 0.5)])
+    run = lloyds.on(taken, link, n_members=8, rows=8000)
+    each_s = 1000 * 2e-6 + 2 * 3 * 2e-3
+    assert [look.seconds for look in run.looks] == pytest.approx([0.0, each_s, 2 * each_s])
+    assert (run.to(10.0), run.to(1.0)) == (pytest.approx(each_s), pytest.approx(2 * each_s))
+    assert run.to(0.1) == math.inf
