@@ -24,6 +24,12 @@ class Member:
     me : MemberId
     """
 
+    __slots__ = (
+        "_held",
+        "me",
+        "node",
+    )
+
     def __init__(self, me: MemberId) -> None:
         self.me = me
         self.node = Node(me)
@@ -33,6 +39,18 @@ class Member:
         """Take an event (or the order to take another place) in; return what to do, in order."""
         node = self.node
         match event:
+            # What every exchange has comes first.
+            case ev.ModelArrived():
+                if event.generation > node.generation:
+                    if len(self._held) >= HELD_MODELS_MAX:
+                        raise LocalProtocolError(f"{self.me} holds {HELD_MODELS_MAX} early models")
+                    self._held.append(event)
+                    return []
+                return node.begin(event.exchange, event.keep)
+            case ev.PartialArrived():
+                return node.partial(event)
+            case ev.Computed():
+                return node.computed(event.exchange)
             case Rewire():
                 commands = node.rewire(
                     event.generation,
@@ -43,21 +61,10 @@ class Member:
                     event.is_new,
                 )
                 return commands + self._release()
-            case ev.ModelArrived():
-                if event.generation > node.generation:
-                    if len(self._held) >= HELD_MODELS_MAX:
-                        raise LocalProtocolError(f"{self.me} holds {HELD_MODELS_MAX} early models")
-                    self._held.append(event)
-                    return []
-                return node.begin(event.exchange, event.keep)
             case ev.Attached():
                 return node.attached(event.child, event.has_model)
             case ev.PeerLinked():
                 return node.parent_linked(event.peer)
-            case ev.PartialArrived():
-                return node.partial(event)
-            case ev.Computed():
-                return node.computed(event.exchange)
             case ev.PeerLost():
                 node.peer_lost(event.peer)
                 return []

@@ -26,6 +26,8 @@ from elasticml.terms import ExchangeId, Generation, Mask, MemberId, mask_of
 
 #: Partials of exchanges not begun here yet, per node; one per child is the rule.
 EARLY_MAX = 1024
+#: Exchanges before the one under way whose partials are kept.
+KEPT_MAX = 2
 
 
 @dataclass(slots=True)
@@ -59,6 +61,24 @@ class Node:
         None is the root.
     """
 
+    __slots__ = (
+        "_ascending",
+        "_below",
+        "_early",
+        "_name",
+        "_own",
+        "attached_with",
+        "children",
+        "gather",
+        "generation",
+        "kept",
+        "me",
+        "parent",
+        "parent_address",
+        "parent_ready",
+        "refused",
+    )
+
     def __init__(self, me: MemberId | None) -> None:
         self.me = me
         #: Its bit in contributor masks and its name in orders of addition; the root has neither.
@@ -68,7 +88,8 @@ class Node:
         self.parent: MemberId | None = None
         self.parent_address = ""
         self.children: frozenset[MemberId] = frozenset()
-        #: Their slots.
+        #: They in ascending order, and their slots.
+        self._ascending: tuple[MemberId, ...] = ()
         self._below: Mask = Mask(0)
         #: Members that have reported for duty here, with the newest model each one had then.
         self.attached_with: dict[MemberId, ExchangeId] = {}
@@ -101,6 +122,7 @@ class Node:
         former = self.children
         self.generation = generation
         self.children = frozenset(children)
+        self._ascending = tuple(sorted(self.children))
         self._below = mask_of(c.slot for c in self.children)
         for child in sorted(former - self.children):
             self.attached_with.pop(child, None)
@@ -154,8 +176,8 @@ class Node:
             return []  # a second copy, from a former parent
         commands = self._retire()
         self.gather = Gather(exchange=exchange, keep=keep, ready=self.me is None)
-        if self.children:
-            for child in sorted(self.children & self.attached_with.keys()):
+        for child in self._ascending:
+            if child in self.attached_with:
                 commands.append(ForwardModel(exchange=exchange, to=child))
         if self.me is not None:
             commands.append(Compute(exchange=exchange))
@@ -176,12 +198,13 @@ class Node:
         old = self.gather
         if old is None:
             return []
-        forgotten = [old]
         if old.keep:
-            self.kept.append(old)
             # Two are kept: while the newer is under way, the older is the anchor.
-            forgotten, self.kept = self.kept[:-2], self.kept[-2:]
-        return [Forget(exchange=g.exchange, handles=g.handles()) for g in forgotten]
+            self.kept.append(old)
+            if len(self.kept) <= KEPT_MAX:
+                return []
+            old = self.kept.pop(0)
+        return [Forget(exchange=old.exchange, handles=old.handles())]
 
     def computed(self, exchange: ExchangeId) -> list[Command]:
         """Handle the end of the own computation."""
@@ -229,7 +252,7 @@ class Node:
         gather = self.gather
         if gather is None or gather.sent:
             return []
-        return [c for c in sorted(self.children) if not c.bit & gather.covered]
+        return [c for c in self._ascending if not c.bit & gather.covered]
 
     def kept_handle(self, exchange: ExchangeId, sender: MemberId) -> int | None:
         """Find the handle of a kept input, or None where it is gone or never came."""

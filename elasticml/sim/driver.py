@@ -16,7 +16,7 @@ from elasticml.control.settings import Settings
 from elasticml.data.facts import BlockSummary
 from elasticml.errors import ElasticmlError
 from elasticml.policies.of_job import policies_of_job
-from elasticml.sim.messages import SentModel, SentPartial
+from elasticml.sim.messages import SentAnchor, SentModel, SentPartial
 from elasticml.sim.network import Endpoint, Port
 from elasticml.sim.sizes import CONTROL_BYTES, down_bytes, up_bytes
 from elasticml.terms import ExchangeId, MemberId
@@ -51,13 +51,12 @@ class VirtualDriver:
         #: Seconds that each slot's member computed in the exchanges under way.
         self.compute_s: dict[ExchangeId, dict[str, float]] = {}
         #: How often each member has computed; more than its exchanges would be work done twice.
-        self.computations: dict[str, int] = {}
+        self.computations: dict[MemberId, int] = {}
         self._ports: dict[MemberId, Port] = {}
         self._member_of: dict[Port, MemberId] = {}
         self._arrivals: dict[int, Port] = {}
         self._n_arrivals = 0
         self._arrays: dict[int, Vector] = {}
-        self._next_handle = 1
         #: The model of the exchange under way, as it goes down.
         self._sent: SentModel | None = None
         self._queue: deque[ev.Event] = deque()
@@ -74,6 +73,7 @@ class VirtualDriver:
                 self._handle(self._queue.popleft())
         finally:
             self._is_draining = False
+            self.world.clock.interrupt()  # there may be something to tell
 
     def _handle(self, event: ev.Event) -> None:
         desk = self.world.desk
@@ -110,33 +110,13 @@ class VirtualDriver:
             self._arrivals[self._n_arrivals] = port
             self.feed(replace(message, arrival=self._n_arrivals))
         elif port in self._member_of:  # else it is of a former life
-            self.feed(self._bound(message) if isinstance(message, SentPartial) else message)
-
-    def _bound(self, message: SentPartial) -> ev.Event:
-        """Give a partial a handle here."""
-        event, handle = message.event, None
-        if message.array is not None:
-            handle = self._next_handle
-            self._next_handle += 1
-            self._arrays[handle] = message.array
-        if isinstance(event, ev.AnchorArrived):
-            return ev.AnchorArrived(
-                cause=event.cause,
-                member=event.member,
-                exchange=event.exchange,
-                sender=event.sender,
-                handle=handle,
-            )
-        assert handle is not None
-        return ev.PartialArrived(
-            cause=event.cause,
-            exchange=event.exchange,
-            sender=event.sender,
-            contributors=event.contributors,
-            order=event.order,
-            handle=handle,
-            compute_s=event.compute_s,
-        )
+            if isinstance(message, SentPartial | SentAnchor):
+                event, array = message.event, message.array
+                if event.handle is not None and array is not None:
+                    self._arrays[event.handle] = array
+                self.feed(event)
+            else:
+                self.feed(message)
 
     def _on_closed(self, port: Port) -> None:
         member = self._member_of.pop(port, None)
@@ -191,7 +171,7 @@ class VirtualDriver:
                     self.machine,
                     self._now,
                     sent_bytes=world.network.sent_bytes,
-                    computations=self.computations,
+                    computations={str(m): n for m, n in self.computations.items()},
                 )
                 self.has_ended = True
             case _:
@@ -286,6 +266,10 @@ def _sent_model(running: Running, exchange: Exchange, packed: Vector) -> SentMod
         id=running.id,
         generation=running.generation,
         exchange=exchange,
+        arrived=ev.ModelArrived(
+            exchange=running.id, generation=running.generation, keep=exchange.keep
+        ),
+        computed=ev.Computed(exchange=running.id),
         packed=packed,
         work=Work(
             exchange=running.id,

@@ -5,8 +5,8 @@ What a member's shell does on a worker is done here: perform orders, compute, fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from elasticml.control.member import Member
 from elasticml.data.chunk import Chunk
 from elasticml.errors import ElasticmlError
 from elasticml.sim.free_running import VirtualLoop, loop_of
-from elasticml.sim.messages import SentModel, SentPartial, Share
+from elasticml.sim.messages import SentAnchor, SentModel, SentPartial, Share
 from elasticml.sim.network import Port
 from elasticml.sim.sizes import CONTROL_BYTES
 from elasticml.sim.transfers import Transfers
@@ -43,6 +43,26 @@ class VirtualMember:
         To the driver.
     """
 
+    __slots__ = (
+        "_cause",
+        "_driver",
+        "_parent",
+        "_parent_id",
+        "_partials",
+        "_rows",
+        "_shares",
+        "_solver",
+        "children",
+        "chunks",
+        "free",
+        "is_over",
+        "machine",
+        "me",
+        "transfers",
+        "worker",
+        "world",
+    )
+
     def __init__(self, me: MemberId, worker: Worker, port: Port) -> None:
         self.me = me
         self.worker = worker
@@ -62,10 +82,8 @@ class VirtualMember:
         #: The loop of a member that runs free.
         self.free: VirtualLoop | None = None
         self._shares: dict[ExchangeId, Share] = {}
-        self._arrays: dict[int, Vector] = {}
-        #: Compute seconds that came with each array.
-        self._told_s: dict[int, Mapping[MemberId, float]] = {}
-        self._next_handle = 1
+        #: What has come of children, by handle.
+        self._partials: dict[int, SentPartial] = {}
 
     def close(self) -> None:
         """End this life: all connections close."""
@@ -209,46 +227,30 @@ class VirtualMember:
             return
         try:
             for command in self.machine.handle(event, self.world.clock.now_s):
-                self._perform(command)
+                self._perform[type(command)](self, command)
         except ElasticmlError as error:
             self.fail(error)
 
-    def _perform(self, command: cmd.Command) -> None:
-        # What every exchange has comes first.
-        match command:
-            case cmd.Compute():
-                self._compute(command.exchange)
-            case cmd.SendPartial():
-                self._send_partial(command)
-            case cmd.Forget():
-                self._forget(command.handles)
-                self._shares.pop(command.exchange, None)
-            case cmd.ForwardModel():
-                child = self.children.get(command.to)
-                if child is not None:
-                    sent = self._shares[command.exchange].sent
-                    child.send(sent, sent.down_bytes)
-            case cmd.Attach():
-                self._attach(command, RECONNECTS_MAX)
-            case cmd.Detach():
-                self._detach(command.peer)
-            case cmd.Refuse():
-                self._forget([command.handle])
+    def _forget(self, command: cmd.Forget) -> None:
+        for handle in command.handles:
+            self._partials.pop(handle, None)
+        self._shares.pop(command.exchange, None)
 
-    def _forget(self, handles: Iterable[int]) -> None:
-        for handle in handles:
-            self._arrays.pop(handle, None)
-            self._told_s.pop(handle, None)
+    def _refuse(self, command: cmd.Refuse) -> None:
+        self._partials.pop(command.handle, None)
+
+    def _forward(self, command: cmd.ForwardModel) -> None:
+        child = self.children.get(command.to)
+        if child is not None:
+            sent = self._shares[command.exchange].sent
+            child.send(sent, sent.down_bytes)
 
     def _on_model(self, sent: SentModel) -> None:
-        if sent.id in self._shares:
-            return  # a second copy, from a former parent
-        self._shares[sent.id] = Share(sent)
-        self.feed(
-            ev.ModelArrived(exchange=sent.id, generation=sent.generation, keep=sent.exchange.keep)
-        )
+        if sent.id not in self._shares:  # else it is a second copy, from a former parent
+            self._shares[sent.id] = Share(sent)
+            self.feed(sent.arrived)
 
-    def _attach(self, command: cmd.Attach, attempts: int) -> None:
+    def _attach(self, command: cmd.Attach, attempts: int = RECONNECTS_MAX) -> None:
         attached = ev.Attached(
             cause=self._cause,
             child=self.me,
@@ -304,39 +306,25 @@ class VirtualMember:
             self._on_model(message)
 
     def _on_child_message(self, message: Any) -> None:
-        if not isinstance(message, SentPartial):
+        if isinstance(message, SentPartial):
+            self._partials[message.event.handle] = message
+            self.feed(message.event)
+        else:
             self.feed(message)
-            return
-        assert isinstance(message.event, ev.PartialArrived)
-        assert message.array is not None
-        handle = self._next_handle
-        self._next_handle += 1
-        self._arrays[handle] = message.array
-        event = message.event
-        self._told_s[handle] = event.compute_s
-        self.feed(
-            ev.PartialArrived(
-                exchange=event.exchange,
-                sender=event.sender,
-                contributors=event.contributors,
-                order=event.order,
-                handle=handle,
-            )
-        )
 
-    def _detach(self, peer: MemberId) -> None:
-        child = self.children.pop(peer, None)
+    def _detach(self, command: cmd.Detach) -> None:
+        child = self.children.pop(command.peer, None)
         if child is not None:
             child.close()
-        elif self._parent is not None and self._parent_id == peer:
+        elif self._parent is not None and self._parent_id == command.peer:
             self._parent.close()
             self._parent = None
 
     # --- computing, summing, sending ----------------------------------------------------------
 
-    def _compute(self, exchange: ExchangeId) -> None:
-        share = self._shares[exchange]
-        sent = share.sent
+    def _compute(self, command: cmd.Compute) -> None:
+        exchange = command.exchange
+        sent = self._shares[exchange].sent
         try:
             arrays, measured_s = self.world.solve(self._solver, sent.work, self.chunks)
             self.worker.computed = exchange
@@ -354,7 +342,7 @@ class VirtualMember:
             share.total = total
             share.compute_s[self.me] = seconds
             self.world.computed(exchange, self.me, seconds)
-            self.feed(ev.Computed(exchange=exchange))
+            self.feed(share.sent.computed)
 
     def _send_partial(self, command: cmd.SendPartial) -> None:
         share = self._shares[command.exchange]
@@ -363,8 +351,9 @@ class VirtualMember:
         if not share.summed:
             share.summed = True
             for handle in command.inputs:
-                merge(share.total, self._arrays[handle], share.sent.exchange.reduce)
-                share.compute_s.update(self._told_s[handle])
+                partial = self._partials[handle]
+                merge(share.total, partial.array, share.sent.exchange.reduce)
+                share.compute_s.update(partial.event.compute_s)
             if command.inputs:
                 delay = self.world.merge_seconds(share.sent.exchange, len(command.inputs))
         event = ev.PartialArrived(
@@ -373,12 +362,12 @@ class VirtualMember:
             sender=self.me,
             contributors=command.contributors,
             order=command.order,
-            handle=0,
+            handle=next(self.world.handles),
             compute_s=share.compute_s,
         )
         port = self._driver if command.to is None else self._parent
         if port is not None:
-            message = SentPartial(event=event, array=share.total)
+            message = SentPartial(event, share.total)
             self.later(delay, port.send, message, share.sent.up_bytes)
 
     def _send_anchor(self, order: cmd.SendAnchor) -> None:
@@ -388,13 +377,24 @@ class VirtualMember:
             array = share.total if share.summed else None
         elif share is not None:
             handle = self.machine.node.kept_handle(order.exchange, order.sender)  # type: ignore[arg-type]
-            array = None if handle is None else self._arrays[handle]
+            array = None if handle is None else self._partials[handle].array
         event = ev.AnchorArrived(
             cause=self._cause,
             member=self.me,
             exchange=order.exchange,
             sender=order.sender,
-            handle=None,
+            handle=None if array is None else next(self.world.handles),
         )
         nbytes = CONTROL_BYTES if array is None or share is None else share.sent.up_bytes
-        self._driver.send(SentPartial(event=event, array=array), nbytes)
+        self._driver.send(SentAnchor(event=event, array=array), nbytes)
+
+    #: What is done at each of the machine's commands.
+    _perform: ClassVar[dict[type[cmd.Command], Callable[[VirtualMember, Any], None]]] = {
+        cmd.Compute: _compute,
+        cmd.SendPartial: _send_partial,
+        cmd.Forget: _forget,
+        cmd.ForwardModel: _forward,
+        cmd.Attach: _attach,
+        cmd.Detach: _detach,
+        cmd.Refuse: _refuse,
+    }

@@ -17,6 +17,9 @@ class SentModel:
     id: ExchangeId
     generation: Generation
     exchange: Exchange
+    #: What every member's machine is told when it has come, and when the own share is computed.
+    arrived: ev.ModelArrived
+    computed: ev.Computed
     packed: Vector
     #: What every member is asked to compute: made once, for all of them.
     work: Work
@@ -26,11 +29,19 @@ class SentModel:
     up_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class SentPartial:
-    """What comes up: a partial, or a kept one that was asked for as an anchor."""
+    """A partial that comes up; the event is the one that its receiver's machine is given."""
 
-    event: ev.PartialArrived | ev.AnchorArrived
+    event: ev.PartialArrived
+    array: Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentAnchor:
+    """What comes up of a kept partial that was asked for as an anchor, if it is still there."""
+
+    event: ev.AnchorArrived
     array: Vector | None
 
 

@@ -27,6 +27,17 @@ class Endpoint:
     address : str
     """
 
+    __slots__ = (
+        "address",
+        "backlog",
+        "died_s",
+        "downlink_free_s",
+        "is_alive",
+        "is_paused",
+        "ports",
+        "uplink_free_s",
+    )
+
     def __init__(self, address: str) -> None:
         self.address = address
         self.is_alive = True
@@ -42,6 +53,17 @@ class Endpoint:
 
 class Port:
     """One end of a connection; ``on_message`` and ``on_closed`` are set by who holds it."""
+
+    __slots__ = (
+        "is_open",
+        "large_in_flight",
+        "last_arrival_s",
+        "network",
+        "on_closed",
+        "on_message",
+        "owner",
+        "peer",
+    )
 
     def __init__(self, owner: Endpoint, network: Network) -> None:
         self.owner = owner

@@ -134,6 +134,8 @@ class WorldOptions:
     def compute_seconds(self, operation: str, examples: int) -> float:
         """Seconds that an undisturbed, ordinary member computes."""
         per_example = self.compute_s
+        if isinstance(per_example, float):
+            return per_example * examples  # asked by every member in every exchange
         if isinstance(per_example, Mapping):
             per_example = per_example.get(operation, per_example.get("other", 2e-7))
         assert not isinstance(per_example, str)

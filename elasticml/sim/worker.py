@@ -31,6 +31,22 @@ class Worker:
         Counted up over all workers of the world.
     """
 
+    __slots__ = (
+        "_computing_until_s",
+        "_reading_until_s",
+        "address",
+        "chunks",
+        "computed",
+        "endpoint",
+        "held_bytes",
+        "host",
+        "is_closing",
+        "life",
+        "number",
+        "slot",
+        "world",
+    )
+
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number

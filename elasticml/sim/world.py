@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,6 +69,8 @@ class World:
         self.driver = VirtualDriver(self, settings, check_every_event)
         self.faults = Faults(self, np.random.default_rng(chances[1]))
         self.workers: dict[str, Worker] = {}
+        #: Numbers under which partials are known wherever they are.
+        self.handles = itertools.count(1)
         self.blas_threads = blas_threads()
         self._n_members = n_members
         self._n_workers = 0
@@ -90,7 +93,7 @@ class World:
         story, told, told_s = self.desk.journal.story, 0, self.clock.now_s
         clock, driver, quiet_s_max = self.clock, self.driver, self.options.quiet_s_max
         while not driver.has_ended:
-            clock.run(story, told_s + quiet_s_max)
+            clock.run(told_s + quiet_s_max)
             if len(story) != told:
                 if not self._has_only_waited(story[told:]):
                     told_s = clock.now_s
@@ -203,7 +206,7 @@ class World:
     def computed(self, exchange: ExchangeId, member: MemberId, seconds: float) -> None:
         """Take note of a computation and how long it took, for the story."""
         computations = self.driver.computations
-        computations[str(member)] = computations.get(str(member), 0) + 1
+        computations[member] = computations.get(member, 0) + 1
         if self._tells_times:
             times = self.driver.compute_s.setdefault(exchange, {})
             times[str(member.slot)] = round(seconds, 6)

@@ -27,7 +27,7 @@ class Net:
         self.heard.append((round(self.clock.now_s, 6), who, what))
 
     def run(self):
-        self.clock.run((), math.inf)
+        self.clock.run(math.inf)
         return self.heard
 
 
@@ -97,5 +97,5 @@ def test_what_is_due_at_one_moment_happens_as_planned():
     clock, done = Clock(), []
     for name in "abc":
         clock.at(1.0, done.append, name)
-    clock.run((), math.inf)
+    clock.run(math.inf)
     assert (done, clock.now_s) == (["a", "b", "c"], 1.0)
