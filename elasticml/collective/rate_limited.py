@@ -78,6 +78,8 @@ class RateLimitedLink:
         self.piece_bytes = inner.piece_bytes
         self._inner = inner
         self._uplink = uplink
+        #: Bytes of the frames that have left.
+        self.sent_bytes = 0
         self._waiting_bytes = 0
         #: When the last of them will have left.
         self._left_s = -math.inf
@@ -86,11 +88,6 @@ class RateLimitedLink:
         self._has_flying = asyncio.Event()
         self._flight: asyncio.Task[None] | None = None
         self._is_closed = False
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes of the frames that have arrived."""
-        return self._inner.sent_bytes
 
     @property
     def unsent_bytes(self) -> int:
@@ -118,6 +115,7 @@ class RateLimitedLink:
             self._waiting_bytes -= nbytes
         if self._is_closed:
             raise LinkClosedError(f"the link to {self.peer} is closed")
+        self.sent_bytes += nbytes
         self._flying.append((left_s + self._uplink.latency_s, frame))
         self._has_flying.set()
         if self._flight is None:

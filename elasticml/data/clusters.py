@@ -22,7 +22,14 @@ from elasticml.data.cut import Rows
 from elasticml.data.facts import BlockSummary
 from elasticml.data.files import fingerprint
 from elasticml.data.rows import cut_rows
-from elasticml.data.source import BlockInfo, check_dtype, check_keys, resolve_chunk_bytes
+from elasticml.data.source import (
+    BlockInfo,
+    check_dtype,
+    check_keys,
+    check_whole,
+    drawn_blocks,
+    resolve_chunk_bytes,
+)
 from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError
 
@@ -80,8 +87,7 @@ class ClusterSource(Surveyless):
     def blocks(self) -> list[BlockInfo]:
         """List blocks of 4096 rows."""
         width = 8 + (4 if self.dtype == "float32" else 8) * self.columns
-        sizes = [min(BLOCK_ROWS, self.rows - a) for a in range(0, self.rows, BLOCK_ROWS)]
-        return [BlockInfo(index=i, nbytes=n * width, rows=n) for i, n in enumerate(sizes)]
+        return drawn_blocks(self.rows, BLOCK_ROWS, width)
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
@@ -193,10 +199,7 @@ def synthetic_clusters(
         ("problem", problem, 0),
         ("seed", seed, 0),
     ):
-        if isinstance(whole, bool) or not isinstance(whole, int) or whole < least:
-            raise ConfigError(
-                f"data.{name} is {whole!r}, wanted a whole number >= {least}", key=f"data.{name}"
-            )
+        check_whole(name, whole, least)
     for name, number, most in (
         ("spread", spread, np.inf),
         ("variation", variation, 1.0),

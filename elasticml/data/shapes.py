@@ -22,6 +22,8 @@ from elasticml.data.source import (
     BlockInfo,
     check_dtype,
     check_keys,
+    check_whole,
+    drawn_blocks,
     nearest,
     resolve_chunk_bytes,
 )
@@ -70,8 +72,7 @@ class ShapedSource(Surveyless):
         """List blocks of 8192 rows; their bytes are estimated."""
         itemsize = 4 if self.dtype == "float32" else 8
         width = 12 + SHAPES[self.shape].stored * (4 + itemsize)
-        sizes = [min(BLOCK_ROWS, self.rows - a) for a in range(0, self.rows, BLOCK_ROWS)]
-        return [BlockInfo(index=i, nbytes=int(n * width), rows=n) for i, n in enumerate(sizes)]
+        return drawn_blocks(self.rows, BLOCK_ROWS, width)
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
@@ -131,10 +132,7 @@ def synthetic(
         ("seed", seed, 0),
         ("columns", width, COLUMNS_MIN),
     ):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise ConfigError(
-                f"data.{name} is {number!r}, wanted a whole number >= {least}", key=f"data.{name}"
-            )
+        check_whole(name, number, least)
     if width >= 2**31:
         raise ConfigError(
             f"data.columns is {width}, wanted at most {2**31 - 1}", key="data.columns"

@@ -164,6 +164,20 @@ def check_dtype(dtype: str) -> None:
         )
 
 
+def check_whole(name: str, number: object, least: int) -> None:
+    """Raise a ConfigError unless ``data.<name>`` is a whole number of at least ``least``."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise ConfigError(
+            f"data.{name} is {number!r}, wanted a whole number >= {least}", key=f"data.{name}"
+        )
+
+
+def drawn_blocks(rows: int, block_rows: int, row_bytes: float) -> list[BlockInfo]:
+    """List the blocks of rows that are drawn in equal ones, of which the last may be shorter."""
+    sizes = [min(block_rows, rows - start) for start in range(0, rows, block_rows)]
+    return [BlockInfo(index=i, nbytes=int(n * row_bytes), rows=n) for i, n in enumerate(sizes)]
+
+
 def check_columns(n_columns: int | None) -> None:
     """Raise a ConfigError unless ``n_columns`` is None or a number of columns."""
     if n_columns is not None and n_columns < 1:

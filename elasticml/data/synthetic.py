@@ -25,6 +25,8 @@ from elasticml.data.source import (
     BlockInfo,
     BlockSummary,
     check_keys,
+    check_whole,
+    drawn_blocks,
     resolve_chunk_bytes,
     summarise,
 )
@@ -83,9 +85,7 @@ class SpliceSource(Surveyless):
 
     def blocks(self) -> list[BlockInfo]:
         """List blocks of 4096 rows."""
-        sizes = [min(BLOCK_ROWS, self.rows - a) for a in range(0, self.rows, BLOCK_ROWS)]
-        width = self.length + 8
-        return [BlockInfo(index=i, nbytes=n * width, rows=n) for i, n in enumerate(sizes)]
+        return drawn_blocks(self.rows, BLOCK_ROWS, self.length + 8)
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
@@ -152,10 +152,7 @@ def synthetic_splice(
         ("seed", seed, 0),
         ("length", length, LENGTH_MIN),
     ):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise ConfigError(
-                f"data.{name} is {number!r}, wanted a whole number >= {least}", key=f"data.{name}"
-            )
+        check_whole(name, number, least)
     if not isinstance(positive_share, int | float) or not 0 < positive_share < 1:
         raise ConfigError(
             f"data.positive_share is {positive_share!r}, wanted a number between 0 and 1",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+import os
+import warnings
+from contextlib import closing
+from numbers import Integral, Real
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import scipy.sparse
@@ -13,8 +17,10 @@ from sklearn.base import (
     ClusterMixin,
     TransformerMixin,
 )
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from elasticml.algorithms.async_sgd import kmeans, starts
@@ -23,10 +29,20 @@ from elasticml.algorithms.async_sgd.baselines import lloyd
 from elasticml.algorithms.async_sgd.questions import ask_here
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.parallel import InPieces, runs
 from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.errors import DataError
+from elasticml.runtime.execution import parallel
 from elasticml.terms import ChunkId
 
 _CHUNK_BYTES: Final = 2**20
+#: What a start is called here, and there.
+_STARTS: Final[dict[str, starts.How]] = {
+    "k-means++": "kmeans++",
+    "k-means||": "kmeans||",
+    "random": "sample",
+}
 
 
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
@@ -49,6 +65,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         this share of the columns' mean variance.
     lloyd_iter : int
         Passes of Lloyd's algorithm at the end.
+    n_jobs : int, optional
+        Threads, of which the result does not depend; one where not given, all with -1. They share
+        passes over all data (k-means||, Lloyd's, labels) and mini-batches of more than 512 rows.
     random_state : int, RandomState or None
 
     Attributes
@@ -68,7 +87,21 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     -----
     ``partial_fit`` takes one mini-batch step with all rows that it is given; the first call, which
     also chooses the centres from them, needs at least ``n_clusters`` rows.
+
+    Where the data have fewer different rows than clusters, several centres are the same, and
+    ``fit`` warns of it.
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_clusters": [Interval(Integral, 1, None, closed="left")],
+        "init": [StrOptions(set(_STARTS)), "array-like"],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "lloyd_iter": [Interval(Integral, 0, None, closed="left")],
+        "n_jobs": [Integral, None],
+        "random_state": ["random_state"],
+    }
 
     def __init__(
         self,
@@ -79,6 +112,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         max_iter: int = 5,
         tol: float = 1e-4,
         lloyd_iter: int = 1,
+        n_jobs: int | None = None,
         random_state: Any = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -87,6 +121,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         self.max_iter = max_iter
         self.tol = tol
         self.lloyd_iter = lloyd_iter
+        self.n_jobs = n_jobs
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> KMeans:
@@ -100,9 +135,21 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             Not negative; one each where not given.
         """
         X, chunks = self._read(X, sample_weight, reset=True)
-        seed = self._seed()
-        problem = self._problem(X)
-        state = problem.begin(self._start(X, chunks, seed))
+        with closing(parallel(_n_threads(self.n_jobs))) as pool:
+            self._fit(X, chunks, InPieces(pool))
+        found = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
+        if found < self.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({found}) found smaller than n_clusters "
+                f"({self.n_clusters}). Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _fit(self, X: Any, chunks: list[Chunk], threads: Parallel) -> None:
+        problem, seed = self._problem(X, is_new=True), self._seed()
+        state = _state(self._start(X, chunks, seed, threads))
         sampler = Sampler(chunks, seed=seed)
         limit = self.tol * float(np.mean(_variances(X)))
         self.n_iter_ = 0
@@ -110,32 +157,37 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             before = state["centres"].copy()
             self.n_iter_ += 1
             while sampler.passes < self.n_iter_:
-                problem.step(state, sampler.next(self._batch_size()))
+                problem.step_with(state, sampler.next(self._batch_size()), threads)
             if float(((state["centres"] - before) ** 2).sum()) <= limit:
                 break
         if self.lloyd_iter:
-            state["centres"] = ask_here(lloyd(state["centres"], self.lloyd_iter), chunks)["centres"]
-        return self._keep(state, chunks, X.dtype)
+            last = lloyd(state["centres"], self.lloyd_iter)
+            state["centres"] = ask_here(last, chunks, threads)["centres"]
+        self._keep(state, chunks, X.dtype, threads)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> KMeans:
         """Take one step with these rows; the parameters are those of :meth:`fit`."""
         is_new = not hasattr(self, "cluster_centers_")
         X, chunks = self._read(X, sample_weight, reset=is_new)
-        problem = self._problem(X)
-        if is_new:
-            state = problem.begin(self._start(X, chunks, self._seed()))
-            self.n_iter_ = 0
-        else:
-            centres = np.asarray(self.cluster_centers_, np.float64)
-            state = problem.begin({"centres": centres, "counts": self.counts_})
-        problem.step(state, Batch(parts=[(chunk, np.arange(chunk.n_rows)) for chunk in chunks]))
-        return self._keep(state, chunks, X.dtype)
+        problem = self._problem(X, is_new=is_new)
+        batch = Batch(parts=[(chunk, np.arange(chunk.n_rows)) for chunk in chunks])
+        with closing(parallel(_n_threads(self.n_jobs))) as pool:
+            threads = InPieces(pool)
+            if is_new:
+                state = _state(self._start(X, chunks, self._seed(), threads))
+                self.n_iter_ = 0
+            else:
+                state = _state(self.cluster_centers_, self.counts_)
+            problem.step_with(state, batch, threads)
+            self._keep(state, chunks, X.dtype, threads)
+        return self
 
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Return the number of each row's nearest centre; shape (n_samples,)."""
         check_is_fitted(self)
         _, chunks = self._read(X, None, reset=False)
-        return self._near(chunks)[0]
+        with closing(parallel(_n_threads(self.n_jobs))) as pool:
+            return self._near(chunks, InPieces(pool))[0]
 
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the distances of rows to all centres; shape (n_samples, n_clusters)."""
@@ -178,37 +230,59 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             )
         return X, _chunks(X, weights)
 
-    def _problem(self, X: Any) -> kmeans.KMeans:
-        for name, least in (("n_clusters", 1), ("max_iter", 0), ("lloyd_iter", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < least:
-                raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
-        if not hasattr(self, "cluster_centers_") and X.shape[0] < self.n_clusters:
+    def _problem(self, X: Any, *, is_new: bool) -> kmeans.KMeans:
+        self._validate_params()
+        if is_new and X.shape[0] < self.n_clusters:
             raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
         return kmeans.KMeans(clusters=int(self.n_clusters), columns=X.shape[1])
 
-    def _start(self, X: Any, chunks: list[Chunk], seed: int) -> dict[str, Any]:
+    def _start(
+        self, X: Any, chunks: list[Chunk], seed: int, threads: Parallel
+    ) -> NDArray[np.float64]:
         if not isinstance(self.init, str):
-            return {"centres": np.asarray(self.init, np.float64)}
-        ways: dict[str, starts.How] = {
-            "k-means++": "kmeans++",
-            "k-means||": "kmeans||",
-            "random": "sample",
-        }
-        if self.init not in ways:
-            raise ValueError(f"init must be one of {', '.join(ways)} or centres, got {self.init!r}")
-        found: dict[str, Any] = ask_here(
-            starts.start(
-                ways[self.init],
-                clusters=int(self.n_clusters),
-                columns=X.shape[1],
-                n_rows=X.shape[0],
-                n_blocks=len(chunks),
-                seed=seed,
-            ),
-            chunks,
+            return self._given(X)
+        questions = starts.start(
+            _STARTS[self.init],
+            clusters=int(self.n_clusters),
+            columns=X.shape[1],
+            n_rows=X.shape[0],
+            n_blocks=len(chunks),
+            seed=seed,
         )
+        try:
+            found: NDArray[np.float64] = ask_here(questions, chunks, threads)["centres"]
+        except DataError:
+            found = self._repeated(X, chunks, seed)
         return found
+
+    def _given(self, X: Any) -> NDArray[np.float64]:
+        """Check the centres that are begun with."""
+        centres: NDArray[np.float64] = check_array(self.init, dtype=np.float64, copy=True)
+        shape = centres.shape
+        if shape[0] != self.n_clusters:
+            raise ValueError(
+                f"The shape of the initial centers {shape} does not match the number of clusters "
+                f"{self.n_clusters}."
+            )
+        if shape[1] != X.shape[1]:
+            raise ValueError(
+                f"The shape of the initial centers {shape} does not match the number of features "
+                f"of the data {X.shape[1]}."
+            )
+        return centres
+
+    def _repeated(self, X: Any, chunks: list[Chunk], seed: int) -> NDArray[np.float64]:
+        """Start among all different rows, each several times where they are too few."""
+        weights = np.concatenate(
+            [np.ones(c.n_rows) if c.weights is None else c.weights for c in chunks]
+        )
+        some = X[np.flatnonzero(weights > 0.0)] if weights.any() else X
+        dense = some.toarray() if scipy.sparse.issparse(some) else some
+        rows, counts = np.unique(np.asarray(dense, np.float64), axis=0, return_counts=True)
+        if len(rows) < self.n_clusters:
+            return np.resize(rows, (self.n_clusters, X.shape[1]))
+        rng = np.random.default_rng(seed)
+        return starts.plus_plus(rows, counts.astype(np.float64), int(self.n_clusters), rng)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -218,17 +292,20 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
 
     # --- results ---------------------------------------------------------------------------------
 
-    def _keep(self, state: Arrays, chunks: list[Chunk], dtype: Any) -> KMeans:
+    def _keep(self, state: Arrays, chunks: list[Chunk], dtype: Any, threads: Parallel) -> None:
         self.cluster_centers_ = state["centres"].astype(dtype)
         self.counts_ = state["counts"]
-        self.labels_, squares = self._near(chunks)
+        self.labels_, squares = self._near(chunks, threads)
         weights = [np.ones(c.n_rows) if c.weights is None else c.weights for c in chunks]
         self.inertia_ = float(squares @ np.concatenate(weights))
-        return self
 
-    def _near(self, chunks: list[Chunk]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        parts = whole(chunks)
-        return nearest_of(self._centres(), parts).lookup(parts)
+    def _near(
+        self, chunks: list[Chunk], threads: Parallel
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        nearest = nearest_of(self._centres(), whole(chunks))
+        some = runs(chunks, threads.n_threads)
+        labels, squares = zip(*threads.map(lambda s: nearest.lookup(whole(s)), some), strict=True)
+        return np.concatenate(labels), np.concatenate(squares)
 
     def _centres(self) -> NDArray[np.float64]:
         return np.ascontiguousarray(self.cluster_centers_, np.float64)
@@ -252,6 +329,19 @@ def _chunks(X: Any, weights: NDArray[np.float64] | None) -> list[Chunk]:
         else:
             chunks.append(dense_chunk(id, labels, part, s, dtype=dtype))
     return chunks
+
+
+def _n_threads(n_jobs: int | None) -> int:
+    """Return how many threads ``n_jobs`` stands for: 1 for None, all but some where negative."""
+    if n_jobs is None:
+        return 1
+    return n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
+
+
+def _state(centres: Any, counts: NDArray[np.float64] | None = None) -> Arrays:
+    """Make a state; several centres may be the same, as scikit-learn has it."""
+    found = np.array(centres, np.float64, order="C")
+    return {"centres": found, "counts": np.zeros(len(found)) if counts is None else counts.copy()}
 
 
 def _variances(X: Any) -> NDArray[np.float64]:

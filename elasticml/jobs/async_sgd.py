@@ -57,6 +57,8 @@ class AsyncSGD(Settings):
     rate: float | None = Field(default=None, gt=0)
     #: Random peers that a state is sent to.
     sends: int = Field(default=1, ge=0)
+    #: Slots of the mailbox: states that wait to be merged; when all are full the oldest goes.
+    slots: Count = 1
     #: Share of the centres that a message holds, drawn at random.
     share: float = Field(default=1.0, gt=0, le=1)
     start: Literal["kmeans++", "kmeans||", "sample"] = "kmeans++"

@@ -8,11 +8,12 @@ of the choice for a while; who is gone, the driver says.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
+from elasticml.algorithms.async_sgd.address_book import ASK_S, ASKED_MAX, AddressBook
 from elasticml.algorithms.async_sgd.base import Mail
 from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.collective.frames import Frame, Header, Kind
@@ -26,8 +27,10 @@ from elasticml.terms import MemberId
 from elasticml.training.arrays import Vector
 from elasticml.training.letters import Shapes, unpack_letter
 
-#: Links to peers that are kept open; among more members than these they change by and by.
+#: Links to peers that are kept open, and seconds after which one of them may make room for another:
+#: among more members states go to these, and to all by and by.
 LINKS_MAX = 32
+TURN_S = 2.0
 #: Seconds in which a peer that could not be reached is not tried again.
 SHUN_S = 5.0
 #: Between two looks at what has not left yet: the shortest and the longest.
@@ -36,10 +39,6 @@ LOOK_S_MIN, LOOK_S_MAX = 5e-4, 1e-3
 TURNS_FIRST = 3
 #: Seconds in which nothing has left for a peer, after which nobody waits: it may be stopped.
 STUCK_S = 1.0
-#: Until a peer that was asked for its state and does not answer is given up, and the next asked.
-ASK_S = 1.0
-#: Peers asked for a state before the model of a report must do.
-ASKED_MAX = 3
 ASK = "AskState"
 
 
@@ -60,7 +59,8 @@ class Correspondence:
 
     Parameters
     ----------
-    me : MemberId
+    book : AddressBook
+        The member's own.
     hello : mapping
         Said to a peer when a link to it opens: job and transport.
     transport : Transport
@@ -72,8 +72,6 @@ class Correspondence:
         Of a state's arrays.
     mailbox : Mailbox
     loop : Loop
-    chance : numpy.random.Generator
-        Whom states are sent to.
     sends : int
         Peers that each state is sent to.
     fail : callable
@@ -82,7 +80,7 @@ class Correspondence:
 
     def __init__(
         self,
-        me: MemberId,
+        book: AddressBook,
         hello: Mapping[str, Any],
         *,
         transport: Transport,
@@ -91,17 +89,13 @@ class Correspondence:
         shapes: Shapes,
         mailbox: Mailbox,
         loop: Loop,
-        chance: np.random.Generator,
         sends: int,
         fail: Callable[[BaseException], None],
     ) -> None:
-        self.me = me
+        #: Members that states are sent to.
+        self.book = book
         #: Where states wait; set once by whoever made both.
         self.outbox: Outbox | None = None
-        #: Members that states are sent to, and where they are.
-        self.addresses: dict[MemberId, str] = {}
-        #: Others send to this member.
-        self.is_listed = False
         #: States given to the network, and those that no peer could be found for.
         self.n_sent = 0
         self.n_undelivered = 0
@@ -112,12 +106,13 @@ class Correspondence:
         self._shapes = shapes
         self._mailbox = mailbox
         self._loop = loop
-        self._chance = chance
         self._sends = sends
         self._fail = fail
         self._links: dict[MemberId, Peer] = {}
         self._opening: dict[MemberId, asyncio.Task[Peer | None]] = {}
         self._shunned: dict[MemberId, float] = {}
+        #: When a link may next make room for another.
+        self._turn_s = 0.0
         #: Links that peers have opened.
         self._accepted: set[Peer] = set()
         self._past_bytes = 0
@@ -125,10 +120,6 @@ class Correspondence:
         #: As many peers have been asked for a state as ever will be.
         self.has_asked = False
         self._tasks: set[asyncio.Task[Any]] = set()
-
-    def is_first(self) -> bool:
-        """Whether this is the first of all that send to each other; from any thread."""
-        return self.is_listed and all(self.me < other for other in list(self.addresses))
 
     @property
     def sent_bytes(self) -> int:
@@ -153,15 +144,9 @@ class Correspondence:
 
     def know(self, order: Peers) -> None:
         """Take note of who has come and gone."""
-        if order.anew:
-            self.addresses.clear()
-        self.addresses.update(zip(order.came, order.addresses, strict=True))
-        for member in order.gone:
-            self.addresses.pop(member, None)
-        self.is_listed = self.addresses.pop(self.me, None) is not None or (
-            self.is_listed and not order.anew and self.me not in order.gone
-        )
-        for member in [m for m in self._links if m not in self.addresses]:
+        came = dict(zip(order.came, order.addresses, strict=True))
+        self.book.update(came, order.gone, anew=order.anew)
+        for member in [m for m in self._links if m not in self.book.addresses]:
             self._links[member].close()
             self._drop(member)
 
@@ -170,17 +155,10 @@ class Correspondence:
         if peer is not None:
             self._past_bytes += peer.link.sent_bytes
 
-    def _choose(self, among: Iterable[MemberId], n: int) -> list[MemberId]:
-        """Draw up to ``n`` different ones."""
-        found = sorted(among)
-        if len(found) <= n:
-            return found
-        return [found[k] for k in self._chance.choice(len(found), size=n, replace=False)]
-
     def _candidates(self) -> list[MemberId]:
         now_s = self._clock()
         self._shunned = {m: t for m, t in self._shunned.items() if t > now_s}
-        return [m for m in self.addresses if m not in self._shunned]
+        return [m for m in self.book.addresses if m not in self._shunned]
 
     async def _link_to(self, member: MemberId) -> Peer | None:
         """Return the open link to a peer, after opening it; None where it cannot be reached."""
@@ -193,31 +171,46 @@ class Correspondence:
         return await asyncio.shield(self._opening[member])
 
     async def _open(self, member: MemberId) -> Peer | None:
-        hello = {**self._hello, "kind": "mail", "member": str(self.me), "to": str(member)}
+        hello = {**self._hello, "kind": "mail", "member": str(self.book.me), "to": str(member)}
         try:
-            link = await self._transport.connect(self.addresses[member], hello)
+            link = await self._transport.connect(self.book.addresses[member], hello)
         except (LinkClosedError, KeyError):
             self._shunned[member] = self._clock() + SHUN_S
             return None
         except ElasticmlError as error:
             self._fail(error)
             return None
-        if member not in self.addresses:
+        if member not in self.book.addresses:
             link.close()
             return None
-        if len(self._links) >= LINKS_MAX:
-            idle = self._choose(self._links, 1)[0]
-            self._links[idle].close()
-            self._drop(idle)
+        self._make_room()
 
         def closed(peer: Peer, reason: str) -> None:
             if self._links.get(member) is peer:
                 self._drop(member)
                 self._shunned[member] = self._clock() + SHUN_S
 
-        peer = self._links[member] = Peer(link, _allocate, self._on_frame, closed)
+        peer = Peer(link, _allocate, self._on_frame, closed, watches=True)
+        self._links[member] = peer
         self._spawn(peer.run())
         return peer
+
+    def _may_open(self) -> bool:
+        """Whether another link may be opened for a state: up to a number, then now and then."""
+        if len(self._links) + len(self._opening) < LINKS_MAX:
+            return True
+        if self._clock() < self._turn_s:
+            return False
+        self._turn_s = self._clock() + TURN_S
+        return True
+
+    def _make_room(self) -> None:
+        """Close links, at random among those that nothing waits for, until there is a free one."""
+        while len(self._links) >= LINKS_MAX:
+            idle = [m for m, peer in self._links.items() if peer.n_left() == peer.n_posted]
+            member = self.book.choose(1, idle or self._links)[0]
+            self._links[member].close()
+            self._drop(member)
 
     # --- out ------------------------------------------------------------------------------------
 
@@ -235,24 +228,26 @@ class Correspondence:
             if not chosen:
                 self.n_undelivered += 1
             prefix = {} if rows is None else {"rows": rows}
+            ends = []
             for peer in chosen:
                 peer.send(Frame(kind=Kind.MAIL, prefix=prefix, payload=bytes_of(vector)))
                 self.n_sent += 1
-            for peer in chosen:
-                await self._left(peer)
+                ends.append(peer.n_posted)
+            for peer, end in zip(chosen, ends, strict=True):
+                await self._left(peer, end)
         finally:
             self.outbox.done()
 
-    async def _left(self, peer: Peer) -> None:
-        """Wait until what was sent to a peer has left this host, as long as some of it does."""
-        before, since_s, look_s = -1, self._clock(), LOOK_S_MIN
+    async def _left(self, peer: Peer, end: int) -> None:
+        """Wait until so many of a peer's frames have left this host, as long as some of them do."""
+        before, since_s, look_s = (-1, -1), self._clock(), LOOK_S_MIN
         for _ in range(TURNS_FIRST):
             # On a network with room it is gone as soon as the link's writer has had its turn.
             await asyncio.sleep(0)
-        while not peer.is_idle or peer.link.unsent_bytes > 0:
-            unsent = peer.link.unsent_bytes
-            if unsent != before:
-                before, since_s = unsent, self._clock()
+        while (n_left := peer.n_left()) < end:
+            now = (n_left, peer.link.unsent_bytes)
+            if now != before:
+                before, since_s = now, self._clock()
             elif self._clock() - since_s > STUCK_S:
                 self._shun(peer)
                 return
@@ -266,18 +261,20 @@ class Correspondence:
                 self._shunned[member] = self._clock() + SHUN_S
 
     async def _recipients(self) -> list[Peer]:
-        """Draw peers; while the link to one of them is being opened, another takes its place."""
+        """Draw peers; where a link to one of them is not open yet, another takes its place."""
         found: list[Peer] = []
-        drawn = self._choose(self._candidates(), self._sends)
+        drawn = self.book.choose(self._sends, self._candidates())
         for member in drawn:
             peer = self._links.get(member)
             if peer is not None:
                 found.append(peer)
-            else:
+            elif member not in self._opening and self._may_open():
                 self._spawn(self._link_to(member))
         lacking = len(drawn) - len(found)
         if lacking:
-            others = self._choose(self._links.keys() - set(drawn) - self._shunned.keys(), lacking)
+            others = self.book.choose(
+                lacking, self._links.keys() - set(drawn) - self._shunned.keys()
+            )
             found += [self._links[m] for m in others]
         if not found and drawn:
             peer = await self._link_to(drawn[0])
@@ -322,7 +319,7 @@ class Correspondence:
         self._spawn(self._ask())
 
     async def _ask(self) -> None:
-        for member in self._choose(self._candidates(), ASKED_MAX):
+        for member in self.book.choose(ASKED_MAX, self._candidates()):
             peer = await self._link_to(member)
             if peer is None:
                 continue

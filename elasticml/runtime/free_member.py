@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as Late
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd.base import Arrays, Mail
+from elasticml.algorithms.async_sgd.address_book import AddressBook
+from elasticml.algorithms.async_sgd.base import Mail
 from elasticml.algorithms.async_sgd.looper import COUNTS, Looper
 from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.algorithms.async_sgd.reports import ReportSolver, Standing
@@ -68,7 +70,7 @@ class FreeMember:
         self._is_closed = False
         self._mailbox = Mailbox(plan.slots)
         self._letters = Correspondence(
-            me,
+            AddressBook(me, seed),
             hello,
             transport=environment.transport,
             clock=environment.clock,
@@ -76,7 +78,6 @@ class FreeMember:
             shapes=self._shapes,
             mailbox=self._mailbox,
             loop=self,
-            chance=np.random.default_rng([0x5E2D, seed, me.slot, me.incarnation]),
             sends=plan.sends,
             fail=fail,
         )
@@ -90,7 +91,7 @@ class FreeMember:
                 outbox=outbox,
                 shapes=self._shapes,
                 newest=plan.newest,
-                sends=lambda: plan.sends > 0 and bool(self._letters.addresses),
+                sends=lambda: plan.sends > 0 and bool(self._letters.book.addresses),
                 clock=environment.clock,
                 slowness=environment.slowness,
                 parallel=environment.parallel,
@@ -98,8 +99,8 @@ class FreeMember:
                 on_error=lambda error: self._later(fail, error),
             ),
         )
-        #: The state that was copied last, for reports that cannot wait.
-        self._copied: Arrays | None = None
+        #: What was told last, for reports that cannot wait.
+        self._last: Standing | None = None
         #: Sent and undelivered when they were told last.
         self._told = (0, 0)
         self._wants_state = False
@@ -139,7 +140,7 @@ class FreeMember:
             self._ask_if_wanted()
 
     def _ask_if_wanted(self) -> None:
-        if self._wants_state and self._has_chunks and self._letters.addresses:
+        if self._wants_state and self._has_chunks and self._letters.book.addresses:
             self._wants_state, self._has_asked = False, True
             self._letters.ask()
 
@@ -203,22 +204,26 @@ class FreeMember:
         except Late:
             if future.cancel():
                 # In the midst of a long mini-batch: what it has counted is told the next time.
-                return Standing(
-                    state=self._copied,
-                    counts=np.zeros(len(COUNTS)),
-                    batch=0.0,
-                    has_ended=False,
-                    is_first=self._letters.is_first(),
-                )
+                return self._late()
             found = future.result()
-        self._copied = found.state
+        self._last = found
         return found
+
+    def _late(self) -> Standing:
+        """Tell what was told last, without its counts."""
+        counts = np.zeros(len(COUNTS))
+        is_first = self._letters.book.is_first()
+        if self._last is None:
+            return Standing(
+                state=None, counts=counts, batch=0.0, has_ended=False, is_first=is_first
+            )
+        return replace(self._last, counts=counts, has_ended=False, is_first=is_first)
 
     def _stand(self, looper: Looper, start: Mapping[str, NDArray[np.float64]]) -> Standing:
         """Copy what a report tells: in the loop's thread."""
         letters = self._letters
         if looper.state is None:
-            if letters.has_asked or not letters.addresses:
+            if letters.has_asked or not letters.book.addresses:
                 looper.begin(start)
                 self._later(self._begun)
             else:
@@ -234,16 +239,12 @@ class FreeMember:
             counts=looper.take_counts(),
             batch=float(looper.batch),
             has_ended=looper.has_ended(),
-            is_first=self._letters.is_first(),
+            is_first=self._letters.book.is_first(),
         )
 
     def limit(self, passes: float) -> None:
         """Stop after so many passes."""
-
-        def limited(looper: Looper) -> None:
-            looper.passes = passes
-
-        self._loop.request(limited)
+        self._loop.request(lambda looper: looper.limit(passes))
 
     def stop(self) -> None:
         """Stop for good."""

@@ -35,6 +35,8 @@ class Peer:
         Called once, with the reason, when the link is gone, from whichever end.
     on_piece : callable (Peer, Arriving), optional
         Called for each piece of a vector that is not whole yet, and with its trailer.
+    watches : bool
+        Whether it shall be known which frames have left this host.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Peer:
         on_frame: Callable[[Peer, Frame], None],
         on_closed: Callable[[Peer, str], None],
         on_piece: Callable[[Peer, Arriving], None] | None = None,
+        *,
+        watches: bool = False,
     ) -> None:
         self.link = link
         self._allocate = allocate
@@ -58,6 +62,11 @@ class Peer:
         self._wake = asyncio.Event()
         #: Nothing is queued and nothing is being given to the link, or it is closed.
         self.is_idle = True
+        #: Frames queued so far, and of these the ones that are known to have left this host.
+        self.n_posted = 0
+        self._n_left = 0
+        #: Where the others that were given to the link end, in bytes sent on it.
+        self._ends: deque[int] | None = deque() if watches else None
         self._writer: asyncio.Task[None] | None = None
         #: Nothing that still arrives counts, and nobody is told of the end.
         self._closed = False
@@ -121,8 +130,21 @@ class Peer:
         """Queue a frame as it is; on a closed link it is dropped, as its receiver is gone."""
         if not self._closed:
             self._queue.append(frame)
+            self.n_posted += 1
             self.is_idle = False
             self._wake.set()
+
+    def n_left(self) -> int:
+        """Say how many of the frames queued so far have left this host; with ``watches``."""
+        assert self._ends is not None
+        if self.is_idle and self.link.unsent_bytes == 0:
+            # Whatever was dropped on a link that has closed is gone, too.
+            return self.n_posted
+        left_bytes = self.link.sent_bytes - self.link.unsent_bytes
+        while self._ends and self._ends[0] <= left_bytes:
+            self._ends.popleft()
+            self._n_left += 1
+        return self._n_left
 
     def tell(self, message: dict[str, object]) -> None:
         """Queue a control message."""
@@ -142,6 +164,10 @@ class Peer:
             while True:
                 while self._queue:
                     await self.link.send(self._queue.popleft())
+                    if self._ends is not None:
+                        self._ends.append(self.link.sent_bytes)
+                        # Before the next frame: a link may only know how much waits in all.
+                        self.n_left()
                 self.is_idle = True
                 self._wake.clear()
                 await self._wake.wait()

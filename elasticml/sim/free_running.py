@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.async_sgd.address_book import ASK_S, ASKED_MAX, AddressBook
 from elasticml.algorithms.async_sgd.base import Mail
 from elasticml.algorithms.async_sgd.looper import Looper
 from elasticml.algorithms.async_sgd.mailbox import Mailbox
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 #: The operation that a mini-batch is, for ``simulate.compute_s``.
 BATCH = "batch"
-#: Seconds until a peer that was asked for its state is given up; and how many are asked.
-ASK_S = 1.0
-ASKED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +67,7 @@ class VirtualLoop:
         seed, me = int(self._world.desk.record.get("seed") or 0), member.me
         self._looper = Looper(self._plan, seed=seed, slot=me.slot)
         self._mailbox = Mailbox(self._plan.slots)
-        self._chance = np.random.default_rng([0x5E2D, seed, me.slot, me.incarnation])
-        #: Members that states are sent to.
-        self._addresses: dict[MemberId, str] = {}
-        self._is_listed = False
+        self._book = AddressBook(me, seed)
         self._ports: dict[MemberId, Port] = {}
         self._accepted: list[Port] = []
         #: States in the outgoing queue.
@@ -104,16 +99,9 @@ class VirtualLoop:
 
     def know(self, order: cmd.Peers) -> None:
         """Take note of the others."""
-        if order.anew:
-            self._addresses.clear()
-        self._addresses.update(zip(order.came, order.addresses, strict=True))
-        for member in order.gone:
-            self._addresses.pop(member, None)
-        me = self._member.me
-        self._is_listed = self._addresses.pop(me, None) is not None or (
-            self._is_listed and not order.anew and me not in order.gone
-        )
-        for member in [m for m in self._ports if m not in self._addresses]:
+        came = dict(zip(order.came, order.addresses, strict=True))
+        self._book.update(came, order.gone, anew=order.anew)
+        for member in [m for m in self._ports if m not in self._book.addresses]:
             self._ports.pop(member).close()
         self._wants_state = self._wants_state or order.begun
         self._ask_if_wanted()
@@ -145,7 +133,7 @@ class VirtualLoop:
         self._is_turning = False
         self._looper.merge(self._mailbox.take())
         self._fill = self._unsent / self._plan.queue
-        if self._plan.sends and self._addresses and not self._is_stopped:
+        if self._plan.sends and self._book.addresses and not self._is_stopped:
             if self._unsent >= self._plan.queue and self._plan.newest:
                 self._looper.counts["skipped"] += 1
             elif self._unsent >= self._plan.queue:
@@ -156,7 +144,7 @@ class VirtualLoop:
         self._turned()
 
     def _turned(self) -> None:
-        if self._addresses:
+        if self._book.addresses:
             # A queue is empty, too, where there is nobody to send to: that tells nothing.
             self._looper.adapt(self._fill, self._world.clock.now_s - self._began_s)
         self._go_on()
@@ -165,7 +153,7 @@ class VirtualLoop:
 
     def _post(self) -> None:
         mail = self._looper.message()
-        for member in self._choose(self._plan.sends):
+        for member in self._book.choose(self._plan.sends):
             self._unsent += 1
             port = self._ports.get(member)
             if port is None:
@@ -173,12 +161,6 @@ class VirtualLoop:
                 self._member.later(wait_s, self._send_first, member, mail)
             else:
                 self._send(port, mail)
-
-    def _choose(self, n: int) -> list[MemberId]:
-        found = sorted(self._addresses)
-        if len(found) <= n:
-            return found
-        return [found[k] for k in self._chance.choice(len(found), size=n, replace=False)]
 
     def _send_first(self, member: MemberId, mail: Mail) -> None:
         port = self._connect(member)
@@ -209,7 +191,7 @@ class VirtualLoop:
         """Open a connection to a peer, or take the one that is open; None where it is gone."""
         if member in self._ports:
             return self._ports[member]
-        address = self._addresses.get(member)
+        address = self._book.addresses.get(member)
         peer = None if address is None else self._world.life_of(address, member)
         if peer is None or peer.free is None:
             return None
@@ -254,9 +236,9 @@ class VirtualLoop:
             self._go_on()
 
     def _ask_if_wanted(self) -> None:
-        is_wanted = self._wants_state and self._looper.rows > 0 and self._addresses
+        is_wanted = self._wants_state and self._looper.rows > 0 and self._book.addresses
         if is_wanted and self._looper.state is None and self._asked is None:
-            self._asked = self._choose(ASKED_MAX)
+            self._asked = self._book.choose(ASKED_MAX)
             self._ask()
 
     def _ask(self) -> None:
@@ -271,7 +253,7 @@ class VirtualLoop:
     def standing(self, start: Mapping[str, NDArray[np.float64]], begin: bool) -> Standing:
         """Say where the loop is; see :class:`elasticml.algorithms.async_sgd.reports.Running`."""
         looper = self._looper
-        is_lonely = looper.state is None and (not self._addresses or self._asked == [])
+        is_lonely = looper.state is None and (not self._book.addresses or self._asked == [])
         if begin or is_lonely:
             looper.begin(start)
         elif looper.state is None:
@@ -280,20 +262,19 @@ class VirtualLoop:
         received, overwritten = self._mailbox.count()
         looper.counts["received"] += received
         looper.counts["overwritten"] += overwritten
-        me = self._member.me
         standing = Standing(
             state=looper.copy(),
             counts=looper.take_counts(),
             batch=float(looper.batch),
             has_ended=looper.has_ended(),
-            is_first=self._is_listed and all(me < other for other in self._addresses),
+            is_first=self._book.is_first(),
         )
         self._go_on()
         return standing
 
     def limit(self, passes: float) -> None:
         """Stop after so many passes."""
-        self._looper.passes = passes
+        self._looper.limit(passes)
 
     def stop(self) -> None:
         """Stop for good."""

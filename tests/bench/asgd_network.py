@@ -4,7 +4,9 @@
 
 K-Means whose states take 81 kB each, on uplinks that are limited to a rate: fixed mini-batches with
 a queue that blocks stall below the critical size, adaptive ones find it, and one place for the
-newest state needs none of that. Where all data lie matters not: members draw their own.
+newest state needs none of that. Where all data lie matters not: members draw their own; there must
+be many more rows than a mini-batch has, or passes end in short ones. ``b/bc`` is the mean batch
+over the critical one, with the seconds an example took while the member was not stalled.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ def measured(result: Result, members: int, bandwidth: float) -> str:
         f"{rate('examples'):9.0f} {rate('batches'):7.1f} {rate('sent'):6.1f} "
         f"{rate('merged'):6.1f} {rate('overwritten'):11.1f} {rate('stalled_s'):7.2f} "
         f"{rate('sent') * STATE_BYTES / bandwidth:5.2f} {last['batch']:8.0f} "
+        f"{bandwidth * (1.0 - rate('stalled_s')) / STATE_BYTES / rate('batches'):5.2f} "
         f"{result.summary['objective']:.5f}"
     )
 
@@ -63,15 +66,20 @@ def main() -> int:
     parser.add_argument("--bandwidth", default="8 MB", help="bytes per second of an uplink")
     parser.add_argument("--latency", type=float, default=1e-4, help="seconds")
     parser.add_argument("--members", type=int, default=2)
-    parser.add_argument("--rows", type=int, default=40_000)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--ways", nargs="*", help="batches to try: 300, auto, ...; all by default")
     parser.add_argument("--seconds", type=float, default=15.0)
     options = parser.parse_args()
     bandwidth = float(parse_size(options.bandwidth))
     data = synthetic_clusters(options.rows, clusters=CLUSTERS, columns=COLUMNS, seed=1)
     print("per member and second; a state of the paper's mode has no masses and is 1 % shorter")
-    print("way                 examples batches   sent merged overwritten stalled   use    batch J")
+    print(
+        "way               examples batches   sent merged overwritten stalled  use    batch  b/bc J"
+    )
     with em.LocalCluster(options.members) as cluster, Client(cluster) as client:
         for way in WAYS:
+            if options.ways and str(way["batch"]) not in options.ways:
+                continue
             job = em.Job(
                 em.AsyncSGD("kmeans", k=CLUSTERS, report_every=0.5, **way),
                 data,
@@ -82,7 +90,7 @@ def main() -> int:
                 evaluate=False,
             )
             name = f"{way['batch']} {'blocks' if 'queue' in way else 'newest'}"
-            print(f"{name:18s}", measured(job.run(client), options.members, bandwidth), flush=True)
+            print(f"{name:16s}", measured(job.run(client), options.members, bandwidth), flush=True)
     return 0
 
 

@@ -89,6 +89,15 @@ def test_without_messages_each_member_does_its_own_and_the_mean_is_the_answer():
     assert np.allclose(result.arrays["w"], X.mean(axis=0))
 
 
+def test_more_slots_keep_what_comes_between_two_mini_batches():
+    _, source = data()
+    rows = [play(source, sends=3, slots=slots)[0].rows[-1] for slots in (1, 2, 4)]
+    lost = [row["overwritten"] / row["received"] for row in rows]
+    merged = [row["merged"] / row["batches"] for row in rows]
+    assert lost[0] > 1.5 * lost[1] > lost[2] == 0.0
+    assert merged[0] < merged[1] < merged[2]
+
+
 def test_losses_and_returns_leave_the_answer_as_it_was():
     X, source = data()
     trace = [{"at": 0.5 + 0.2 * k, "lose": 1 + k % 2, "away": 0.3} for k in range(10)]

@@ -19,7 +19,9 @@ from elasticml.algorithms.async_sgd import nearest_kernels as kernels
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
 from elasticml.algorithms.async_sgd.parts import picked, rows_to_send, summed
 from elasticml.algorithms.async_sgd.start_kernels import potential, swap_centres
-from elasticml.algorithms.async_sgd.statistics import nearest_of, whole
+from elasticml.algorithms.async_sgd.statistics import nearest_of, statistics_of, whole
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import Chunk, Dtype, dense_chunk
 from elasticml.errors import ConfigError
 from elasticml.terms import ChunkId
@@ -55,7 +57,11 @@ class KMeans:
 
     def step(self, state: Arrays, batch: Batch) -> None:
         """Add the rows' weights to their centres' masses, and move these to the common mean."""
-        found = nearest_of(state["centres"], batch.parts).statistics(batch.parts)
+        self.step_with(state, batch, Serial())
+
+    def step_with(self, state: Arrays, batch: Batch, parallel: Parallel) -> None:
+        """Take the same step with several threads, to the same bits."""
+        found = statistics_of(state["centres"], batch.parts, parallel)
         kernels.move_to_means(state["centres"], state["counts"], found.sums, found.counts)
 
     def merge(self, state: Arrays, mail: Mail) -> bool:

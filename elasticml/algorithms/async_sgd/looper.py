@@ -92,6 +92,11 @@ class Looper:
         """
         self.state = self.problem.begin(arrays)
 
+    def limit(self, passes: float) -> None:
+        """Stop after so many passes; sooner, or later, than was said before."""
+        self.passes = passes
+        self._left = 0.0
+
     def is_due(self) -> bool:
         """Whether there is something to do: a state, examples, and passes that are not made."""
         if self.state is None or not self._sampler.rows:
@@ -147,7 +152,10 @@ class Looper:
         """
         if math.isfinite(self.batch):
             queue = Queue(fill=fill, examples=self.examples, seconds=seconds)
-            self.batch = self._controller.next(int(self.batch), queue)
+            wanted = self._controller.next(int(self.batch), queue)
+            # A mini-batch never holds an example twice: beyond that a controller would only have
+            # to come down again.
+            self.batch = min(wanted, max(1, self.rows))
 
     def copy(self) -> Arrays | None:
         """Copy the state."""

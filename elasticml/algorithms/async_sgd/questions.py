@@ -117,10 +117,20 @@ def answer(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
     return total
 
 
-def ask_here(questions: Generator[Exchange, Outcome, Any], chunks: Sequence[Chunk]) -> Any:
-    """Answer all exchanges from these chunks, in this thread, and return what comes out."""
+def ask_here(
+    questions: Generator[Exchange, Outcome, Any],
+    chunks: Sequence[Chunk],
+    parallel: Parallel | None = None,
+) -> Any:
+    """Answer all exchanges from these chunks, in this process, and return what comes out.
+
+    Parameters
+    ----------
+    parallel : Parallel, optional
+        By default this thread alone.
+    """
     examples = sum(chunk.n_rows for chunk in chunks)
-    serial, number = Serial(), 0
+    threads, number = Serial() if parallel is None else parallel, 0
     try:
         exchange = next(questions)
         while True:
@@ -134,7 +144,7 @@ def ask_here(questions: Generator[Exchange, Outcome, Any], chunks: Sequence[Chun
             )
             outcome = Outcome(
                 exchange=work.exchange,
-                arrays=answer(work, chunks, serial),
+                arrays=answer(work, chunks, threads),
                 examples=examples,
                 absent_examples=0,
             )

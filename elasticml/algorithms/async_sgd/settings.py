@@ -70,6 +70,9 @@ class Settings:
     rate: float | None = None
     #: Random peers that a state is sent to.
     sends: int = 1
+    #: Slots of the mailbox: states that wait to be merged; when all are full the oldest is
+    #: overwritten.
+    slots: int = 1
     #: Share of the centres that a message holds.
     share: float = 1.0
     start: Literal["kmeans++", "kmeans||", "sample"] = "kmeans++"
@@ -113,6 +116,7 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
         ("batch_start", 1),
         ("queue", 1),
         ("sends", 0),
+        ("slots", 1),
         ("window", 1),
         ("start_rows", 1),
         ("final_passes", 0),
@@ -229,6 +233,7 @@ def make_loop(settings: Settings, facts: DataFacts) -> Loop:
         batch=first_batch(settings),
         queue=places,
         newest=newest,
+        slots=settings.slots,
         sends=0 if settings.batch == "inf" else settings.sends,
         passes=settings.passes,
         window=settings.window,

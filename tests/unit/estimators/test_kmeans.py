@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans as Lloyd
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import make_blobs
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -96,11 +97,72 @@ def test_rows_without_weight_have_no_say():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"n_clusters": 0}, "n_clusters must be a whole number >= 1, got 0"),
-        ({"init": "best"}, "init must be one of k-means\\+\\+, k-means\\|\\|, random"),
+        ({"n_clusters": 0}, r"The 'n_clusters' parameter of KMeans must be an int in the range \["),
+        ({"init": "best"}, "The 'init' parameter of KMeans must be a str among"),
         ({"n_clusters": 100}, "n_samples=10 should be >= n_clusters=100"),
+        ({"batch_size": 0}, r"The 'batch_size' parameter of KMeans must be an int in the range \["),
+        (
+            {"batch_size": -3},
+            r"The 'batch_size' parameter of KMeans must be an int in the range \[",
+        ),
+        (
+            {"n_clusters": 3, "init": np.eye(2)},
+            r"The shape of the initial centers \(2, 2\) does not match the number of clusters 3",
+        ),
+        (
+            {"n_clusters": 2, "init": np.eye(2, 3)},
+            r"The shape of the initial centers \(2, 3\) does not match the number of features of "
+            "the data 2",
+        ),
+        ({"n_clusters": 2, "init": [[0.0, np.nan], [1.0, 1.0]]}, "contains NaN"),
     ],
 )
 def test_a_wrong_setting_is_named(given, message):
     with pytest.raises(ValueError, match=message):
         em.KMeans(**given).fit(np.random.default_rng(0).random((10, 2)))
+
+
+def test_a_second_fit_wants_enough_rows_too():
+    X = np.random.default_rng(0).random((20, 2))
+    model = em.KMeans(8).fit(X)
+    with pytest.raises(ValueError, match="n_samples=3 should be >= n_clusters=8"):
+        model.fit(X[:3])
+    assert model.partial_fit(X[:3]).labels_.shape == (3,)
+
+
+@pytest.mark.parametrize("init", ["k-means++", "k-means||", "random"])
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("different", [1, 3])
+def test_fewer_different_rows_than_clusters_are_warned_of(init, kind, different):
+    rows = np.arange(1.0, 2 * different + 1).reshape(different, 2)
+    X = np.tile(rows, (40, 1))
+    message = rf"Number of distinct clusters \({different}\) found smaller than n_clusters \(5\)"
+    with pytest.warns(ConvergenceWarning, match=message):
+        model = em.KMeans(5, init=init, random_state=0).fit(kind(X))
+    assert model.cluster_centers_.shape == (5, 2)
+    assert model.inertia_ == 0.0
+
+
+def test_different_rows_that_the_sample_has_not_are_found_all_the_same():
+    X = np.zeros((100_000, 2))
+    X[::10_000] = np.arange(20.0).reshape(10, 2) + 1.0
+    model = em.KMeans(11, random_state=0).fit(X)
+    assert model.inertia_ == 0.0
+
+
+@pytest.mark.parametrize("init", ["k-means++", "k-means||"])
+@pytest.mark.parametrize("batch_size", [None, 2000])
+def test_threads_do_not_change_a_bit(init, batch_size):
+    X = np.random.default_rng(1).standard_normal((60_000, 8))
+
+    def fitted(n_jobs):
+        model = em.KMeans(20, init=init, batch_size=batch_size, random_state=3, n_jobs=n_jobs)
+        return model.fit(X)
+
+    one, three = fitted(None), fitted(3)
+    assert np.array_equal(one.cluster_centers_, three.cluster_centers_)
+    assert np.array_equal(one.labels_, three.labels_)
+    assert one.inertia_ == three.inertia_
+    assert np.array_equal(one.predict(X), three.predict(X))
+    step = [m.partial_fit(X[:5000]).cluster_centers_ for m in (one, three)]
+    assert np.array_equal(*step)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from elasticml.algorithms.async_sgd.address_book import AddressBook
 from elasticml.algorithms.async_sgd.base import Mail
 from elasticml.algorithms.async_sgd.mailbox import Mailbox
 from elasticml.collective.frames import Kind
 from elasticml.collective.memory import FaultyNetwork
+from elasticml.collective.rate_limited import RateLimitedTransport, Uplink
 from elasticml.control.commands import Peers
-from elasticml.runtime.correspondence import SHUN_S, STUCK_S, Correspondence
+from elasticml.runtime.correspondence import (
+    LINKS_MAX,
+    SHUN_S,
+    STUCK_S,
+    TURN_S,
+    Correspondence,
+)
 from elasticml.runtime.outbox import Outbox
 from elasticml.terms import MemberId
 from elasticml.training.arrays import Vector
@@ -26,7 +37,9 @@ TURNS = 200
 class Post:
     """A member's correspondence; its loop is what the test says."""
 
-    def __init__(self, world: World, slot: int, sends: int = 1) -> None:
+    def __init__(
+        self, world: World, slot: int, sends: int = 1, bytes_per_s: float = math.inf
+    ) -> None:
         self.me = MemberId(slot, 1)
         self.address = f"w{slot}"
         self.mailbox = Mailbox(slots=50)
@@ -34,8 +47,11 @@ class Post:
         self.began: list[Mail] = []
         self.errors: list[BaseException] = []
         transport = world.network.endpoint(self.address)
+        if bytes_per_s < math.inf:
+            uplink = Uplink(bytes_per_s, clock=lambda: world.now_s, pause=world.pause)
+            transport = RateLimitedTransport(transport, uplink)
         self.letters = Correspondence(
-            self.me,
+            AddressBook(self.me, slot),
             {"job": "j"},
             transport=transport,
             clock=lambda: world.now_s,
@@ -43,7 +59,6 @@ class Post:
             shapes=SHAPES,
             mailbox=self.mailbox,
             loop=self,
-            chance=np.random.default_rng(slot),
             sends=sends,
             fail=self.errors.append,
         )
@@ -70,10 +85,15 @@ class World:
     def __init__(self, n: int, **settings: Any) -> None:
         self.network = FaultyNetwork(seed=1)
         self.now_s = 0.0
+        #: What to do instead, where several wait at a time.
+        self.sleep: Callable[[float], Any] | None = None
         self.posts = [Post(self, k, **settings) for k in range(n)]
         self.tell()
 
     async def pause(self, seconds: float) -> None:
+        if self.sleep is not None:
+            await self.sleep(seconds)
+            return
         self.now_s += seconds
         await asyncio.sleep(0)
 
@@ -88,8 +108,8 @@ class World:
                 )
             )
 
-    async def settle(self) -> None:
-        for _ in range(TURNS):
+    async def settle(self, turns: int = TURNS) -> None:
+        for _ in range(turns):
             await asyncio.sleep(0)
 
     def close(self) -> None:
@@ -148,6 +168,92 @@ def test_a_place_is_free_when_the_state_has_left():
         return fills
 
     assert play(2, scene) == [1 / 8, 0.0]
+
+
+def test_each_states_place_is_free_when_it_has_left_whatever_still_waits_behind_it():
+    async def scene(world: World) -> list[float]:
+        post, fills = world.posts[0], []
+        post.send(0.0)
+        await world.settle()  # the link opens
+        gates = [
+            world.network.gate(where=lambda header, prefix, k=k: prefix.get("rows") == k)
+            for k in (1, 2, 3)
+        ]
+        for rows in (1, 2, 3):
+            post.outbox.post(np.full(rows, 1.0), rows)
+        post.letters.pump()
+        for gate in [None, *gates]:
+            if gate is not None:
+                gate.release()
+            await world.settle()
+            fills.append(8 * post.outbox.fill)
+        return fills
+
+    assert play(2, scene) == [3.0, 2.0, 1.0, 0.0]
+
+
+def test_on_a_slow_link_each_states_place_is_free_when_it_has_left():
+    async def scene(world: World) -> list[tuple[int, int]]:
+        post, seen = world.posts[0], [(0, 4)]
+        sleeping: list[tuple[float, int, asyncio.Future[None]]] = []
+        number = itertools.count()
+
+        async def pause(seconds: float) -> None:
+            done = asyncio.get_running_loop().create_future()
+            heapq.heappush(sleeping, (world.now_s + seconds, next(number), done))
+            await done
+
+        world.sleep = pause
+        for k in range(4):
+            post.send(float(k))
+        while post.outbox.fill:
+            await world.settle(20)
+            world.now_s, _, done = heapq.heappop(sleeping)
+            done.set_result(None)
+            await world.settle(20)
+            places = round(8 * post.outbox.fill)
+            if places != seen[-1][1]:
+                seen.append((round(100 * world.now_s), places))
+        return seen
+
+    # Frames of 56 bytes, each a hundredth of a second.
+    found = play(2, scene, bytes_per_s=5600.0)
+    assert found == [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)]
+
+
+def test_among_many_members_links_are_few_and_change_by_and_by():
+    opened: list[str] = []
+
+    async def scene(world: World) -> tuple[int, int, int, int]:
+        post = world.posts[0]
+        connect = post.letters._transport.connect
+
+        async def counted(address: str, hello: Any) -> Any:
+            opened.append(address)
+            return await connect(address, hello)
+
+        post.letters._transport.connect = counted
+        most = 0
+        for k in range(400):
+            post.send(float(k))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            most = max(most, len(post.letters._links))
+        soon = len(opened)
+        for k in range(400):
+            world.now_s += 0.5
+            post.send(float(k))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            most = max(most, len(post.letters._links))
+        got = sum(len(p.got()) for p in world.posts)
+        return most, soon, len(opened), got
+
+    most, soon, later, got = play(60, scene)
+    assert (most, soon, got) == (LINKS_MAX, LINKS_MAX + 1, 800)
+    # One for every two seconds of 200, where who is drawn has none.
+    assert LINKS_MAX + 50 <= later <= LINKS_MAX + 1 + 200 / TURN_S
+    assert len(set(opened)) >= 50
 
 
 def test_nobody_sends_to_who_is_gone():
@@ -256,11 +362,11 @@ def test_a_newcomer_whom_nobody_answers_says_so():
 
 def test_the_first_is_the_first_of_those_that_are_sent_to():
     async def scene(world: World) -> list[list[bool]]:
-        told = [[p.letters.is_first() for p in world.posts]]
+        told = [[p.letters.book.is_first() for p in world.posts]]
         gone = world.posts[0].me  # it has a notice
         for post in world.posts:
             post.letters.know(Peers(member=post.me, gone=(gone,)))
-        told.append([p.letters.is_first() for p in world.posts])
+        told.append([p.letters.book.is_first() for p in world.posts])
         return told
 
     assert play(3, scene) == [[True, False, False], [False, True, False]]

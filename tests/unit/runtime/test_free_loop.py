@@ -95,10 +95,7 @@ def test_a_loop_makes_its_passes_tells_of_it_and_begins_again_when_there_is_more
     assert bench.counts()["examples"] == 80
     bench.ended.clear()
 
-    def more(looper: Looper) -> None:
-        looper.passes = 3.0
-
-    bench.loop.request(more)
+    bench.loop.request(lambda looper: looper.limit(3.0))
     assert bench.ended.wait(WAIT_S)
     assert bench.counts()["examples"] == 120
 

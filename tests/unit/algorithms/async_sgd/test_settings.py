@@ -67,6 +67,15 @@ def test_an_infinite_batch_sends_nothing(batch):
     assert (loop.sends, loop.batch) == (0, 256)
 
 
+def test_a_mailbox_has_one_slot_or_as_many_as_are_asked_for():
+    assert [
+        make_loop(read_settings({"k": 2, **given}), FACTS).slots for given in ({}, {"slots": 3})
+    ] == [1, 3]
+    assert AsyncSGD(k=2, slots=3).section()["slots"] == 3
+    with pytest.raises(ConfigError, match="slots"):
+        read_settings({"k": 2, "slots": 0})
+
+
 def test_a_linear_problem_has_its_loss_and_targets():
     problem = loop_of("linear", loss="squared_hinge", l2=0.5, intercept=True).problem
     assert isinstance(problem, Linear)

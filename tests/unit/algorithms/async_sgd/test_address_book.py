@@ -1,0 +1,62 @@
+"""Who is there, and random choices among them."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticml.algorithms.async_sgd.address_book import AddressBook
+from elasticml.terms import MemberId
+
+ME, FIRST, LAST = MemberId(1, 1), MemberId(0, 1), MemberId(2, 1)
+ALL = {ME: "b", FIRST: "a", LAST: "c"}
+
+
+def test_a_member_is_not_in_its_own_book_and_is_listed_while_others_send_to_it():
+    book = AddressBook(ME, 0)
+    assert not book.is_listed
+    book.update(ALL, (), anew=True)
+    assert book.addresses == {FIRST: "a", LAST: "c"}
+    assert book.is_listed
+    book.update({}, (ME,), anew=False)
+    assert not book.is_listed
+    book.update({FIRST: "a"}, (), anew=True)
+    assert (book.addresses, book.is_listed) == ({FIRST: "a"}, False)
+    book.update({ME: "b"}, (), anew=False)
+    assert book.is_listed
+
+
+def test_anew_forgets_who_was_there():
+    book = AddressBook(ME, 0)
+    book.update(ALL, (), anew=True)
+    book.update({LAST: "d"}, (), anew=True)
+    assert (book.addresses, book.is_listed) == ({LAST: "d"}, False)
+
+
+def test_the_first_is_the_least_of_those_that_are_listed():
+    book = AddressBook(ME, 0)
+    book.update(ALL, (), anew=True)
+    assert not book.is_first()
+    book.update({}, (FIRST,), anew=False)
+    assert book.is_first()
+    book.update({}, (ME,), anew=False)
+    assert not book.is_first()
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 40])
+def test_choices_are_different_ones_and_those_of_the_seed(n):
+    def drawn():
+        book = AddressBook(ME, 7)
+        book.update({MemberId(k, 1): str(k) for k in range(30)}, (), anew=True)
+        return [book.choose(n) for _ in range(20)]
+
+    found = drawn()
+    assert found == drawn()
+    assert all(len(set(some)) == len(some) == min(n, 29) for some in found)
+    if 0 < n < 29:
+        assert len({tuple(some) for some in found}) > 10
+
+
+def test_a_choice_among_some_is_of_these():
+    book = AddressBook(ME, 7)
+    book.update(ALL, (), anew=True)
+    assert {book.choose(1, {LAST})[0] for _ in range(5)} == {LAST}

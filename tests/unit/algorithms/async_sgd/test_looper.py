@@ -1,0 +1,61 @@
+"""One member's turns: a limit of passes that changes in their midst."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from elasticml.algorithms.async_sgd.base import Loop
+from elasticml.algorithms.async_sgd.controllers import Fixed
+from elasticml.algorithms.async_sgd.looper import Looper
+from elasticml.data.chunk import dense_chunk
+from elasticml.terms import ChunkId
+from tests.async_toy import MeanOfRows
+
+
+class Doubling:
+    """Takes twice as many where messages wait, else half as many."""
+
+    def next(self, batch, queue):
+        return 2 * batch if queue.fill else batch // 2
+
+
+def make_looper(passes, controller=Fixed):
+    loop = Loop(problem=MeanOfRows(2), controller=controller, batch=10, passes=passes)
+    looper = Looper(loop, seed=0, slot=0)
+    looper.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))])
+    looper.begin({"w": np.zeros(2)})
+    return looper
+
+
+def turns(looper):
+    """Take all turns that are due; returns their examples."""
+    found = []
+    while looper.is_due():
+        found.append(looper.step())
+    return found
+
+
+def test_a_limit_that_is_lowered_in_the_midst_of_a_pass_is_kept():
+    looper = make_looper(5.0)
+    assert looper.is_due()
+    looper.step()
+    looper.limit(0.75)
+    assert turns(looper) == [10, 10]
+    assert looper.has_ended()
+
+
+def test_a_limit_that_is_raised_is_kept():
+    looper = make_looper(0.5)
+    assert turns(looper) == [10, 10]
+    looper.limit(1.125)
+    assert turns(looper) == [10, 10, 5]
+
+
+def test_a_batch_size_does_not_grow_beyond_the_examples_that_there_are():
+    looper = make_looper(None, controller=Doubling)
+    for _ in range(10):
+        looper.step()
+        looper.adapt(1.0, 0.0)
+    assert looper.batch == 40
+    looper.adapt(0.0, 0.0)
+    assert looper.batch == 20
