@@ -1,8 +1,13 @@
-"""The uni-task paper's figures for CoCoA: uni-tasks against micro-tasks, in projected time.
+"""The uni-task paper's figures: uni-tasks against micro-tasks, in projected time.
 
-    python examples/papers/chicle.py [--data higgs covtype ...] [--quick]
+    python examples/papers/chicle.py --quick                    small sets, a minute
+    python examples/papers/chicle.py --data higgs covtype       CoCoA, some minutes a set
+    python examples/papers/chicle.py --data fashion             local SGD, hours of one core
+    python examples/papers/chicle.py --data fashion --rows 6000 --epochs 10 --figures 4a 5
 
-* Figure 1: rounds to a gap against the number of tasks K = 16, 24, 32, 64.
+The data say which algorithm is run. CoCoA (higgs, covtype, ijcnn1, a9a, reuters, kdd, tiny):
+
+* Figure 1b: rounds to a gap against the number of tasks K = 16, 24, 32, 64.
 * Figures 4 and 9: members come (2 to 16) or go (16 to 2), two every 20 seconds. Uni-tasks: the
   simulator runs the job with arrivals and notices, chunks move to newcomers and from leavers.
   Micro-tasks: K partitions on however many members there are, in waves.
@@ -11,9 +16,17 @@
 * Figures 6 and 11: load balancing on 16 members of which 4 run at 1.2 instead of 2.6 GHz.
 * Figure 8 needs the package snapml; without it the comparison is left out.
 
+Local SGD (fashion, cifar10, squares; needs PyTorch), the paper's CNN, L = 8, H = 16:
+
+* Figures 4, 5, 9, 10 and 11 likewise, as test accuracy; members come and go every two epochs.
+* Figure 1a: mini-batch SGD with several batches.
+* Figure 7: mini-batch SGD, and local SGD on one member, against PyTorch alone.
+* fixed: 1, 2, 4 and 8 members, and 8 to 2 to 8.
+
 What happens in a round is computed for real, by the same kernels for all (convergence per round is
-measured). Time is projected as in the paper: a round of 16 members is one unit, which is one second
-of the schedule. The gap is a certificate. Writes ``tables.md``, ``figures.json`` and pictures.
+measured). Time is projected as in the paper: a round of 16 members is one unit, which for CoCoA is
+one second of the schedule. CoCoA's gap is a certificate. Writes ``tables.md``, ``figures.json`` and
+pictures; runs of local SGD are kept below ``runs``, and what is there is not computed again.
 """
 
 from __future__ import annotations
@@ -32,8 +45,10 @@ from support.balance_figures import Busy, balance_pictures, balance_table, busy_
 from support.cocoa_data import SETS, load
 from support.cocoa_figures import Line, gap_figure, write_files
 from support.elastic_comparison import markdown
+from support.local_sgd_options import NETWORK_SETS, add_local_sgd_options, run_local_sgd
 from support.speedups import gap_words
 
+from elasticml.algorithms.local_sgd.library import has_torch
 from elasticml.data.arrays import ArraySource
 from elasticml.report.style import write_whole
 from elasticml.sim.options import Granted, Taken
@@ -217,16 +232,7 @@ def snap_ml_words() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line names; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    names = ["higgs", "covtype", "ijcnn1", "a9a", "reuters"]
-    parser.add_argument("--data", nargs="+", default=names, choices=[*SETS])
-    parser.add_argument("--rounds", type=int, default=600)
-    parser.add_argument("--wall", type=float, default=60.0, help="real seconds a run may take")
-    parser.add_argument("--every", type=float, default=20.0, help="seconds between two changes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("runs/chicle"))
-    parser.add_argument("--quick", action="store_true", help="tiny data, K = 16 and 24, 60 rounds")
-    arguments = parser.parse_args(argv)
+    arguments = read_arguments(argv)
     budget = Budget(
         rounds=arguments.rounds,
         wall_s=arguments.wall,
@@ -234,20 +240,58 @@ def main(argv: Sequence[str] | None = None) -> int:
         every_s=arguments.every,
     )
     if arguments.quick:
-        arguments.data = ["tiny"]
         budget = replace(budget, rounds=60, tasks=(16, 24), every_s=2.0)
-    experiments, reached, busy = run_all(arguments.data, budget)
-    told = tell(experiments, reached, busy, budget)
-    files = pictures(experiments, busy)
-    print(told)
     out: Path = arguments.out
+    told, content, files = "", {}, {}
+    of_cocoa = [name for name in arguments.data if name in SETS]
+    if of_cocoa:
+        experiments, reached, busy = run_all(of_cocoa, budget)
+        told = tell(experiments, reached, busy, budget)
+        files = pictures(experiments, busy)
+        lines = {
+            title: {
+                name: {"rounds": ls.rounds, "seconds": ls.seconds} for name, ls in found.items()
+            }
+            for title, found in experiments.items()
+        }
+        content = {"lines": lines, "units": reached}
+    of_networks = [name for name in arguments.data if name in NETWORK_SETS]
+    if of_networks:
+        more, content["local_sgd"], drawn = run_local_sgd(arguments, of_networks)
+        told, files = "\n".join(part for part in (told, more) if part), files | drawn
+    print(told)
     write_files(out, {"tables.md": told.encode(), **files})
-    content = {
-        title: {name: {"rounds": ls.rounds, "seconds": ls.seconds} for name, ls in found.items()}
-        for title, found in experiments.items()
-    }
-    write_whole(out / "figures.json", json.dumps({"lines": content, "units": reached}).encode())
+    write_whole(out / "figures.json", json.dumps(content).encode())
     return 0
+
+
+def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; ``data`` are the sets to run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = ["higgs", "covtype", "ijcnn1", "a9a", "reuters"]
+    parser.add_argument(
+        "--data", nargs="+", default=names, choices=[*SETS, *NETWORK_SETS], metavar="SET",
+        help="data sets (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/chicle"))
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny and squares, small sets, few tasks and rounds"
+    )
+    cocoa = parser.add_argument_group("CoCoA")
+    cocoa.add_argument("--rounds", type=int, default=600)
+    cocoa.add_argument("--wall", type=float, default=60.0, help="real seconds a run may take")
+    cocoa.add_argument("--every", type=float, default=20.0, help="seconds between two changes")
+    add_local_sgd_options(parser.add_argument_group("local SGD"))
+    arguments = parser.parse_args(argv)
+    if arguments.quick:
+        arguments.data = ["tiny", "squares"]
+    if not has_torch() and set(arguments.data) & {*NETWORK_SETS}:
+        print("local SGD is left out: pip install 'elasticml[torch]'", file=sys.stderr)
+        arguments.data = [name for name in arguments.data if name in SETS]
+    return arguments
 
 
 #: Experiment -> data set -> lines.
@@ -297,7 +341,7 @@ def tell(
         for name, lines in experiments["scale-in"].items()
     }
     parts = [
-        "Figure 1: rounds to a gap by the number of tasks (measured):\n",
+        "Figure 1b: rounds to a gap by the number of tasks (measured):\n",
         lines_table(per_round, "rounds"),
         "Units of a round by the number of members (the paper's formulas):\n",
         waves_table(budget),

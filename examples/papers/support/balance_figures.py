@@ -37,22 +37,24 @@ def busy_of(curve: Curve) -> Busy:
     return Busy(rounds=tuple(found))
 
 
-def balance_table(busy: Mapping[str, Sequence[Busy]]) -> str:
-    """Write the imbalance (slowest over mean time) of the first rounds."""
+def balance_table(
+    busy: Mapping[str, Sequence[Busy]], rounds: Sequence[int] = tuple(range(10))
+) -> str:
+    """Write the imbalance (slowest over mean time) of some rounds."""
     rows = []
     for name, ways in busy.items():
         for way, found in zip(WAYS, ways, strict=True):
-            cells = [f"{found.imbalance(k):.3f}" for k in range(min(10, len(found.rounds)))]
+            cells = [f"{found.imbalance(k):.3f}" for k in rounds if k < len(found.rounds)]
             rows.append([name, way, *cells])
     width = max(len(row) for row in rows) - 2
-    return markdown(["data", "", *(str(k) for k in range(width))], rows)
+    return markdown(["data", "", *(str(k) for k in rounds[:width])], rows)
 
 
-def balance_pictures(busy: Mapping[str, Sequence[Busy]]) -> dict[str, bytes]:
+def balance_pictures(
+    busy: Mapping[str, Sequence[Busy]], stem: str = "figure-6"
+) -> dict[str, bytes]:
     """Draw the swim-lanes without and with the policy, and the loads with it, for each data set."""
-    return {
-        f"figure-6-{name}.png": styled(_draw, name, ways) for name, ways in busy.items() if ways
-    }
+    return {f"{stem}-{name}.png": styled(_draw, name, ways) for name, ways in busy.items() if ways}
 
 
 def _draw(name: str, ways: Sequence[Busy]) -> bytes:

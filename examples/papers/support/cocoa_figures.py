@@ -1,4 +1,4 @@
-"""The pictures of the CoCoA studies: gap against rounds and against projected time."""
+"""The pictures of the studies: gap or accuracy against rounds and against projected time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.6, 1.3), (5, 1.2, 1.4
 #: Marks of the elastic-CoCoA paper's Figure 3: from 16 to 4 members, and from 4 to fewer.
 _MARKS = {4: "o", 2: "D", 1: "D"}
 
-#: Points of a line: x and gap.
+#: Points of a line: x and gap, or test accuracy.
 Line = Sequence[tuple[float, float]]
 
 
@@ -46,6 +46,7 @@ def gap_figure(
     *,
     marks: Mapping[str, Mapping[str, Sequence[tuple[float, float, int]]]] | None = None,
     x_log: bool = False,
+    accuracy: bool = False,
 ) -> dict[str, bytes]:
     """Draw a panel for each data set with a line for each setting; return the PNG and SVG files.
 
@@ -61,6 +62,8 @@ def gap_figure(
         Data set -> setting -> (x, gap, members after the scale-in).
     x_log : bool
         Logarithmic x axis.
+    accuracy : bool
+        The lines are test accuracies, not gaps.
     """
 
     def draw() -> dict[str, bytes]:
@@ -72,13 +75,15 @@ def gap_figure(
             ax.set_visible(False)
         for ax, (name, lines) in zip(axes, panels.items(), strict=False):
             _panel(ax, lines, (marks or {}).get(name, {}))
+            if not accuracy:
+                _scale_by_powers(ax)
             ax.set_title(name)
             if x_log:
                 ax.set_xscale("log")
                 ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
                 ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_xlabel(x_label)
-        axes[0].set_ylabel("duality gap")
+        axes[0].set_ylabel("test accuracy" if accuracy else "duality gap")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="lower center", ncols=min(8, len(labels)), frameon=False)
         figure.suptitle(title, x=0.02, ha="left", color=MUTED, fontsize=9)
@@ -101,6 +106,9 @@ def _panel(
         ax.plot(x, y, label=label, color=colour, dashes=_DASHES[k % len(_DASHES)], lw=1.3)
         for at, gap, members in marks.get(label, ()):
             ax.plot([at], [gap], _MARKS.get(members, "s"), color=colour, ms=5, mec="black", mew=0.5)
+
+
+def _scale_by_powers(ax: Axes) -> None:
     ax.set_yscale("log")
     ax.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))

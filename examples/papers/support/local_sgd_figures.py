@@ -1,0 +1,142 @@
+"""Tables and pictures of the uni-task paper's experiments with local SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from support import local_sgd_study as study
+from support.balance_figures import Busy, balance_pictures, balance_table
+from support.cocoa_figures import gap_figure
+from support.elastic_comparison import markdown
+from support.local_sgd_store import Store
+from support.local_sgd_study import Budget, Line, Lines
+
+from elasticml.sim.projection import (
+    REFERENCE_MEMBERS,
+    micro_task_units_mixed,
+    uni_task_units_mixed,
+)
+
+#: Test accuracies of the tables.
+TARGETS: Final = {
+    "fashion": (0.70, 0.80, 0.85, 0.88, 0.90, 0.91),
+    "cifar10": (0.30, 0.40, 0.50, 0.55, 0.60, 0.65),
+    "squares": (0.5, 0.7, 0.9),
+}
+#: What can be asked for, and what it is.
+FIGURES: Final = {
+    "1a": "Figure 1a, mini-batch SGD: epochs by the batch",
+    "fixed": "Fixed members, and the largest number of them to 2 and back",
+    "4a": "Figures 4 and 9, 16 to 2 members",
+    "4b": "Figures 4 and 9, 2 to 16 members",
+    "5": "Figures 5 and 10, 8 fast and 8 slow members",
+    "7": "Figure 7, against PyTorch alone, the same steps",
+    "11": "Figure 11, 4 of 16 members at 1.2 instead of 2.6 GHz",
+}
+#: Rounds of Figure 11's table.
+_SHOWN: Final = (0, 1, 2, 3, 4, 6, 8, 10, 15, 20, 30, 40, 49)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What has been measured: figure -> data set -> lines."""
+
+    lines: dict[str, dict[str, Lines]] = field(default_factory=dict)
+    #: Data set -> units that a round of uni-tasks comes to on unequal members.
+    units: dict[str, float] = field(default_factory=dict)
+    #: Data set -> who was busy without and with the rebalancing policy.
+    busy: dict[str, list[Busy]] = field(default_factory=dict)
+
+    def content(self) -> dict[str, Any]:
+        """Write the lines as plain values."""
+        lines = {
+            figure: {name: asdict(lines) for name, lines in sets.items()}
+            for figure, sets in self.lines.items()
+        }
+        return {"lines": lines, "units": self.units}
+
+
+def run_all(names: Sequence[str], figures: Sequence[str], store: Store, budget: Budget) -> Found:
+    """Run what the figures need, one data set after the other."""
+    found = Found()
+    for name in names:
+        for figure in figures:
+            sets = found.lines.setdefault(figure, {})
+            match figure:
+                case "1a":
+                    sets[name] = Lines(epochs=study.parallelism(store, name, budget))
+                case "7":
+                    sets[name] = Lines(epochs=study.baseline(store, name, budget))
+                case "fixed":
+                    sets[name] = study.fixed(store, name, budget)
+                case "4a":
+                    sets[name] = study.scaling(store, name, budget, REFERENCE_MEMBERS, 2)
+                case "4b":
+                    sets[name] = study.scaling(store, name, budget, 2, REFERENCE_MEMBERS)
+                case "5":
+                    sets[name], found.units[name] = study.mixed(store, name, budget)
+                case "11":
+                    found.busy[name] = [
+                        Busy(rounds=tuple(r.busy for r in run.rounds[: budget.balanced_rounds]))
+                        for run in study.balanced(store, name, budget)
+                    ]
+    return found
+
+
+def tell(found: Found) -> str:
+    """Write all tables."""
+    parts = []
+    for figure, sets in found.lines.items():
+        if not sets:
+            continue
+        parts += [f"{FIGURES[figure]}: epochs to a test accuracy (measured):\n"]
+        parts += [_table(name, lines.epochs) for name, lines in sets.items()]
+        if any(lines.units for lines in sets.values()):
+            parts += [f"{FIGURES[figure]}: units to a test accuracy (projected):\n"]
+            parts += [_table(name, lines.units, ends=False) for name, lines in sets.items()]
+    if found.units:
+        parts += ["Units of as many samples as 16 members take in a round, on 8 fast and 8 slow:\n"]
+        parts += [_units_table(found.units)]
+    if found.busy:
+        parts += [f"{FIGURES['11']}: slowest over mean time by round:\n"]
+        parts += [balance_table(found.busy, _SHOWN)]
+    return "\n".join(parts)
+
+
+def _table(name: str, lines: Mapping[str, Line], *, ends: bool = True) -> str:
+    """Write where each line comes to the targets, its best value and its last."""
+    rows = []
+    for setting, line in lines.items():
+        reached = [next((x for x, y in line if y >= target), None) for target in TARGETS[name]]
+        cells = ["–" if x is None else f"{x:.5g}" for x in reached]
+        best = max(y for _, y in line)
+        told = [f"{best:.4f}", f"{line[-1][1]:.4f}", str(len(line))] if ends else []
+        rows.append([name, setting, *cells, *told])
+    head = ["data", "setting", *(f"{target:.0%}" for target in TARGETS[name])]
+    return markdown([*head, "best", "last", "epochs"] if ends else head, rows)
+
+
+def _units_table(reached: Mapping[str, float]) -> str:
+    tasks = (16, 24, 32, 64)
+    cells = [f"{micro_task_units_mixed(k, study.MIXED):.3f}" for k in tasks]
+    ideal = f"{uni_task_units_mixed(study.MIXED):.3f}"
+    head = ["data", *(f"micro-tasks ({k})" for k in tasks), "uni-tasks, ideal", "uni-tasks, run"]
+    return markdown(head, [[name, *cells, ideal, f"{run:.3f}"] for name, run in reached.items()])
+
+
+def pictures(found: Found) -> dict[str, bytes]:
+    """Draw all figures; the titles before the colon are the files' names."""
+    files = balance_pictures(found.busy, "figure-11") if found.busy else {}
+    for figure, sets in found.lines.items():
+        by_epoch = {name: lines.epochs for name, lines in sets.items() if lines.epochs}
+        by_unit = {name: lines.units for name, lines in sets.items() if lines.units}
+        title = f"local SGD {figure}"
+        if by_epoch:
+            words = f"{title} epochs: {FIGURES[figure]} (measured)"
+            files |= gap_figure(by_epoch, "epoch", words, accuracy=True)
+        if by_unit:
+            words = f"{title} units: {FIGURES[figure]} (projected from measured rounds)"
+            files |= gap_figure(by_unit, "units, projected", words, accuracy=True)
+    return files

@@ -1,0 +1,72 @@
+"""Runs of local SGD that are kept: what has been computed once is read the next time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from support.local_sgd_data import load
+from support.local_sgd_plain import train_plain
+from support.local_sgd_runs import Images, Point, Round, Run, Setting, run
+
+from elasticml.report.style import write_whole
+
+#: Data set -> how it is read, and how many of its training examples are taken.
+Loader = Callable[[str], Images]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A folder with a file for every run, written at the end of each of its epochs.
+
+    A file counts where it is of the same setting and data, and has as many epochs as are wanted:
+    begun anew, a study goes on with the first run that it has not.
+    """
+
+    folder: Path
+    #: Training examples that are taken of every data set; None: all.
+    rows: int | None = None
+
+    def run(self, data: str, setting: Setting) -> Run:
+        """Return a run by the machines, policies and members of a job."""
+        return self._kept(data, setting, "", run)
+
+    def plain(self, data: str, setting: Setting) -> Run:
+        """Return a run by PyTorch alone."""
+        return self._kept(data, setting, "plain-", train_plain)
+
+    def _kept(self, data: str, setting: Setting, kind: str, train: Callable[..., Run]) -> Run:
+        path = self.folder / f"{data}-{kind}{setting.name}.json"
+        wanted = json.loads(json.dumps(asdict(setting)))
+        epochs = wanted.pop("epochs")
+        head = {"data": data, "rows": self.rows, "setting": wanted}
+        if path.exists():
+            kept = json.loads(path.read_text())
+            same = all(kept[key] == value for key, value in head.items())
+            if same and len(kept["points"]) >= epochs:
+                return _read(kept, epochs)
+
+        def write(found: Run) -> None:
+            write_whole(path, json.dumps({**head, **asdict(found)}).encode())
+            at = found.points[-1]
+            told = f"epoch {at.epoch}, loss {at.loss:.4f}, test accuracy {at.test_accuracy:.4f}"
+            print(f"{path.stem}: {told}, {found.wall_s:.0f} s", file=sys.stderr, flush=True)
+
+        return train(setting, load(data, self.rows), write)
+
+
+def _read(kept: Mapping[str, Any], epochs: int) -> Run:
+    points = tuple(Point(**point) for point in kept["points"][:epochs])
+    rounds: Sequence[Mapping[str, Any]] = kept["rounds"][: points[-1].rounds]
+    return Run(
+        points=points,
+        rounds=tuple(
+            Round(members=r["members"], busy={int(s): u for s, u in r["busy"].items()})
+            for r in rounds
+        ),
+        wall_s=kept["wall_s"],
+    )

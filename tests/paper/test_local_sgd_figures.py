@@ -1,0 +1,98 @@
+"""The uni-task paper's figures for local SGD as anyone draws them, on small pictures."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 300
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
+)
+
+
+def chicle(out: Path) -> subprocess.CompletedProcess[str]:
+    """Run the study of the small pictures."""
+    settings = (
+        "--data squares --epochs 4 --tasks 16 32 --members 1 4 --batches 64 128 --change 0.5 "
+        "--local-steps 2 --balanced-rounds 12"
+    )
+    study = ROOT / "examples" / "papers" / "chicle.py"
+    return subprocess.run(
+        [sys.executable, study, *settings.split(), "--out", out],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
+    """What the study prints, its lines, and where it is."""
+    out = tmp_path_factory.mktemp("chicle")
+    told = chicle(out).stdout
+    return told, json.loads((out / "figures.json").read_text())["local_sgd"], out
+
+
+def last(lines: dict[str, Any], setting: str) -> float:
+    return float(lines["squares"]["epochs"][setting][-1][1])
+
+
+def test_one_member_is_as_good_as_pytorch_after_every_epoch(drawn) -> None:
+    lines = drawn[1]["lines"]["7"]["squares"]["epochs"]
+    for name in ("mini-batch SGD, batch 64", "local SGD, K = 1"):
+        ours, plain = lines[f"{name}: elasticml"], lines[f"{name}: PyTorch"]
+        assert [x for x, _ in ours] == [1.0, 2.0, 3.0, 4.0]
+        # The same steps; sums in another order may turn one of the 240 pictures.
+        assert [y for _, y in ours] == pytest.approx([y for _, y in plain], abs=1.5 / 240)
+    assert lines["local SGD, K = 1: elasticml"][-1][1] > 0.9
+
+
+def test_larger_batches_need_more_epochs(drawn) -> None:
+    lines = drawn[1]["lines"]["1a"]["squares"]["epochs"]
+    mean = {name: sum(y for _, y in line) for name, line in lines.items()}
+    assert mean["batch 64"] > mean["batch 128"]
+
+
+def test_a_change_of_members_changes_what_a_unit_brings(drawn) -> None:
+    found = drawn[1]["lines"]
+    for figure in ("4a", "4b"):
+        units = found[figure]["squares"]["units"]
+        ends = {setting: line[-1][0] for setting, line in units.items()}
+        # Fewer members than tasks make waves; uni-tasks never wait for one.
+        assert ends["micro-tasks (16)"] > ends["uni-tasks"]
+        assert ends["micro-tasks (32)"] > ends["uni-tasks"]
+    assert last(found["4a"], "uni-tasks") > 0.9
+
+
+def test_balanced_members_come_to_the_projected_round_time(drawn) -> None:
+    # 320 chunks of three examples each on 16 members: one is 4 % of a fast member's share.
+    assert drawn[1]["units"]["squares"] == pytest.approx(1.2, rel=0.08)
+
+
+def test_the_study_draws_its_tables_and_pictures(drawn) -> None:
+    told, _, out = drawn
+    assert (out / "tables.md").read_text() in told
+    for title in ("Figure 1a", "Figures 4 and 9", "Figures 5 and 10", "Figure 7", "Figure 11"):
+        assert title in told
+    names = {path.name for path in out.iterdir()}
+    assert {f"local-sgd-{figure}-epochs.png" for figure in ("1a", "fixed", "4a", "5", "7")} <= names
+    assert "figure-11-squares.png" in names
+
+
+def test_kept_runs_are_not_computed_again(drawn) -> None:
+    told, _, out = drawn
+    again = chicle(out)
+    assert again.stdout == told
+    assert "epoch" not in again.stderr
