@@ -24,8 +24,11 @@ if TYPE_CHECKING:
         ProtocolError,
         SubmissionError,
     )
+    from elasticml.estimators.elastic_net import ElasticNet, Lasso
     from elasticml.estimators.kmeans import KMeans
     from elasticml.estimators.logistic import LogisticRegression
+    from elasticml.estimators.paths import ElasticNetCV, LassoCV, enet_path, lasso_path
+    from elasticml.estimators.ridge import Ridge
     from elasticml.estimators.svm import LinearSVC
     from elasticml.job import Job, attach
     from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm, LocalSGD
@@ -56,6 +59,8 @@ __all__ = [
     "Collective",
     "ConfigError",
     "DataError",
+    "ElasticNet",
+    "ElasticNetCV",
     "ElasticScaling",
     "ElasticmlError",
     "Evaluate",
@@ -68,6 +73,8 @@ __all__ = [
     "JobFile",
     "JobStatus",
     "KMeans",
+    "Lasso",
+    "LassoCV",
     "LinearSVC",
     "LocalCluster",
     "LocalSGD",
@@ -79,6 +86,7 @@ __all__ = [
     "Redeal",
     "Replayed",
     "Result",
+    "Ridge",
     "ScaleInAtKnee",
     "Stop",
     "Straggler",
@@ -87,7 +95,9 @@ __all__ = [
     "YarnCluster",
     "__version__",
     "attach",
+    "enet_path",
     "from_arrays",
+    "lasso_path",
     "make_splice",
     "read_converted",
     "read_csv",
@@ -113,8 +123,11 @@ _HOMES = {
     "read_sequences": "data.sequences",
     "read_svmlight": "data.svmlight",
     "KMeans": "estimators.kmeans",
+    **dict.fromkeys(("ElasticNet", "Lasso"), "estimators.elastic_net"),
+    **dict.fromkeys(("ElasticNetCV", "LassoCV", "enet_path", "lasso_path"), "estimators.paths"),
     "LinearSVC": "estimators.svm",
     "LogisticRegression": "estimators.logistic",
+    "Ridge": "estimators.ridge",
     "Job": "job",
     "attach": "job",
     "AsyncSGD": "jobs.async_sgd",

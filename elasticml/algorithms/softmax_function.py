@@ -115,7 +115,9 @@ class SoftmaxFunction:
             along -= (q * along).sum(axis=1, keepdims=True)
             along *= q
             along *= self._share
-            return (self._adjoint(along) + self._penalty * V).ravel()
+            hv = self._adjoint(along) + self._penalty * V
+            flat: F64 = hv.ravel()
+            return flat
 
         return product
 

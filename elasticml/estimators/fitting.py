@@ -1,4 +1,4 @@
-"""A penalised linear model for an estimator: by CoCoA, here or as a job, or by Newton steps here."""
+"""A penalised linear model for an estimator: by CoCoA, here or as a job, or by Newton steps."""
 
 from __future__ import annotations
 

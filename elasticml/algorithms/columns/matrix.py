@@ -1,0 +1,155 @@
+"""Columns of weighted rows, centred where there is an intercept: what coordinate descent works on.
+
+Rows are multiplied by the roots of their weights, so that a weighted sum of squares is a plain one.
+Dense columns are centred in a copy; sparse ones on the way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.rows import KIND_CODES
+from elasticml.algorithms.cocoa.tables import GRAM_FIELDS, address
+from elasticml.algorithms.columns import kernels
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+_NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
+#: Share of a column's square below which what centring leaves of it is rounding.
+_FLAT: Final = 1e-14
+
+
+class ColumnMatrix:
+    """``X`` by columns, and the targets ``y``, both weighted and centred.
+
+    Parameters
+    ----------
+    X : ndarray or sparse in CSC format (n, d)
+        Not changed.
+    y : ndarray (n,)
+    weights : ndarray (n,), optional
+        None where all are one.
+    centred : bool
+        There is a free intercept: columns and targets lose their weighted means.
+    """
+
+    def __init__(self, X: Any, y: F64, weights: F64 | None, *, centred: bool) -> None:
+        self.n, self.d = int(X.shape[0]), int(X.shape[1])
+        root = np.ones(self.n) if weights is None else np.sqrt(weights)
+        #: (n,) roots of the weights, and their sum of squares.
+        self.root = root
+        self.total = float(root @ root)
+        self.is_sparse = hasattr(X, "indptr")
+        self.y_mean = float((root * root) @ y) / self.total if centred else 0.0
+        self.y = root * (y - self.y_mean)
+        self.yy = float(self.y @ self.y)
+        self.means = np.zeros(self.d)
+        if self.is_sparse:
+            self._take_sparse(X, weights, centred)
+        else:
+            self._take_dense(X, weights, centred)
+        self._all = np.arange(self.d)
+        self.linear = self.correlations(self.y)
+
+    def _take_sparse(self, X: Any, weights: F64 | None, centred: bool) -> None:
+        values = np.asarray(X.data, np.float64)
+        if weights is not None:
+            values = values * self.root[X.indices]
+        self._arrays: tuple[NDArray[Any], ...] = (
+            np.ascontiguousarray(X.indptr, np.int32),
+            np.ascontiguousarray(X.indices, np.int32),
+            np.ascontiguousarray(values),
+        )
+        self._kind = KIND_CODES["csr"]
+        indptr, indices, values = self._arrays
+        self._columns = type(X)((values, indices, indptr), shape=X.shape)
+        squares = type(X)((values * values, indices, indptr), shape=X.shape)
+        whole = np.asarray(squares.sum(axis=0)).ravel()
+        self.norms = whole
+        if centred:
+            self.means = np.asarray(self._columns.T @ self.root) / self.total
+            self.norms = whole - self.total * self.means**2
+            self.norms[self.norms <= _FLAT * whole] = 0.0
+        self.offsets = self.means
+
+    def _take_dense(self, X: Any, weights: F64 | None, centred: bool) -> None:
+        is_changed = centred or weights is not None
+        found = np.array(X, np.float64, order="F", copy=True if is_changed else None)
+        #: (d,) what predictions need to be centred by; ``means`` stay 0, columns are centred.
+        self.offsets = np.zeros(self.d)
+        if centred:
+            self.offsets = np.asarray((self.root * self.root) @ found) / self.total
+            found -= self.offsets
+        if weights is not None:
+            found *= self.root[:, None]
+        whole = np.einsum("ij,ij->j", found, found)
+        self.norms = np.where(whole <= _FLAT**2 * self.total * self.offsets**2, 0.0, whole)
+        self._kind = KIND_CODES["dense"]
+        self._columns = found
+        self._arrays = (found,)
+
+    @property
+    def _place(self) -> I64:
+        if self.is_sparse:
+            return np.array([self._kind, *(address(array) for array in self._arrays)], np.int64)
+        return np.array([self._kind, 0, 0, address(self._arrays[0])], np.int64)
+
+    def correlations(self, r: F64, features: I64 | None = None) -> F64:
+        """Return ``X.T @ r`` for all or some features; ``r`` (n,) as residuals are, centred."""
+        features = self._all if features is None else features
+        out = np.empty(features.size)
+        kernels.correlate(features, self._place, self.n, _NO_GRAMS, r, out)
+        if self.is_sparse:
+            out -= self.means[features] * float(self.root @ r)
+        return out
+
+    def combination(self, features: I64, coefficients: F64) -> F64:
+        """Return ``X[:, features] @ coefficients``, (n,)."""
+        found = np.asarray(self._columns[:, features] @ coefficients)
+        if self.is_sparse:
+            found = found - float(self.means[features] @ coefficients) * self.root
+        return found
+
+    def products(self, one: I64, other: I64) -> F64:
+        """Return ``X[:, one].T @ X[:, other]``."""
+        found = self._columns[:, one].T @ self._columns[:, other]
+        if self.is_sparse:
+            found = found.toarray() - self.total * np.outer(self.means[one], self.means[other])
+        return np.asarray(found, np.float64)
+
+    def row_products(self) -> F64:
+        """Return ``X @ X.T``, (n, n)."""
+        found = self._columns @ self._columns.T
+        if not self.is_sparse:
+            return np.asarray(found, np.float64)
+        # (A - root m^T)(A - root m^T)^T
+        across = np.outer(np.asarray(self._columns @ self.means), self.root)
+        square = float(self.means @ self.means) * np.outer(self.root, self.root)
+        return np.asarray(found.toarray() - across - across.T + square, np.float64)
+
+    def residual(self, w: F64) -> F64:
+        """Return ``y - X @ w``."""
+        features = np.flatnonzero(w)
+        if features.size == 0:
+            return self.y.copy()
+        return self.y - self.combination(features, w[features])
+
+    def sweep(
+        self, features: I64, w: F64, r: F64, a1: float, a2: float, positive: bool, times: int
+    ) -> None:
+        """Sweep so many times over some coordinates, changing w (d,) and its residual (n,)."""
+        shift, place = 0.0, self._place
+        for _ in range(times):
+            shift = kernels.sweep(
+                features, place, self.n, _NO_GRAMS, self.means, self.total, self.norms,
+                a1, a2, positive, w, r, shift,
+            )  # fmt: skip
+        if shift != 0.0:
+            r += shift * self.root
+
+    def intercept(self, w: F64) -> float:
+        """Return the free intercept that belongs to a model."""
+        return self.y_mean - float(self.offsets @ w)

@@ -1,0 +1,200 @@
+"""The lasso and the elastic net with scikit-learn's contract."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import validate_data
+
+from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
+from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.columns.products import Penalty
+from elasticml.estimators.base import LinearRegressor, warn_of_gap, weights_of
+
+F64 = NDArray[np.float64]
+
+
+class ElasticNet(LinearRegressor):
+    """Linear regression with an L1 and an L2 penalty, by coordinate descent on columns.
+
+    Minimises ``1/(2 S) sum_i s_i (y_i - w.x_i - b)^2 + alpha l1_ratio |w|_1
+    + alpha (1 - l1_ratio) / 2 |w|^2`` with ``S = sum_i s_i`` and a free intercept b, in this
+    process, on working sets of columns with gap-safe screening.
+
+    Parameters
+    ----------
+    alpha : float, not negative
+    l1_ratio : float, from 0 to 1
+        1 is the lasso.
+    fit_intercept : bool
+    max_iter : int
+        Sweeps over working sets of columns at most.
+    tol : float
+        A fit ends when its duality gap is at most ``tol`` times the weighted mean of the centred
+        targets' squares.
+    warm_start : bool
+        Begin with the last fit's coefficients.
+    positive : bool
+        Coefficients must not be negative.
+
+    Attributes
+    ----------
+    coef_ : ndarray (n_features,) or (n_targets, n_features)
+    intercept_ : float or ndarray (n_targets,)
+    dual_gap_ : float or ndarray (n_targets,)
+        Certified: the objective is at most this above the least possible one.
+    n_iter_ : int or list of int
+        Sweeps.
+    n_features_in_ : int
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "positive": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        l1_ratio: float = 0.5,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        positive: bool = False,
+    ) -> None:
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.positive = positive
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ElasticNet:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array_like or sparse (n_samples, n_features)
+        y : array_like (n_samples,) or (n_samples, n_targets)
+            Targets are fitted one by one.
+        sample_weight : array_like (n_samples,), optional
+            Not negative.
+
+        Raises
+        ------
+        ValueError
+            When a parameter, the targets or the weights are not as they should be.
+        """
+        self._validate_params()
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csc",
+            dtype=[np.float64, np.float32],
+            multi_output=True,
+            y_numeric=True,
+        )
+        weights = weights_of(sample_weight, X)
+        targets = np.asarray(y, np.float64)
+        former = self._former(targets, X.shape[1])
+        found = []
+        for k, target in enumerate(targets.reshape(len(targets), -1).T):
+            found.append(self._fit_one(X, np.ascontiguousarray(target), weights, former[k]))
+        self.coef_ = np.stack([fitted.w for fitted, _ in found])
+        self.intercept_ = np.array([intercept for _, intercept in found])
+        self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in found])
+        self.n_iter_: Any = [fitted.sweeps for fitted, _ in found]
+        if targets.ndim == 1:
+            self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
+            self.dual_gap_, self.n_iter_ = float(self.dual_gap_[0]), self.n_iter_[0]
+        return self
+
+    def _former(self, targets: F64, d: int) -> list[F64 | None]:
+        """Return the coefficients to start from, one array a target."""
+        n_targets = 1 if targets.ndim == 1 else targets.shape[1]
+        known = np.atleast_2d(getattr(self, "coef_", np.empty((0, 0))))
+        if not self.warm_start or known.shape != (n_targets, d):
+            return [None] * n_targets
+        return list(known)
+
+    def _fit_one(
+        self, X: Any, y: F64, weights: F64 | None, start: F64 | None
+    ) -> tuple[Fitted, float]:
+        matrix = ColumnMatrix(X, y, weights, centred=self.fit_intercept)
+        solver = ElasticNetSolver(matrix, start, by_products=takes_products(matrix, 1))
+        a1, a2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
+        penalty = Penalty(a1=a1 * matrix.total, a2=a2 * matrix.total, positive=self.positive)
+        wanted = self.tol * matrix.yy
+        fitted = solver.solve(penalty, wanted, self.max_iter)
+        warn_of_gap(fitted.gap / matrix.total, wanted / matrix.total, fitted.sweeps)
+        mean = Fitted(
+            w=fitted.w,
+            gap=fitted.gap / matrix.total,
+            sweeps=fitted.sweeps,
+            screened=fitted.screened,
+        )
+        return mean, matrix.intercept(fitted.w)
+
+    @property
+    def sparse_coef_(self) -> Any:
+        """The coefficients as a sparse matrix, (1, n_features) or (n_targets, n_features)."""
+        return scipy.sparse.csr_array(np.atleast_2d(self.coef_))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class Lasso(ElasticNet):
+    """Linear regression with an L1 penalty: :class:`ElasticNet` with ``l1_ratio`` 1.
+
+    Parameters and attributes are those of :class:`ElasticNet`.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        name: rule for name, rule in ElasticNet._parameter_constraints.items() if name != "l1_ratio"
+    }
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        positive: bool = False,
+    ) -> None:
+        super().__init__(
+            alpha,
+            l1_ratio=1.0,
+            fit_intercept=fit_intercept,
+            max_iter=max_iter,
+            tol=tol,
+            warm_start=warm_start,
+            positive=positive,
+        )
+
+
+def takes_products(matrix: ColumnMatrix, n_penalties: int) -> bool:
+    """Whether inner products of all columns cost less than passes over the rows do.
+
+    They take as much as ``d / 2`` passes, and a penalty takes some tens of them.
+    """
+    columns = min(1500, 100 if n_penalties < 10 else matrix.d)
+    return matrix.d <= min(columns, matrix.n)

@@ -1,0 +1,308 @@
+"""Regularisation paths of the lasso and the elastic net, and their choice by cross-validation."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import ArrayLike, NDArray
+from sklearn.model_selection import check_cv
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import validate_data
+
+from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
+from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.columns.products import Penalty
+from elasticml.estimators.base import LinearRegressor, warn_of_gap, weights_of
+from elasticml.estimators.elastic_net import ElasticNet, takes_products
+from elasticml.estimators.places import n_threads
+from elasticml.runtime.execution import parallel
+
+F64 = NDArray[np.float64]
+
+
+def enet_path(
+    X: Any,
+    y: ArrayLike,
+    *,
+    l1_ratio: float = 0.5,
+    eps: float = 1e-3,
+    alphas: int | ArrayLike = 100,
+    positive: bool = False,
+    tol: float = 1e-4,
+    max_iter: int = 1000,
+) -> tuple[F64, F64, F64]:
+    """Compute the elastic net's coefficients for one penalty after another, without intercept.
+
+    Parameters
+    ----------
+    X : array_like or sparse (n_samples, n_features)
+    y : array_like (n_samples,)
+    l1_ratio : float, above 0 and at most 1
+    eps : float, in (0, 1)
+        Ratio of the least to the largest penalty of the grid.
+    alphas : int or array_like
+        So many penalties, from the least with which all coefficients are 0; or these.
+    positive : bool
+    tol : float
+        Of each model: see :class:`ElasticNet`.
+    max_iter : int
+        Sweeps for each penalty.
+
+    Returns
+    -------
+    alphas : ndarray (n_alphas,), descending
+    coefs : ndarray (n_features, n_alphas)
+    dual_gaps : ndarray (n_alphas,)
+    """
+    X = check_array(X, accept_sparse="csc", dtype=[np.float64, np.float32])
+    targets = column_or_1d(np.asarray(y, np.float64))
+    matrix = ColumnMatrix(X, targets, None, centred=False)
+    if isinstance(alphas, int | np.integer):
+        grid = alpha_grid(matrix, l1_ratio, eps, int(alphas), positive)
+    else:
+        grid = np.sort(np.asarray(alphas, np.float64))[::-1]
+    found = path_on(matrix, grid, l1_ratio, positive, tol, max_iter)
+    for fitted in found:
+        warn_of_gap(fitted.gap, tol * matrix.yy / matrix.total, fitted.sweeps)
+    return grid, np.stack([one.w for one in found], axis=1), np.array([one.gap for one in found])
+
+
+def lasso_path(X: Any, y: ArrayLike, **settings: Any) -> tuple[F64, F64, F64]:
+    """Compute the lasso's coefficients along a path; see :func:`enet_path`, without l1_ratio."""
+    return enet_path(X, y, l1_ratio=1.0, **settings)
+
+
+def alpha_grid(
+    matrix: ColumnMatrix, l1_ratio: float, eps: float, n_alphas: int, positive: bool
+) -> F64:
+    """Return penalties from the least that gives a model of zeros down to ``eps`` of it.
+
+    Raises
+    ------
+    ValueError
+        When ``l1_ratio`` is 0: then there is no such penalty.
+    """
+    if l1_ratio == 0.0:
+        raise ValueError("l1_ratio=0 has no grid of alphas of its own: give alphas")
+    largest = matrix.linear.max() if positive else np.abs(matrix.linear).max()
+    least = float(np.finfo(np.float64).resolution)
+    alpha_max = max(float(largest), 0.0) / (matrix.total * l1_ratio)
+    if alpha_max <= least:
+        return np.full(n_alphas, least)
+    return np.geomspace(alpha_max, alpha_max * eps, num=n_alphas)
+
+
+def path_on(
+    matrix: ColumnMatrix,
+    alphas: F64,
+    l1_ratio: float,
+    positive: bool,
+    tol: float,
+    max_iter: int,
+) -> list[Fitted]:
+    """Solve for descending penalties, each from the last one's model; gaps are of the mean."""
+    solver = ElasticNetSolver(matrix, by_products=takes_products(matrix, len(alphas)))
+    found = []
+    for alpha in alphas * matrix.total:
+        penalty = Penalty(a1=alpha * l1_ratio, a2=alpha * (1.0 - l1_ratio), positive=positive)
+        one = solver.solve(penalty, tol * matrix.yy, max_iter)
+        gap = one.gap / matrix.total
+        found.append(Fitted(w=one.w, gap=gap, sweeps=one.sweeps, screened=one.screened))
+    return found
+
+
+class ElasticNetCV(LinearRegressor):
+    """The elastic net whose penalty is chosen by cross-validation along paths.
+
+    Parameters
+    ----------
+    l1_ratio : float or sequence of float
+        Of several the best is chosen.
+    eps, alphas
+        As in :func:`enet_path`.
+    fit_intercept, max_iter, tol, positive
+        As in :class:`ElasticNet`.
+    cv : int, splitter or iterable, optional
+        By default 5 folds.
+    n_jobs : int, optional
+        Threads; each goes along paths of its own.
+
+    Attributes
+    ----------
+    alpha_, l1_ratio_ : float
+        Chosen.
+    alphas_ : ndarray (n_alphas,) or (n_l1_ratio, n_alphas)
+    mse_path_ : ndarray (n_alphas, n_folds) or (n_l1_ratio, n_alphas, n_folds)
+        Weighted mean squared error on each fold.
+    coef_, intercept_, dual_gap_, n_iter_, n_features_in_
+        Of the model over all rows, as in :class:`ElasticNet`.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "l1_ratio": [Interval(Real, 0, 1, closed="both"), "array-like"],
+        "eps": [Interval(Real, 0, None, closed="neither")],
+        "alphas": [Interval(Integral, 1, None, closed="left"), "array-like"],
+        "fit_intercept": ["boolean"],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "cv": ["cv_object"],
+        "n_jobs": [Integral, None],
+        "positive": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        *,
+        l1_ratio: float | ArrayLike = 0.5,
+        eps: float = 1e-3,
+        alphas: int | ArrayLike = 100,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        cv: Any = None,
+        n_jobs: int | None = None,
+        positive: bool = False,
+    ) -> None:
+        self.l1_ratio = l1_ratio
+        self.eps = eps
+        self.alphas = alphas
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.cv = cv
+        self.n_jobs = n_jobs
+        self.positive = positive
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ElasticNetCV:
+        """Choose the penalty, and fit all rows with it.
+
+        Parameters
+        ----------
+        X : array_like or sparse (n_samples, n_features)
+        y : array_like (n_samples,)
+        sample_weight : array_like (n_samples,), optional
+            Not negative. The mean over the folds of their weighted errors decides.
+
+        Raises
+        ------
+        ValueError
+            When a parameter, the targets or the weights are not as they should be.
+        """
+        self._validate_params()
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=True
+        )
+        y = np.asarray(y, np.float64)
+        weights = weights_of(sample_weight, X)
+        ratios = [float(ratio) for ratio in np.atleast_1d(self._ratio())]
+        grids = self._grids(X, y, weights, ratios)
+        folds = list(check_cv(self.cv).split(X, y))
+        errors = self._errors(X, y, weights, folds, ratios, grids)
+        means = errors.mean(axis=1)
+        # The first of equals: the smaller ratio's place in the list, the larger penalty.
+        i, k = np.unravel_index(int(means.argmin()), means.shape)
+        self.mse_path_ = np.squeeze(np.moveaxis(errors, 2, 1))
+        self.alpha_, self.l1_ratio_ = float(grids[i][k]), ratios[i]
+        self.alphas_ = grids[0] if len(ratios) == 1 or self._is_given() else np.asarray(grids)
+        model = ElasticNet(
+            self.alpha_,
+            l1_ratio=self.l1_ratio_,
+            fit_intercept=self.fit_intercept,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            positive=self.positive,
+        ).fit(X, y, sample_weight=weights)
+        self.coef_, self.intercept_ = model.coef_, model.intercept_
+        self.dual_gap_, self.n_iter_ = model.dual_gap_, model.n_iter_
+        return self
+
+    def _ratio(self) -> Any:
+        return self.l1_ratio
+
+    def _is_given(self) -> bool:
+        return not isinstance(self.alphas, Integral)
+
+    def _grids(self, X: Any, y: F64, weights: F64 | None, ratios: list[float]) -> list[F64]:
+        if self._is_given():
+            return [np.sort(np.asarray(self.alphas, np.float64))[::-1]] * len(ratios)
+        matrix = _matrix(X, y, weights, self.fit_intercept)
+        n_alphas = int(np.asarray(self.alphas))
+        return [alpha_grid(matrix, ratio, self.eps, n_alphas, self.positive) for ratio in ratios]
+
+    def _errors(
+        self,
+        X: Any,
+        y: F64,
+        weights: F64 | None,
+        folds: list[Any],
+        ratios: list[float],
+        grids: list[F64],
+    ) -> F64:
+        """Return the error of each ratio, fold and penalty, (n_l1_ratio, n_folds, n_alphas)."""
+
+        def of_fold(fold: Any) -> list[F64]:
+            train, test = fold
+            s = None if weights is None else weights[train]
+            matrix = _matrix(X[train], y[train], s, self.fit_intercept)
+            found = []
+            for ratio, grid in zip(ratios, grids, strict=True):
+                path = path_on(matrix, grid, ratio, self.positive, self.tol, self.max_iter)
+                W = np.stack([one.w for one in path], axis=1)
+                intercepts = np.array([matrix.intercept(one.w) for one in path])
+                rest = np.asarray(X[test] @ W) + intercepts - y[test][:, None]
+                of_test = None if weights is None else weights[test]
+                found.append(np.average(rest**2, weights=of_test, axis=0))
+            return found
+
+        pool = parallel(n_threads(self.n_jobs))
+        try:
+            # found: (folds, ratios, alphas) -> (ratios, folds, alphas)
+            return np.swapaxes(np.array(pool.map(of_fold, folds)), 0, 1)
+        finally:
+            pool.close()
+
+
+class LassoCV(ElasticNetCV):
+    """The lasso whose penalty is chosen by cross-validation: :class:`ElasticNetCV` with ratio 1.
+
+    Parameters and attributes are those of :class:`ElasticNetCV`, without ``l1_ratio``.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        name: rule
+        for name, rule in ElasticNetCV._parameter_constraints.items()
+        if name != "l1_ratio"
+    }
+
+    def __init__(
+        self,
+        *,
+        eps: float = 1e-3,
+        alphas: int | ArrayLike = 100,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float = 1e-4,
+        cv: Any = None,
+        n_jobs: int | None = None,
+        positive: bool = False,
+    ) -> None:
+        self.eps = eps
+        self.alphas = alphas
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.cv = cv
+        self.n_jobs = n_jobs
+        self.positive = positive
+
+    def _ratio(self) -> Any:
+        return 1.0
+
+
+def _matrix(X: Any, y: F64, weights: F64 | None, centred: bool) -> ColumnMatrix:
+    columns = X.tocsc() if scipy.sparse.issparse(X) else X
+    return ColumnMatrix(columns, np.ascontiguousarray(y), weights, centred=centred)

@@ -1,0 +1,97 @@
+"""Paths of the lasso against scikit-learn's ``lasso_path``: time for 100 penalties, as ratios.
+
+    python tests/bench/lasso_path.py [repeats, 5 by default]
+
+Both are given the same centred data (Fortran order) and grid, and end at the same relative gap; by
+turns, in seconds of the processor with one thread, medians over repeats. Both warm up first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"
+
+import numpy as np  # noqa: E402
+import pandas  # noqa: E402
+from sklearn import linear_model  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import elasticml as em  # noqa: E402
+
+DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))
+
+
+def housing():
+    """California housing, standardised."""
+    table = pandas.read_csv(DATA / "california_housing" / "housing.csv.gz")
+    table = table.select_dtypes("number")
+    y = table.pop("median_house_value").to_numpy() / 1e5
+    return table.fillna(table.mean()).to_numpy(), y
+
+
+def protein():
+    """Of the UCI regression sets."""
+    table = np.loadtxt(DATA / "uci_regression" / "protein.csv.gz", delimiter=",")
+    return table[:, :-1], table[:, -1]
+
+
+def wide(n, d):
+    """Rows of a normal distribution; twenty columns make the targets."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d))
+    return X, X[:, :20] @ rng.standard_normal(20) + 0.1 * rng.standard_normal(n)
+
+
+def seconds(function):
+    """Processor time of one call, and what it returns."""
+    begun = time.process_time()
+    found = function()
+    return time.process_time() - begun, found
+
+
+def main():
+    """Print a line for each data set and tolerance."""
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    sets = {
+        "california_housing": housing(),
+        "protein": protein(),
+        "wide 200 x 10000": wide(200, 10_000),
+        "wide 500 x 5000": wide(500, 5_000),
+    }
+    warnings.simplefilter("ignore")
+    print("| data | tol | elasticml ms | scikit-learn ms | ratio | supports that differ | gap |")
+    for name, (X, y) in sets.items():
+        X = np.asfortranarray((X - X.mean(axis=0)) / X.std(axis=0))
+        y = y - y.mean()
+        for tol in (1e-4, 1e-8):
+            compare(name, X, y, tol, repeats)
+
+
+def compare(name, X, y, tol, repeats):
+    """Print one line."""
+    given = {"alphas": 100, "eps": 1e-2, "tol": tol, "max_iter": 10_000}
+    em.lasso_path(X, y, **given)
+    ours, theirs = [], []
+    for _ in range(repeats):
+        ours.append(seconds(lambda: em.lasso_path(X, y, **given)))
+        theirs.append(seconds(lambda: linear_model.lasso_path(X, y, **given)))
+    one, other = (1e3 * np.median([s for s, _ in way]) for way in (ours, theirs))
+    _, coefs, gaps = ours[0][1]
+    differ = ((coefs != 0.0) != (theirs[0][1][1] != 0.0)).any(axis=0).sum()
+    gap = gaps.max() / np.mean(y * y)
+    print(
+        f"| {name} | {tol:g} | {one:.1f} | {other:.1f} | {one / other:.2f} | {differ} of 100 | "
+        f"{gap:.1e} |",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Lasso and ElasticNet: scikit-learn's contract and models, with a gap that proves them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.datasets import make_regression
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import ElasticNet as TheirElasticNet
+from sklearn.linear_model import Lasso as TheirLasso
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import elasticml as em
+from tests.unit.estimators.contract import assert_contract
+
+DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))
+
+
+@pytest.mark.parametrize("estimator", [em.Lasso(), em.ElasticNet()], ids=["lasso", "elastic net"])
+def test_it_keeps_scikit_learns_contract(estimator):
+    assert_contract(estimator)
+
+
+def wide(n=60, d=800, seed=0):
+    """More columns than rows; ten of them make the targets."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) + rng.standard_normal(d)
+    return X, 3.0 + X[:, :10] @ np.arange(1.0, 11.0) + 0.1 * rng.standard_normal(n)
+
+
+def tall(n=300, d=12, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) @ rng.standard_normal((d, d)) + 2.0
+    return X, X[:, :3] @ [1.0, -2.0, 3.0] + rng.standard_normal(n)
+
+
+def objective(X, y, model, weights=None):
+    """scikit-learn's, for any model with these settings."""
+    l1 = model.get_params().get("l1_ratio", 1.0)
+    squares = np.average((y - model.predict(X)) ** 2, weights=weights)
+    penalty = l1 * np.abs(model.coef_).sum() + 0.5 * (1.0 - l1) * (model.coef_**2).sum()
+    return 0.5 * squares + model.alpha * penalty
+
+
+@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
+@pytest.mark.parametrize("make", [np.asarray, sp.csc_matrix, sp.csr_array])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(
+    "given", [{"l1_ratio": 1.0}, {"l1_ratio": 0.4}, {"l1_ratio": 0.7, "positive": True}]
+)
+def test_it_finds_scikit_learns_model(data, make, weighted, intercept, given):
+    X, y = data()
+    rng = np.random.default_rng(1)
+    weights = rng.integers(0, 4, len(y)).astype(float) if weighted else None
+    settings = {**given, "alpha": 0.3, "fit_intercept": intercept, "max_iter": 100_000}
+    theirs = TheirElasticNet(**settings, tol=1e-13).fit(X, y, sample_weight=weights)
+    ours = em.ElasticNet(**settings, tol=1e-13).fit(make(X), y, sample_weight=weights)
+    least = objective(X, y, theirs, weights)
+    assert objective(X, y, ours, weights) == pytest.approx(least, rel=1e-10)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-4)
+    assert np.array_equal(ours.coef_ != 0.0, theirs.coef_ != 0.0)
+    assert 0.0 <= ours.dual_gap_ <= 1e-13 * np.average(y * y, weights=weights)
+    assert np.array_equal(ours.sparse_coef_.toarray()[0], ours.coef_)
+
+
+@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.5, 0.0])
+def test_the_gap_bounds_what_is_left_to_gain(data, l1_ratio):
+    X, y = data()
+    best = em.ElasticNet(0.05, l1_ratio=l1_ratio, tol=1e-13, max_iter=100_000).fit(X, y)
+    least = objective(X, y, best)
+    for sweeps in (1, 3, 10):
+        rough = em.ElasticNet(0.05, l1_ratio=l1_ratio, tol=1e-14, max_iter=sweeps)
+        with pytest.warns(ConvergenceWarning, match="duality gap"):
+            rough.fit(X, y)
+        left = objective(X, y, rough) - least
+        assert -1e-9 * least <= left <= rough.dual_gap_ + 1e-9 * least
+
+
+def housing():
+    pandas = pytest.importorskip("pandas")
+    path = next((DATA / "california_housing").glob("housing.csv*"), None)
+    if path is None:
+        pytest.skip(f"california_housing is not in {DATA}")
+    table = pandas.read_csv(path).select_dtypes("number")
+    y = table.pop("median_house_value").to_numpy() / 1e5
+    return table.fillna(table.mean()).to_numpy(), y
+
+
+def protein():
+    path = next((DATA / "uci_regression").rglob("protein*.csv*"), None)
+    path = path or next((DATA / "uci_regression").rglob("protein/data.csv*"), None)
+    if path is None:
+        pytest.skip(f"protein is not in {DATA}")
+    table = np.loadtxt(path, delimiter=",")
+    return table[:, :-1], table[:, -1]
+
+
+@pytest.mark.parametrize("data", [housing, protein])
+@pytest.mark.parametrize("share", [0.3, 0.01, 0.001])
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
+def test_real_data_have_scikit_learns_support_at_a_gap_of_1e_8(data, share, l1_ratio):
+    X, y = data()
+    X = StandardScaler().fit_transform(X)
+    largest = np.abs(X.T @ (y - y.mean())).max() / len(y)
+    settings = {"alpha": share * largest / l1_ratio, "l1_ratio": l1_ratio, "max_iter": 100_000}
+    theirs = TheirElasticNet(**settings, tol=1e-10, precompute=True).fit(X, y)
+    ours = em.ElasticNet(**settings, tol=1e-8).fit(X, y)
+    assert ours.dual_gap_ <= 1e-8 * np.var(y)
+    assert np.array_equal(ours.coef_ != 0.0, theirs.coef_ != 0.0)
+    assert objective(X, y, ours) <= objective(X, y, theirs) + 1e-8 * np.var(y)
+    tight = em.ElasticNet(**settings, tol=1e-13).fit(X, y)
+    np.testing.assert_allclose(tight.coef_, theirs.coef_, atol=1e-4 * np.abs(theirs.coef_).max())
+
+
+def test_several_targets_are_fitted_one_by_one():
+    X, Y = make_regression(80, 30, n_targets=3, noise=1.0, random_state=0)
+    ours, theirs = em.Lasso(0.5, tol=1e-12).fit(X, Y), TheirLasso(0.5, tol=1e-12).fit(X, Y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-5)
+    assert ours.dual_gap_.shape == ours.intercept_.shape == (3,)
+
+
+def test_a_warm_start_has_nothing_left_to_do():
+    X, y = wide()
+    model = em.Lasso(0.3, tol=1e-10, warm_start=True).fit(X, y)
+    swept = model.n_iter_
+    coef = model.coef_.copy()
+    assert model.fit(X, y).n_iter_ == 0 < swept
+    np.testing.assert_allclose(model.coef_, coef, rtol=1e-12)
+    assert clone(model).fit(X, y).n_iter_ == swept
+
+
+def test_constant_columns_and_targets_get_zeros():
+    X, y = tall()
+    X[:, 4] = 1e3
+    assert em.Lasso(1e-3, max_iter=10_000).fit(X, y).coef_[4] == 0.0
+    model = em.Lasso(0.1).fit(X, np.full(len(y), 7.0))
+    assert not model.coef_.any()
+    assert model.intercept_ == pytest.approx(7.0)
+
+
+def test_the_data_are_not_changed():
+    X, y = wide()
+    X, before, targets = np.asfortranarray(X), X.copy(), y.copy()
+    em.Lasso(0.3).fit(X, y, sample_weight=np.linspace(0.0, 2.0, len(y)))
+    assert np.array_equal(X, before)
+    assert np.array_equal(y, targets)
+
+
+def test_it_works_in_a_pipeline():
+    X, y = tall()
+    assert make_pipeline(StandardScaler(), em.Lasso(0.01)).fit(X, y).score(X, y) > 0.9

@@ -1,0 +1,84 @@
+"""Regularisation paths: scikit-learn's models along them, and its choice among them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import linear_model as theirs
+from sklearn.exceptions import ConvergenceWarning
+
+import elasticml as em
+from tests.unit.estimators.contract import assert_contract
+from tests.unit.estimators.test_elastic_net import tall, wide
+
+
+@pytest.mark.parametrize("estimator", [em.LassoCV(), em.ElasticNetCV()], ids=["lasso", "net"])
+def test_it_keeps_scikit_learns_contract(estimator):
+    assert_contract(estimator)
+
+
+@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
+@pytest.mark.parametrize("make", [np.asarray, sp.csc_matrix])
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.6])
+def test_a_path_has_scikit_learns_models(data, make, l1_ratio):
+    X, y = data()
+    given = {"l1_ratio": l1_ratio, "eps": 1e-2, "tol": 1e-13, "max_iter": 100_000}
+    alphas, coefs, gaps = em.enet_path(make(X), y, alphas=30, **given)
+    known, expected, _ = theirs.enet_path(X, y, alphas=30, **given)
+    np.testing.assert_allclose(alphas, known, rtol=1e-12)
+    np.testing.assert_allclose(coefs, expected, atol=1e-5)
+    assert np.array_equal(coefs != 0.0, expected != 0.0)
+    assert np.all(gaps <= 1e-13 * np.mean(y * y))
+    assert not coefs[:, 0].any()
+
+
+def test_a_path_through_more_columns_than_products_are_kept_of(monkeypatch):
+    X, y = wide()
+    expected = em.lasso_path(X, y, alphas=20, eps=1e-2, tol=1e-12, max_iter=100_000)[1]
+    monkeypatch.setattr("elasticml.algorithms.columns.elastic_net.PRODUCTS_MAX", 60)
+    some = em.lasso_path(X, y, alphas=20, eps=1e-2, tol=1e-12, max_iter=100_000)[1]
+    monkeypatch.setattr("elasticml.algorithms.columns.elastic_net.PRODUCTS_MAX", 0)
+    none = em.lasso_path(X, y, alphas=20, eps=1e-2, tol=1e-12, max_iter=100_000)[1]
+    sparse = em.lasso_path(sp.csc_array(X), y, alphas=20, eps=1e-2, tol=1e-12, max_iter=10**5)[1]
+    for coefs in (some, none, sparse):
+        np.testing.assert_allclose(coefs, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_validation_chooses_what_scikit_learns_does(data, make, weighted):
+    X, y = data()
+    rng = np.random.default_rng(2)
+    weights = rng.integers(1, 4, len(y)).astype(float) if weighted else None
+    given = {"l1_ratio": [0.5, 1.0], "alphas": 15, "eps": 1e-2, "cv": 4}
+    given |= {"tol": 1e-13, "max_iter": 100_000}
+    known = theirs.ElasticNetCV(**given).fit(X, y, sample_weight=weights)
+    found = em.ElasticNetCV(**given, n_jobs=2).fit(make(X), y, sample_weight=weights)
+    assert (found.alpha_, found.l1_ratio_) == (pytest.approx(known.alpha_), known.l1_ratio_)
+    np.testing.assert_allclose(found.alphas_, known.alphas_, rtol=1e-10)
+    np.testing.assert_allclose(found.mse_path_, known.mse_path_, rtol=1e-5)
+    np.testing.assert_allclose(found.coef_, known.coef_, atol=1e-5)
+    assert found.intercept_ == pytest.approx(known.intercept_, abs=1e-4)
+
+
+def test_given_alphas_are_those_of_the_path():
+    X, y = tall()
+    known = theirs.LassoCV(alphas=[0.1, 1.0, 0.01], cv=3, tol=1e-10, max_iter=10**5).fit(X, y)
+    found = em.LassoCV(alphas=[0.1, 1.0, 0.01], cv=3, tol=1e-10, max_iter=10**5).fit(X, y)
+    np.testing.assert_allclose(found.alphas_, [1.0, 0.1, 0.01])
+    assert found.alpha_ == known.alpha_
+    np.testing.assert_allclose(found.mse_path_, known.mse_path_, rtol=1e-6)
+
+
+def test_a_path_that_ends_too_early_says_so():
+    X, y = tall()
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        em.lasso_path(X, y, alphas=[1e-3], tol=1e-14, max_iter=2)
+
+
+def test_a_ridge_has_no_grid_of_its_own():
+    X, y = tall()
+    with pytest.raises(ValueError, match="l1_ratio=0 has no grid"):
+        em.enet_path(X, y, l1_ratio=0.0)

@@ -1,0 +1,74 @@
+"""Ridge: scikit-learn's contract and models, with a gap that proves them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import Ridge as Theirs
+
+import elasticml as em
+from tests.unit.estimators.contract import assert_contract
+from tests.unit.estimators.test_elastic_net import tall, wide
+
+
+def test_it_keeps_scikit_learns_contract():
+    assert_contract(em.Ridge())
+
+
+@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
+@pytest.mark.parametrize("solver", ["cholesky", "newton"])
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_it_finds_scikit_learns_model(data, solver, make, weighted, intercept):
+    X, y = data()
+    rng = np.random.default_rng(1)
+    weights = rng.integers(0, 4, len(y)).astype(float) if weighted else None
+    given = {"alpha": 0.7, "fit_intercept": intercept}
+    theirs = Theirs(**given, solver="svd").fit(X, y, sample_weight=weights)
+    ours = em.Ridge(**given, solver=solver, tol=1e-16).fit(make(X), y, sample_weight=weights)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-5)
+    assert ours.solver_ == solver
+    assert abs(ours.dual_gap_) <= 1e-10 * len(y) * np.average(y * y, weights=weights)
+
+
+def test_targets_have_penalties_of_their_own():
+    X, y = tall()
+    Y, alpha = np.stack([y, y * y], axis=1), [0.1, 30.0]
+    ours, theirs = em.Ridge(alpha).fit(X, Y), Theirs(alpha).fit(X, Y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-8)
+    assert ours.dual_gap_.shape == (2,)
+    with pytest.raises(ValueError, match="alpha has 2 values for 1 targets"):
+        em.Ridge(alpha).fit(X, y)
+
+
+def test_without_a_penalty_it_is_least_squares_and_has_no_certificate():
+    X, y = tall()
+    X = np.column_stack([X, X[:, 0]])
+    ours = em.Ridge(0.0).fit(X, y)
+    best = np.linalg.lstsq(X - X.mean(axis=0), y - y.mean(), rcond=None)[0]
+    np.testing.assert_allclose(ours.coef_, best, atol=1e-6)
+    assert math.isnan(ours.dual_gap_)
+
+
+def test_coefficients_are_not_negative_where_they_must_not_be():
+    X, y = tall()
+    ours = em.Ridge(2.0, positive=True, tol=1e-13).fit(X, y)
+    theirs = Theirs(2.0, positive=True, tol=1e-12, max_iter=100_000).fit(X, y)
+    assert np.all(ours.coef_ >= 0.0)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
+
+
+def test_steps_that_end_early_are_bounded_by_their_gap():
+    X, y = tall()
+    best = em.Ridge(1.0).fit(X, y)
+
+    def objective(model):
+        return ((y - model.predict(X)) ** 2).sum() + (model.coef_**2).sum()
+
+    rough = em.Ridge(1.0, solver="newton", tol=1e-3).fit(X, y)
+    assert 0.0 <= objective(rough) - objective(best) <= rough.dual_gap_ + 1e-9
