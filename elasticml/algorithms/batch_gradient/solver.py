@@ -77,10 +77,10 @@ class BatchGradientSolver:
         given = {chunk.id for chunk in chunks}
         for id in [id for id in self._caches if id not in given]:
             del self._caches[id]
-        fresh = [chunk for chunk in chunks if chunk.id not in self._caches]
-        for chunk in fresh:
-            self._caches[chunk.id] = self._new_cache(chunk)
-        release(fresh)
+        for chunk in chunks:
+            if chunk.id not in self._caches:
+                self._caches[chunk.id] = self._new_cache(chunk)
+                release([chunk])  # its labels were looked at
         operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
             messages.GRADIENT: self._gradient,
             messages.PROBE: self._probe,

@@ -82,15 +82,14 @@ class CocoaSolver:
         LocalProtocolError
             When the operation is unknown.
         """
-        held, fresh = {}, []
+        held = {}
         for chunk in chunks:
             known = self._held.get(chunk.id)
             if known is None or known.chunk is not chunk:
                 known = self._hold(chunk)
-                fresh.append(chunk)
+                release([chunk])  # its labels were looked at
             held[chunk.id] = known
         self._held = held
-        release(fresh)
         if work.operation not in self._operations:
             raise LocalProtocolError(
                 f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
