@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -27,10 +28,12 @@ from elasticml.jobs.layout import (
     Holders,
     Placement,
     cache_of,
+    check_chunk_fits,
     check_together,
     chunk_bytes_of,
     default_chunk_bytes,
     holders_of,
+    memory_limit_of,
     placement_of,
     policy_entries,
 )
@@ -41,13 +44,12 @@ from elasticml.jobs.settings import Collective, Evaluate, Fault, Members, Stop
 from elasticml.jobs.trial import try_data
 from elasticml.jobs.warm_start import Given, warm_start_of
 from elasticml.jobs.wire import checked
-from elasticml.terms import VERSION, format_size
+from elasticml.runtime.budget import BODIES_SHARE
+from elasticml.terms import VERSION
 
 if TYPE_CHECKING:
     from distributed import Client
 
-#: A member may use this share of its worker's memory.
-MEMORY_SHARE = 0.6
 #: What a job does that says nothing of when to stop.
 DEFAULT_STOP = Stop(rounds=100)
 
@@ -101,6 +103,8 @@ class Job:
         in the run's directory, None nowhere. The scheduler writes: it must see the place.
     threads : int, optional
         Compute threads of a member; by default those of its worker.
+    memory_limit : size, optional
+        Memory that a member may take, such as ``"1 GiB"``; data beyond it stream from its disk.
     simulate : mapping, optional
         The virtual world of ``elasticml simulate``; nothing else uses it.
 
@@ -133,6 +137,7 @@ class Job:
         chunk_size: int | str | None = None,
         cache: str | Path | bool | None = None,
         threads: int | None = None,
+        memory_limit: int | str | None = None,
         simulate: Mapping[str, Any] | None = None,
     ) -> None:
         self.policies = policy_entries(policies)
@@ -165,6 +170,7 @@ class Job:
         self.chunk_bytes = chunk_bytes_of(chunk_size) or default_chunk_bytes(algorithm)
         self.cache = cache_of(cache)
         self.threads = threads
+        self.memory_limit = memory_limit_of(memory_limit)
         self.simulate = simulate
         if self.members.start is not None:
             check_faults(self.faults, self.members.start)
@@ -193,22 +199,8 @@ class Job:
         try_data(self.algorithm, self.data, self.test, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
-        """Prove that a chunk fits into a worker; None and 0 are a worker without a limit.
-
-        Raises
-        ------
-        ConfigError
-            When a chunk is larger than 60 % of the worker's memory.
-        """
-        if not worker_bytes or self.chunk_bytes is None:
-            return
-        if self.chunk_bytes > MEMORY_SHARE * worker_bytes:
-            raise ConfigError(
-                f"data.chunk_size: got {format_size(self.chunk_bytes)}, wanted at most "
-                f"{format_size(MEMORY_SHARE * worker_bytes)}, which is 60 % of a worker's memory; "
-                "make chunks smaller or workers larger",
-                path="data.chunk_size",
-            )
+        """Prove that a chunk fits into a worker; None and 0 are a worker without a limit."""
+        check_chunk_fits(self.chunk_bytes, worker_bytes)
 
     def record(
         self,
@@ -228,7 +220,9 @@ class Job:
         run_dir : path, optional
             The run's directory, where checkpoints are unless the job says otherwise.
         """
-        limits = [int(MEMORY_SHARE * n) for n in limits_bytes or [0] * members]
+        most = self.memory_limit or math.inf
+        given = [min(n or math.inf, most) for n in limits_bytes or [0] * members]
+        limits = [int(BODIES_SHARE * n) if n < math.inf else 0 for n in given]
         needs_size = self.holders == "auto" and 0 not in limits
         total = sum(block.nbytes for block in self.data.blocks()) if needs_size else 0
         kept = None if self.evaluate is None else self.evaluate.model_dump(mode="json")
@@ -259,6 +253,7 @@ class Job:
             "evaluate": kept if self.evaluates else False,
             "checkpoint": checkpoints.checkpoint_entry(self.checkpoint, run_dir),
             "threads": self.threads,
+            "memory_limit": self.memory_limit,
             "simulate": None if self.simulate is None else dict(self.simulate),
         }
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from elasticml.collective.memory import FaultyNetwork
 from elasticml.data.arrays import from_arrays
+from elasticml.runtime.budget import Budget
 from elasticml.runtime.checkpoints import checkpoint_of
 from elasticml.runtime.driver_shell import DriverShell
 from elasticml.runtime.environment import Environment
@@ -156,7 +157,9 @@ class World:
             self.shell.invite(address)
             return [self.shell.record["job"]]
 
-        self.hosts[address] = MemberHost(environment, announce, self._limit_bytes)
+        self.hosts[address] = MemberHost(
+            environment, announce, Budget(bodies_bytes=self._limit_bytes)
+        )
         await announce()
         return address
 

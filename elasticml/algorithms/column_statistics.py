@@ -20,6 +20,7 @@ from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunk import Chunk
 from elasticml.data.products import make_adjoint
+from elasticml.data.shelf import flow
 from elasticml.data.source import DataFacts
 
 F64 = NDArray[np.float64]
@@ -121,7 +122,7 @@ def add_moments(
     """
     first = make_adjoint(facts.layout, facts.n_columns)
     binary = make_adjoint(facts.layout, facts.n_columns)
-    for chunk, c in zip(chunks, coefficients, strict=True):
+    for chunk, c in zip(flow(chunks), coefficients, strict=True):
         first.add(chunk, c)
         if chunk.layout.kind == "dense":
             values = chunk.values.astype(np.float64, copy=False)
@@ -137,7 +138,7 @@ def add_moments(
 def raise_to_maxabs(chunks: Sequence[Chunk], facts: DataFacts, out: F64) -> None:
     """Raise ``out`` (d,) to the columns' largest absolute values."""
     binary = make_adjoint(facts.layout, facts.n_columns)
-    for chunk in chunks:
+    for chunk in flow(chunks):
         if chunk.layout.kind == "dense":
             values = chunk.values
             if len(values):

@@ -26,8 +26,8 @@ With cluster: {kind: yarn} the job runs on a Hadoop cluster, and Ctrl-C ends it 
 elasticml submit -h tells of the settings.
 
 Sections of a job file: data, algorithm, cluster, absent, policies, stop, faults, evaluate,
-members, collective, partitions, holders, placement, warm_start, seed, threads, checkpoint;
-docs/job-files.md tells of each. Members that shall be killed on purpose:
+members, collective, partitions, holders, placement, warm_start, seed, threads, memory_limit,
+checkpoint; docs/job-files.md tells of each. Members that shall be killed on purpose:
 
 \b
     algorithm: {name: batch_gradient, loss: logistic, l2: 1.0e-4}

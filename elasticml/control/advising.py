@@ -261,7 +261,7 @@ class Advising:
         for chunk, target in sorted(self._known(suggestion.targets).items()):
             if chunk in self.mobility.dropping.get(target, ()):
                 continue
-            limit, nbytes = members[target].limit_bytes, ledger.info[chunk].nbytes
+            limit, nbytes = members[target].in_memory_bytes, ledger.info[chunk].nbytes
             if limit is not None:
                 if target not in left:
                     here = ledger.held_bytes(target) + coming.get(target, 0)

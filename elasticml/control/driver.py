@@ -117,6 +117,7 @@ class Driver:
             ev.FactsFixed: lambda e, now: self.dealing.facts_fixed(e),
             ev.ChunksLoaded: self._loaded,
             ev.ChunksDropped: self._quiet(self.mobility.dropped),
+            ev.WentOutOfCore: lambda e, now: [self._went_out_of_core(e)],
             ev.MoveFailed: self._move_failed,
             ev.Attached: lambda e, now: self.state.root.attached(e.child, e.has_model),
             ev.PartialArrived: self._partial,
@@ -146,6 +147,14 @@ class Driver:
         if often or isinstance(event, ev.RoundFinished):
             check(self)
         return commands
+
+    def _went_out_of_core(self, event: ev.WentOutOfCore) -> Command:
+        return self.state.record(
+            "WentOutOfCore",
+            member=event.member,
+            nbytes=event.nbytes,
+            limit_bytes=event.limit_bytes,
+        )
 
     @staticmethod
     def _quiet(note: Callable[[Any], None]) -> Callable[[Any, float], list[Command]]:

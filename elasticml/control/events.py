@@ -43,8 +43,10 @@ class Arrived(Event):
     threads: int = 1
     slot: int | None = None
     holdings: tuple[ChunkId, ...] = ()
-    #: Memory for chunk bodies; None where there is no limit.
+    #: Bytes of chunk bodies that it can hold, in memory and on its disk; None without limit.
     limit_bytes: int | None = None
+    #: What of them it can hold in memory; None where that is the same.
+    memory_bytes: int | None = None
     #: Class of its processor, and threads of its linear algebra library: bits depend on them.
     cpu: str = ""
     blas_threads: int = 1
@@ -168,6 +170,16 @@ class ChunksDropped(Event):
 
     member: MemberId
     chunks: tuple[ChunkId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WentOutOfCore(Event):
+    """A member's chunks do not fit into its memory any more: they stream from its disk."""
+
+    member: MemberId
+    #: Bytes of the bodies that it holds, and those that it had memory for.
+    nbytes: int
+    limit_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,8 +41,15 @@ class MemberRecord:
     notice_reason: str | None = None
     #: How its container ended, where that is known before the loss is seen.
     end_reason: str | None = None
-    #: Memory for chunk bodies; None where there is no limit.
+    #: Bytes of chunk bodies that it can hold; None where there is no limit. And those that fit into
+    #: its memory; None where that is the same.
     limit_bytes: int | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def in_memory_bytes(self) -> int | None:
+        """Bytes of chunk bodies that fit into its memory; None where unknown."""
+        return self.limit_bytes if self.memory_bytes is None else self.memory_bytes
 
 
 class Membership:
@@ -76,6 +83,7 @@ class Membership:
         slot: int | None,
         now_s: float,
         limit_bytes: int | None = None,
+        memory_bytes: int | None = None,
     ) -> MemberRecord:
         """Give a newcomer an id: its former slot where that is free, else the lowest free one."""
         if slot is None or slot in self._taken:
@@ -90,6 +98,7 @@ class Membership:
             threads=threads,
             joined_s=now_s,
             limit_bytes=limit_bytes,
+            memory_bytes=memory_bytes,
         )
         self.members[record.id] = record
         self.changes += 1

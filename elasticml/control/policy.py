@@ -26,12 +26,19 @@ class MemberView:
     seconds: tuple[float, ...] = ()
     #: The same divided by the examples that it owned in that round.
     seconds_per_row: tuple[float, ...] = ()
-    #: Memory for chunk bodies; None where unknown.
+    #: Bytes of chunk bodies that it can hold; None where unknown.
     limit_bytes: int | None = None
+    #: Bytes of those that fit into its memory; None where that is the same.
+    memory_bytes: int | None = None
     #: Bytes of the bodies that it holds, or is about to get.
     held_bytes: int = 0
     #: Its container is asked for back: it works on, and is given nothing.
     is_marked: bool = False
+
+    @property
+    def in_memory_bytes(self) -> int | None:
+        """Bytes of chunk bodies that fit into its memory; None where unknown."""
+        return self.limit_bytes if self.memory_bytes is None else self.memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

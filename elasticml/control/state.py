@@ -56,7 +56,7 @@ class JobState:
         if self.settings.holders is not None:
             self.holders = self.settings.holders
             return
-        limits = [m.limit_bytes for m in self.membership.members.values()]
+        limits = [m.in_memory_bytes for m in self.membership.members.values()]
         total = sum(info.nbytes for info in self.ledger.info.values())
         memory = sum(limit for limit in limits if limit is not None)
         self.holders = 2 if None in limits or 2 * total <= memory else 1

@@ -60,6 +60,7 @@ class Turnover:
             slot=event.slot,
             now_s=now_s,
             limit_bytes=event.limit_bytes,
+            memory_bytes=event.memory_bytes,
         )
         self.reclaims.arrived(record)
         state.ledger.hold(record.id, event.holdings)

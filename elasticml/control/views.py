@@ -138,6 +138,7 @@ class Views:
             seconds=self._history.seconds(record.id),
             seconds_per_row=self._history.seconds_per_row(record.id),
             limit_bytes=record.limit_bytes,
+            memory_bytes=record.memory_bytes,
             is_marked=record.is_marked,
             held_bytes=self._state.ledger.held_bytes(record.id) + coming_bytes,
         )

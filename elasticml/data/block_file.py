@@ -98,7 +98,9 @@ def _map_chunks(view: memoryview, entries: Sequence[tuple[str, int]]) -> list[Ch
     chunks, start = [], 0
     for text, nbytes in entries:
         body = view[start : start + nbytes]
-        chunks.append(Chunk.from_body(chunk_id(text), body, verify=True))
+        chunk = Chunk.from_body(chunk_id(text), body, verify=True)
+        chunk.is_mapped = chunk.body.obj is body.obj  # one that is not aligned was copied
+        chunks.append(chunk)
         start += nbytes
     return chunks
 

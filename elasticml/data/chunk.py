@@ -6,7 +6,7 @@ content; the state (per-example quantities of an algorithm) is versioned and bel
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,9 @@ from elasticml.data.state import decode_state, encode_state
 from elasticml.errors import DataError
 from elasticml.terms import ChunkId, ChunkInfo
 
+if TYPE_CHECKING:
+    from elasticml.data.shelf import Shelf
+
 
 class Chunk:
     """Consecutive examples: views into one read-only buffer, and the owner's state.
@@ -44,6 +47,10 @@ class Chunk:
         Sequences; (0, 0) for the other kinds.
     state : dict of ndarray
         Per-example state, written by the owner only; ``state_version`` grows with each change.
+    is_mapped : bool
+        The body lies in a file, from which its pages can be read again at any time.
+    shelf : Shelf or None
+        On which a mapped chunk stands where not all of them fit into memory.
     """
 
     __slots__ = (
@@ -53,10 +60,12 @@ class Chunk:
         "id",
         "indices",
         "indptr",
+        "is_mapped",
         "labels",
         "layout",
         "n_rows",
         "nbytes",
+        "shelf",
         "state",
         "state_version",
         "values",
@@ -89,6 +98,8 @@ class Chunk:
         self.codes: NDArray[np.uint8] = views["codes"].reshape(shape)
         self.state: dict[str, NDArray[Any]] = {}
         self.state_version: int = 0
+        self.is_mapped: bool = False
+        self.shelf: Shelf | None = None
 
     @staticmethod
     def from_body(id: ChunkId, buffer: Buffer, *, verify: bool = False) -> Chunk:

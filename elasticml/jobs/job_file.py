@@ -79,6 +79,7 @@ class JobFile:
     evaluate: Evaluate | bool | None
     checkpoint: Setting
     threads: int | None
+    memory_limit: int | str | None
     #: The virtual world of ``elasticml simulate``; nothing else uses it.
     simulate: Mapping[str, Any] | None
 
@@ -162,6 +163,7 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
         evaluate=_evaluate(raw.get("evaluate")),
         checkpoint=_checkpoint(raw.get("checkpoint"), folder, cluster),
         threads=raw.get("threads"),
+        memory_limit=raw.get("memory_limit"),
         simulate=_world(raw.get("simulate"), folder),
     )
     _check_together(parsed)

@@ -21,7 +21,8 @@ from elasticml.jobs.algorithms import (
 )
 from elasticml.jobs.schema import unknown_choice
 from elasticml.jobs.settings import Stop
-from elasticml.terms import parse_size
+from elasticml.runtime.budget import BODIES_SHARE
+from elasticml.terms import format_size, parse_size
 
 Holders = Literal["auto", 1, 2]
 Placement = Literal["auto", "contiguous", "random"]
@@ -30,6 +31,8 @@ Placement = Literal["auto", "contiguous", "random"]
 NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work", "inner_iterations")
 #: Policies that look at how long members take for their rounds.
 NEED_ROUNDS = ("rebalance", "straggler")
+#: Least memory of a member that a job may ask for: its process takes most of that without data.
+MEMBER_BYTES_MIN = 2**28
 #: Bytes of a chunk for local SGD, as in the uni-task paper.
 LOCAL_SGD_CHUNK_BYTES = 200 * 2**10
 
@@ -223,6 +226,54 @@ def default_chunk_bytes(algorithm: AnyAlgorithm) -> int | None:
     return LOCAL_SGD_CHUNK_BYTES if isinstance(algorithm, LocalSGD) else None
 
 
+def memory_limit_of(size: int | str | None) -> int | None:
+    """Read ``memory_limit``; None where a member may take what its worker has.
+
+    Raises
+    ------
+    ConfigError
+        When it is no size, or less than a process takes without data.
+    """
+    if size is None:
+        return None
+    nbytes = _bytes_of(size)
+    if nbytes < MEMBER_BYTES_MIN:
+        raise ConfigError(
+            f"memory_limit: got {size!r}, wanted a size from 256 MiB on, such as '1 GiB': a member "
+            "takes about 200 MiB without any data",
+            path="memory_limit",
+        )
+    return nbytes
+
+
+def check_chunk_fits(chunk_bytes: int | None, worker_bytes: int | None) -> None:
+    """Prove that a chunk fits into a worker; None and 0 are a worker without a limit.
+
+    Raises
+    ------
+    ConfigError
+        When a chunk is larger than 60 % of the worker's memory.
+    """
+    if not worker_bytes or chunk_bytes is None:
+        return
+    if chunk_bytes > BODIES_SHARE * worker_bytes:
+        raise ConfigError(
+            f"data.chunk_size: got {format_size(chunk_bytes)}, wanted at most "
+            f"{format_size(BODIES_SHARE * worker_bytes)}, which is 60 % of a worker's memory; "
+            "make chunks smaller or workers larger",
+            path="data.chunk_size",
+        )
+
+
+def _bytes_of(size: int | str) -> int:
+    """Return the bytes of a size; 0 where it is none."""
+    try:
+        nbytes = parse_size(size)
+    except (ValueError, TypeError):
+        return 0
+    return 0 if isinstance(size, bool) or not math.isfinite(nbytes) else nbytes
+
+
 def chunk_bytes_of(size: int | str | None) -> int | None:
     """Read ``data.chunk_size``; None where it follows from the data and the members.
 
@@ -233,11 +284,8 @@ def chunk_bytes_of(size: int | str | None) -> int | None:
     """
     if size is None or size == "auto":
         return None
-    try:
-        nbytes = parse_size(size)
-    except (ValueError, TypeError):
-        nbytes = 0
-    if isinstance(size, bool) or nbytes < 1 or not math.isfinite(nbytes):
+    nbytes = _bytes_of(size)
+    if nbytes < 1:
         raise ConfigError(
             f"data.chunk_size: got {size!r}, wanted 'auto' or a size such as '1 MiB'",
             path="data.chunk_size",

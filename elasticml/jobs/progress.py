@@ -13,12 +13,13 @@ from rich.live import Live
 from rich.text import Text
 
 from elasticml.jobs.status import JobStatus
+from elasticml.terms import format_size
 
 #: Seconds between lines where the output is no terminal.
 QUIET_S = 5.0
 #: Seconds before the first of them: what goes wrong at once needs no progress.
 FIRST_S = 1.0
-_TOLD = ("MemberLost", "MemberNoticed", "GroupReturned")
+_TOLD = ("MemberLost", "MemberNoticed", "GroupReturned", "WentOutOfCore")
 #: What policies suggest that is worth a line; chunks may change owners in every round.
 _SUGGESTIONS_TOLD = ("Retire", "Request", "Tune")
 
@@ -140,6 +141,12 @@ def _told(record: Mapping[str, Any]) -> str:
             return f"{at}: member {record.get('member')} lost ({record.get('reason')})"
         case "MemberNoticed":
             return f"{at}: member {record.get('member')} goes in {record.get('grace_s')} s"
+        case "WentOutOfCore":
+            sizes = [format_size(int(record.get(k) or 0)) for k in ("nbytes", "limit_bytes")]
+            return (
+                f"{at}: member {record.get('member')} has {sizes[0]} of chunks and memory for "
+                f"{sizes[1]}: they stream from its disk"
+            )
         case "PolicyDecided":
             return f"{at}: {record.get('policy')}: {record.get('why')}"
     return f"{at}: {len(record.get('members') or ())} members' chunks are back"

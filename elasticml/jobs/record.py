@@ -29,6 +29,7 @@ SECTIONS = (
     "evaluate",
     "checkpoint",
     "threads",
+    "memory_limit",
     "simulate",
 )
 #: Those that the record of a job spells in another way, or does not have.

@@ -97,7 +97,7 @@ def _target(
         for m in sorted(staying.values(), key=lambda m: m.id)
         if m.id not in taken
         and not m.is_marked
-        and (m.limit_bytes is None or load[m.id] + nbytes <= m.limit_bytes)
+        and (m.in_memory_bytes is None or load[m.id] + nbytes <= m.in_memory_bytes)
     ]
     apart = [m for m in fit if m.host not in hosts]
     if not apart and len(there) >= view.holders:

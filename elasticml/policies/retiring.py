@@ -45,7 +45,7 @@ def fits(view: View, members: int) -> bool:
     """
     if view.chunks is None:
         return True
-    limits = [m.limit_bytes for m in view.working]
+    limits = [m.in_memory_bytes for m in view.working]
     known = [limit for limit in limits if limit is not None]
     if len(known) < len(limits):
         return True

@@ -71,6 +71,21 @@ def check_member(record: Record) -> None:
     _check_cpu(record["cpu"], f"member {record['member']} on {record['host']}")
 
 
+def check_order(record: Record, algorithm: str) -> None:
+    """Check that what an algorithm computes does not depend on how much memory a member had.
+
+    Raises
+    ------
+    ConfigError
+        When it does: the order of its passes follows what streams from the disk together.
+    """
+    if algorithm != "batch_gradient":
+        raise ConfigError(
+            f"member {record['member']} went out of core: the order of its passes depended on the "
+            "memory that it had; run the job with more memory or members"
+        )
+
+
 def _check_cpu(there: str, whose: str) -> None:
     here = cpu_class()
     if here != there:

@@ -24,7 +24,7 @@ from elasticml.data.digests import as_text
 from elasticml.data.facts import DataFacts, merge_summaries
 from elasticml.data.source import Source, survey_all
 from elasticml.errors import DataError, ElasticmlError, JobFailedError
-from elasticml.replaying.checks import check_devices, check_member, check_start
+from elasticml.replaying.checks import check_devices, check_member, check_order, check_start
 from elasticml.replaying.places import Life, Places, Record, computed_before
 from elasticml.replaying.sums import Sums, add_up
 from elasticml.runtime import checkpoint_file
@@ -105,6 +105,8 @@ class Replay:
                 self._begin(number, record)
             case "MemberJoined":
                 check_member(record)
+            case "WentOutOfCore":
+                check_order(record, str(self._algorithm.get("name")))
             case "DataLoaded":
                 self._loaded()
             case "ExchangeEnded":

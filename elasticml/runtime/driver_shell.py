@@ -109,6 +109,7 @@ class DriverShell:
         transport = limited(transport, collective, clock)
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
+        hello["memory_limit"] = record.get("memory_limit")
         self._roster = Roster(
             transport,
             hello,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from elasticml.collective.rate_limited import RateLimitedTransport, limited
 from elasticml.collective.transport import Link
+from elasticml.runtime.budget import Budget
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.member_shell import MemberShell
@@ -29,20 +30,20 @@ class MemberHost:
     announce : callable
         Tells the scheduler that this worker would serve, and returns the jobs that run; called
         again after a life ended early.
-    limit_bytes : int, optional
-        Memory for chunk bodies.
+    budget : Budget, optional
+        Memory and disk for chunk bodies; by default without limit.
     """
 
     def __init__(
         self,
         environment: Environment,
         announce: Callable[[], Awaitable[Sequence[str]]],
-        limit_bytes: int | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.shells: dict[str, MemberShell] = {}
         self._env = environment
         self._announce = announce
-        self._limit_bytes = limit_bytes
+        self._budget = budget or Budget()
         self._stores: dict[str, ChunkStore] = {}
         #: This worker is about to go: it is not offered again.
         self.closing = False
@@ -78,7 +79,10 @@ class MemberHost:
         if self.closing:
             link.close()  # a life that began now would not be told that this worker goes
             return
-        store = self._stores.setdefault(job, ChunkStore(self._limit_bytes))
+        store = self._stores.get(job)
+        if store is None:
+            budget = self._budget.at_most(link.hello.get("memory_limit"))
+            store = self._stores[job] = budget.store()
         env = self._env
         env = replace(env, transport=limited(env.transport, link.hello, env.clock, env.pause))
         shell = MemberShell(_limited(link, env), store, env, slot, computed)
@@ -88,14 +92,20 @@ class MemberHost:
             return
         if shell.dismissed in FINAL:
             del self.shells[job]
-            self._stores.pop(job, None)
+            self._forget(job)
             return
         # Fenced, or the link broke: offer the worker again, with the chunks that it still has.
         logger.info("member %s of job %s ended early; announcing again", shell.me, job)
         running = await self._announce()
         for ended in self._stores.keys() - set(running):
             self.shells.pop(ended, None)
-            del self._stores[ended]
+            self._forget(ended)
+
+    def _forget(self, job: str) -> None:
+        """Give up what is held of a job, in memory and on the disk."""
+        store = self._stores.pop(job, None)
+        if store is not None:
+            store.close()
 
     async def notice(self, grace_s: float, reason: str) -> None:
         """Tell every job that this worker goes; return when all have let it go, or time is up."""
@@ -114,6 +124,8 @@ class MemberHost:
         self.closing = True
         for shell in list(self.shells.values()):
             shell.close()
+        for job in list(self._stores):
+            self._forget(job)
 
 
 def _limited(link: Link, environment: Environment) -> Link:

@@ -18,6 +18,7 @@ from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.control.member import Member
 from elasticml.data.chunk import Chunk
+from elasticml.data.shelf import make_room
 from elasticml.errors import ElasticmlError
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.environment import Environment
@@ -250,12 +251,7 @@ class Place:
             self._report(attached)
             self.feed(ev.PeerLinked(peer=None, generation=command.generation))
             return
-        hello = {
-            **self._hello,
-            "kind": "child",
-            "member": str(self.me),
-            "to": str(command.parent),
-        }
+        hello = {**self._hello, "kind": "child", "member": str(self.me), "to": str(command.parent)}
         for _ in range(RECONNECTS_MAX):
             if not self._is_parent(command):
                 return
@@ -320,6 +316,7 @@ class Place:
     def _solve(self, work: Work, total: Vector) -> float:
         began_s, began_cpu_s = self._env.clock(), time.thread_time()
         assert self.solver is not None
+        make_room(self.chunks)
         arrays = self.solver.compute(work, self.chunks, self._env.parallel)
         pack(arrays, work.returns, total)
         self._env.slowness.add(time.thread_time() - began_cpu_s, self._env.parallel)

@@ -13,7 +13,9 @@ from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from elasticml.collective.dask_links import transport_of
+from elasticml.data.mapped import spill_folder
 from elasticml.errors import ConfigError
+from elasticml.runtime.budget import Budget
 from elasticml.runtime.environment import Environment
 from elasticml.runtime.execution import ThreadRunner, parallel
 from elasticml.runtime.member_host import MemberHost
@@ -23,8 +25,6 @@ from elasticml.terms import VERSION
 logger = logging.getLogger(__name__)
 
 NAME = "elasticml-member"
-#: Share of a worker's memory limit that chunk bodies may take.
-MEMORY_SHARE = 0.6
 #: Thread switches are not waited for longer than this, so that links stay quick beside Python work.
 SWITCH_INTERVAL_S = 5e-4
 
@@ -68,13 +68,13 @@ class MemberPlugin(WorkerPlugin):
             threads=threads,
             slowness=worker.extensions.setdefault(SLOWNESS_EXTENSION, Slowness()),
         )
-        memory = worker.memory_manager.memory_limit
-        limit = int(MEMORY_SHARE * memory) if memory else None
+        folder = spill_folder(worker.local_directory)
+        budget = Budget.of_worker(worker.memory_manager.memory_limit, folder)
 
         async def announce() -> list[str]:
             return list(await worker.scheduler.em_announce(address=worker.address))
 
-        self.host = MemberHost(environment, announce, limit)
+        self.host = MemberHost(environment, announce, budget)
         self._announcing = asyncio.get_running_loop().create_task(announce())
 
     async def teardown(self, worker: Worker) -> None:

@@ -86,6 +86,7 @@ class MemberShell:
         self._transfers: Transfers | None = None
         #: The loop of a member that runs free; None of one that only answers exchanges.
         self._free: FreeMember | None = None
+        self._told_of_disk = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # --- life ----------------------------------------------------------------------------
@@ -104,7 +105,8 @@ class MemberShell:
                 "computed": self._computed,
                 "slot": self.slot,
                 "holdings": [str(id) for id in self._store.ids()],
-                "limit_bytes": self._store.limit_bytes,
+                "limit_bytes": self._store.room_bytes,
+                "memory_bytes": self._store.limit_bytes,
             }
         )
         try:
@@ -242,6 +244,7 @@ class MemberShell:
                 self.report(ev.ChunksDropped(member=order.member, chunks=order.chunks))
             case cmd.Own():
                 owned = self._the_place().chunks = self._store.own(order.chunks)
+                self._tell_of_disk()
                 if self._free is not None:
                     self._free.own(owned)
             case cmd.Peers():
@@ -323,6 +326,17 @@ class MemberShell:
     def _how_to_read(self) -> tuple[int | None, int, Setting]:
         """Chunk size, number of members and cache: what reading asks besides the source."""
         return self._record.get("chunk_bytes"), self._n_members, self._record.get("cache")
+
+    def _tell_of_disk(self) -> None:
+        """Tell the driver, once, that not all chunks are in memory any more."""
+        store = self._store
+        if store.is_out_of_core and not self._told_of_disk and self.me is not None:
+            self._told_of_disk = True
+            self.report(
+                ev.WentOutOfCore(
+                    member=self.me, nbytes=store.held_bytes, limit_bytes=store.limit_bytes or 0
+                )
+            )
 
     async def _load_chunks(self, order: cmd.LoadChunks) -> None:
         source = self._source

@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.body import ALIGNMENT, aligned_buffer
+from elasticml.data.body import aligned_buffer
+from elasticml.data.mapped import padded_sum
 
 #: Below this, large pages gain nothing.
 SLAB_BYTES_MIN: Final = 4 * 2**20
@@ -34,7 +35,7 @@ class Slab:
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        nbytes = sum(_padded(size) for size in sizes)
+        nbytes = padded_sum(sizes)
         self._memory: mmap.mmap | None = None
         self._array: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._at = 0
@@ -43,9 +44,13 @@ class Slab:
             self._memory.madvise(mmap.MADV_HUGEPAGE)
             self._array = np.frombuffer(self._memory, np.uint8)
 
+    def maps(self, buffer: memoryview) -> bool:
+        """Whether a buffer lies in a file: none of these does."""
+        return False
+
     def take(self, nbytes: int) -> memoryview:
         """Return a buffer, of the slab where there is room, else of its own."""
-        start, self._at = self._at, self._at + _padded(nbytes)
+        start, self._at = self._at, self._at + padded_sum([nbytes])
         if self._memory is None or self._at > self._array.nbytes:
             return aligned_buffer(nbytes)
         body = self._array[start : start + nbytes]
@@ -60,7 +65,3 @@ def _give_back(memory: mmap.mmap, start: int, stop: int) -> None:
     nbytes = stop // mmap.PAGESIZE * mmap.PAGESIZE - first
     if nbytes > 0:
         memory.madvise(mmap.MADV_DONTNEED, first, nbytes)
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

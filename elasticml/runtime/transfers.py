@@ -22,6 +22,8 @@ from elasticml.control import events as ev
 from elasticml.control.commands import CopyChunks, GiveChunks
 from elasticml.data.body import aligned_buffer
 from elasticml.data.chunk import Chunk
+from elasticml.data.mapped import FileSlab, fetch
+from elasticml.data.shelf import release
 from elasticml.errors import DataError
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.pacing import Pace
@@ -43,7 +45,7 @@ class Delivery:
     #: Whose bodies are still to come.
     missing: set[ChunkId]
     #: Where these bodies go.
-    slab: Slab
+    slab: Slab | FileSlab
     states: dict[ChunkId, tuple[State, int]] = field(default_factory=dict)
     bodies: dict[ChunkId, Chunk] = field(default_factory=dict)
     nbytes: int = 0
@@ -129,23 +131,28 @@ class Transfers:
         prefix = {**_names(order.order, chunks, travelling), "states": directory}
         await link.send(Frame(kind=Kind.CHUNK, prefix=prefix, payload=payload))
         self.sent_bytes += 0 if payload is None else payload.nbytes
-        for chunk in chunks:
-            if chunk.id in travelling:
-                await self._send_body(link, chunk)
+        await self._send_bodies(link, [chunk for chunk in chunks if chunk.id in travelling])
 
     async def _send_copies(self, link: Link, order: CopyChunks) -> None:
         chunks = [self._store.chunks[id] for id in order.chunks]
         prefix = _names(order.order, chunks, set(order.chunks))
         await link.send(Frame(kind=Kind.CHUNK, prefix=prefix))
         rate = COPY_BYTES_PER_S if order.bytes_per_s is None else order.bytes_per_s
-        for chunk in chunks:
-            await self._pace.wait_for(chunk.nbytes, rate)
-            await self._send_body(link, chunk)
+        await self._send_bodies(link, chunks, rate)
 
-    async def _send_body(self, link: Link, chunk: Chunk) -> None:
-        # Without a prefix: bodies come in the order that the first frame names.
-        await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=chunk.body))
-        self.sent_bytes += chunk.nbytes
+    async def _send_bodies(
+        self, link: Link, chunks: Sequence[Chunk], rate: float | None = None
+    ) -> None:
+        """Send bodies one after the other; one that is on a disk is fetched while others work."""
+        for chunk in chunks:
+            if rate is not None:
+                await self._pace.wait_for(chunk.nbytes, rate)
+            if chunk.shelf is not None:
+                await asyncio.to_thread(fetch, chunk.body)
+            # Without a prefix: bodies come in the order that the first frame names.
+            await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=chunk.body))
+            self.sent_bytes += chunk.nbytes
+            release([chunk])
 
     def _fail(
         self,
@@ -186,7 +193,9 @@ class Transfers:
         for id in [id for id in delivery.chunks if id in delivery.missing]:
             frame = await link.receive(lambda header, _: slab.take(header.payload_bytes))
             assert frame.payload is not None
-            delivery.bodies[id] = Chunk.from_body(id, frame.payload)
+            chunk = Chunk.from_body(id, frame.payload)
+            chunk.is_mapped = slab.maps(frame.payload)
+            delivery.bodies[id] = chunk
             delivery.missing.discard(id)
             delivery.nbytes += frame.payload.nbytes
 
@@ -199,7 +208,7 @@ class Transfers:
             chunks=ids,
             began_s=self._clock(),
             missing={ids[k] for k in prefix["bodies"]},
-            slab=Slab(prefix["sizes"]),
+            slab=self._store.slab(prefix["sizes"]),
         )
         if "states" in prefix:
             states = decode_states(prefix["states"], frame.payload)

@@ -17,6 +17,7 @@ from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
 from elasticml.data.products import Adjoint, Forward, make_adjoint, make_forward
+from elasticml.data.shelf import flow, release
 from elasticml.data.source import DataFacts
 from elasticml.errors import LocalProtocolError
 from elasticml.terms import ChunkId
@@ -79,6 +80,7 @@ class BatchGradientSolver:
         for chunk in chunks:
             if chunk.id not in self._caches:
                 self._caches[chunk.id] = self._new_cache(chunk)
+                release([chunk])  # its labels were looked at
         operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
             messages.GRADIENT: self._gradient,
             messages.PROBE: self._probe,
@@ -121,7 +123,7 @@ class BatchGradientSolver:
         def run(part: Sequence[Chunk]) -> tuple[float, float, Adjoint]:
             adjoint = make_adjoint(self._facts.layout, d)
             loss, slope_sum = 0.0, 0.0
-            for chunk in part:
+            for chunk in flow(part):
                 cache = self._caches[chunk.id]
                 margins = self._margins(chunk, work.parameters, forward, offset)
                 loss += self._settings.loss.value_and_slope(
@@ -217,7 +219,8 @@ class BatchGradientSolver:
         def run(part: Sequence[Chunk]) -> F64:
             # Row 0: values, or the curvature; row 1: slopes.
             out = np.zeros((2, 1 if steps is None else steps.size))
-            for chunk in part:
+            # What is known of all rows along the direction needs no body.
+            for chunk in part if forward is None else flow(part):
                 cache = self._caches[chunk.id]
                 if cache.direction != direction:
                     assert forward is not None
@@ -255,7 +258,7 @@ class BatchGradientSolver:
         def run(part: Sequence[Chunk]) -> tuple[float, Adjoint]:
             adjoint = make_adjoint(self._facts.layout, d)
             last = 0.0
-            for chunk in part:
+            for chunk in flow(part):
                 cache = self._caches[chunk.id]
                 curvatures = self._curvatures(cache)
                 adjoint.add_product(chunk, forward, offset, curvatures, cache.slopes)

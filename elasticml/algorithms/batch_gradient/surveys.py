@@ -33,6 +33,7 @@ from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunk import Chunk
 from elasticml.data.products import Adjoint, make_adjoint, make_forward
+from elasticml.data.shelf import flow
 from elasticml.data.source import DataFacts
 from elasticml.terms import ChunkId
 
@@ -161,7 +162,7 @@ def majorant_of(
 
     def run(part: Sequence[Chunk]) -> F64:
         sums, ones = np.zeros((1, n_sent)), np.ones(n_sent)
-        for chunk in part:
+        for chunk in flow(part):
             one_bin = np.zeros(chunk.n_rows, np.int64)
             add_diagonals(chunk, one_bin, weights_of(chunk), ones, has_offset, sums)
         return sums.reshape(n_sent)
@@ -200,7 +201,7 @@ def sketch_of(
         lasts, sums = np.zeros(len(basis)), np.zeros((2, d))
         mass = 0.0
         bends = []
-        for chunk in part:
+        for chunk in flow(part):
             margins = np.empty(chunk.n_rows)
             forwards[0](chunk, margins)
             h = second_derivatives(chunk, margins + offsets[0])

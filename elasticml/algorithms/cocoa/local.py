@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables, visits
 from elasticml.algorithms.cocoa.crowding import Crowding
+from elasticml.algorithms.cocoa.orders import Orders
 from elasticml.algorithms.cocoa.passes import Plan
 from elasticml.algorithms.cocoa.passes import Update as Update
 from elasticml.algorithms.cocoa.rests import Rests
@@ -20,6 +21,7 @@ from elasticml.algorithms.cocoa.tables import Cached
 from elasticml.algorithms.cocoa.tables import Piece as Piece
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import Dtype, dense_chunk
+from elasticml.data.shelf import flow
 from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.terms import ChunkId
 
@@ -33,7 +35,6 @@ _VALUES_PER_CALL: Final = 8_000_000
 VALUES_PER_THREAD: Final = 1_000_000
 #: Most slices of an epoch.
 SLICES_MAX: Final = 16
-_MASK: Final = 2**64 - 1
 
 
 class LocalSolver:
@@ -87,7 +88,7 @@ class LocalSolver:
         self._caches: dict[tuple[ChunkId, str], Cached] = {}
         self._pieces: tuple[Piece, ...] = ()
         self._table = np.zeros((0, tables.N_FIELDS), np.int64)
-        self._visits = np.zeros(0, np.int64)
+        self._orders = Orders(self._bucket)
         self._grams = np.zeros((0, tables.GRAM_FIELDS), np.int64)
         self._weight = 0.0
         self._stored_per_visit = 1.0
@@ -123,12 +124,13 @@ class LocalSolver:
             norms = np.zeros(rest.size, self._dtype) if old is None else old.norms
             cached = Cached(norms=norms, rest=rest)
             tables.fill_row(self._table, number, piece, cached)
-            if old is None:
-                visits.write_norms(self._table[number], self._grams, self._like)
             self._caches[keys[number]] = cached
-        self._visits = _visits_of(pieces, self._bucket)
+        fresh = [number for number, cached in enumerate(known) if cached is None]
+        for number, _ in zip(fresh, flow([pieces[n].chunk for n in fresh]), strict=True):
+            visits.write_norms(self._table[number], self._grams, self._like)
+        self._orders.bind(pieces)
         self._weight = tables.total_weight(pieces)
-        self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._visits.size))
+        self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._orders.size))
 
     def run(
         self,
@@ -148,7 +150,9 @@ class LocalSolver:
         Each epoch deals the rows anew to the threads; a thread works on a copy of the model in
         which its own steps count ``sigma' = max(1, damping S / S_t)`` times, S_t its rows' weight.
         Where there is work enough, copies are brought together several times in an epoch, and
-        threads are as bold as that allows, see :mod:`elasticml.algorithms.cocoa.crowding`.
+        threads are as bold as that allows, see :mod:`elasticml.algorithms.cocoa.crowding`. Rows
+        that do not all fit into memory come in batches, see
+        :mod:`elasticml.algorithms.cocoa.orders`.
 
         Parameters
         ----------
@@ -183,17 +187,14 @@ class LocalSolver:
             sigma=sigma,
             reach=reach,
             n_parts=n_parts,
-            n_slices=self._slices(n_parts),
+            n_slices=self._orders.slices(self._slices(n_parts)),
             is_first=self._grow and sigma is None and epochs >= 1.0 and self._is_untouched(v),
         )
         self._crowding.begin(serial, n_parts)
         for epoch in range(math.ceil(epochs)):
-            order = self._visits.copy()
-            visits.shuffle(order, _mixed(seed, serial, epoch))
-            # A fraction of an epoch visits the first buckets of its order.
-            order = order[: max(1, round(min(1.0, epochs - epoch) * order.size))]
+            key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
             grows, seen = plan.is_first and epoch == 0, 0.0
-            for part in np.array_split(order, min(plan.n_slices, order.size)):
+            for part in self._orders.epoch(key, share, plan.n_slices):
                 start = v + plan.whole * total.dv
                 done, weight = self._slice(part, start, plan, seen if grows else None, parallel)
                 total, seen = total.plus(done), seen + weight
@@ -232,14 +233,14 @@ class LocalSolver:
 
     def _slices(self, n_parts: int) -> int:
         """Return how often in an epoch the threads' models are brought together."""
-        stored = self._stored_per_visit * self._visits.size
+        stored = self._stored_per_visit * self._orders.size
         if n_parts == 1 or self._values_per_thread <= 0:
             return 1
         return int(max(1, min(SLICES_MAX, stored // (n_parts * self._values_per_thread))))
 
     def _parts(self, n_threads: int) -> int:
         """Return into how many parts an epoch is dealt: no more than pay."""
-        stored = self._stored_per_visit * self._visits.size
+        stored = self._stored_per_visit * self._orders.size
         worth = n_threads if self._values_per_thread <= 0 else stored // self._values_per_thread
         return int(max(1, min(n_threads, worth)))
 
@@ -299,15 +300,6 @@ class LocalSolver:
         )
 
 
-def _visits_of(pieces: Sequence[Piece], bucket: int) -> NDArray[np.int64]:
-    """Return all buckets in order: the chunk in the upper 32 bits, the first row in the lower."""
-    each = [
-        (number << 32) + np.arange(0, piece.chunk.n_rows, bucket, dtype=np.int64)
-        for number, piece in enumerate(pieces)
-    ]
-    return np.concatenate(each) if each else np.zeros(0, np.int64)
-
-
 def _stored(pieces: Sequence[Piece]) -> int:
     """Count the values that one epoch reads."""
     total = 0
@@ -318,16 +310,6 @@ def _stored(pieces: Sequence[Piece]) -> int:
         else:
             total += max(piece.chunk.values.size, piece.chunk.indices.size)
     return total
-
-
-def _mixed(seed: int, serial: int, epoch: int) -> int:
-    """Hash three whole numbers into one of 63 bits."""
-    z = 0
-    for number in (seed, serial, epoch):
-        z = ((z ^ number) * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        z ^= z >> 31
-    return z >> 1
 
 
 def warm_kernels() -> None:

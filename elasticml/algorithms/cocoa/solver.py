@@ -22,6 +22,7 @@ from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
 from elasticml.data.products import Adjoint, make_adjoint, make_forward
+from elasticml.data.shelf import flow, release, shelf_of
 from elasticml.data.source import DataFacts
 from elasticml.errors import LocalProtocolError
 from elasticml.terms import ChunkId
@@ -84,9 +85,10 @@ class CocoaSolver:
         held = {}
         for chunk in chunks:
             known = self._held.get(chunk.id)
-            held[chunk.id] = (
-                known if known is not None and known.chunk is chunk else self._hold(chunk)
-            )
+            if known is None or known.chunk is not chunk:
+                known = self._hold(chunk)
+                release([chunk])  # its labels were looked at
+            held[chunk.id] = known
         self._held = held
         if work.operation not in self._operations:
             raise LocalProtocolError(
@@ -166,7 +168,8 @@ class CocoaSolver:
         """Return ``1/(l2 S) sum s_i step_i x_i`` in float64; rows without a step cost nothing."""
         d = self._facts.n_columns
         adjoint, out = make_adjoint(self._facts.layout, d), np.zeros(size)
-        for piece, chunk in zip(pieces, chunks, strict=True):
+        bodies = flow([piece.chunk for piece in pieces])
+        for piece, chunk, _ in zip(pieces, chunks, bodies, strict=True):
             step = chunk.state[dual_state.STEP].copy()
             if piece.weights is not None:
                 step *= piece.weights
@@ -183,6 +186,8 @@ class CocoaSolver:
         held = self._held[chunk.id]
         if held.piece is None:
             rows = scaled_chunk(chunk, work.model.get("factor"), work.model.get("shift"))
+            if chunk.shelf is not None and rows is not chunk:
+                (rows,) = chunk.shelf.settle([rows])
             held.piece = Piece(rows, held.targets, held.weights, np.zeros(chunk.n_rows))
         return held.piece
 
@@ -195,13 +200,15 @@ class CocoaSolver:
         forward = make_forward(self._facts.layout, sent[:d]) if np.any(sent[:d]) else None
         plan = self._plan(work)
         row_map = self._row_map(work)
+        #: What each chunk's rows add to the duality gap: DuHL's importance.
+        importance: dict[ChunkId, float] = {}
 
         def run(part: Sequence[Chunk]) -> tuple[F64, float, Adjoint, dict[str, F64]]:
             adjoint = make_adjoint(self._facts.layout, d)
             binned = {} if plan is None else plan.zeros()
             # Primal, dual, weight, unset rows.
             sums, constant = np.zeros(4), 0.0
-            for chunk in part:
+            for chunk in flow(part):
                 held = self._held[chunk.id]
                 if held.margins is None:
                     held.margins = np.empty(chunk.n_rows)
@@ -212,9 +219,13 @@ class CocoaSolver:
                     forward(chunk, margins)
                 margins += offset
                 sums[3] += 0.0 if self._give_duals(work, chunk, margins) else chunk.n_rows
+                before = sums[0] - sums[1]
                 coefficients = self._add_objectives(held, sums)
+                importance[chunk.id] = sums[0] - sums[1] - before + float(coefficients @ margins)
                 adjoint.add(chunk, coefficients)
                 constant += float(coefficients.sum())
+                if chunk.shelf is not None:
+                    held.margins = None  # memory is for bodies
                 if plan is not None:
                     folded = margins * held.targets if self._loss.folds_labels() else margins
                     statistics.add_statistics(
@@ -231,6 +242,9 @@ class CocoaSolver:
                 image[d] += constant
             for name, values in some.items():
                 binned[name] += values
+        shelf = shelf_of(chunks)
+        if shelf is not None:
+            shelf.rank(importance)
         names = ("primal", "dual", "weight", "unset")
         parts = {name: np.array(value) for name, value in zip(names, total, strict=True)}
         return {**parts, "image": image, **binned}
@@ -281,7 +295,12 @@ class CocoaSolver:
 
     def _largest_row(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         rows = self._row_map(work)
-        maxima = parallel.map(lambda chunk: statistics.row_maxima(chunk, rows), chunks)
+
+        def run(part: Sequence[Chunk]) -> F64:
+            maxima = [statistics.row_maxima(chunk, rows) for chunk in flow(part)]
+            return np.asarray(np.max(maxima, axis=0))
+
+        maxima = parallel.map(run, runs(chunks, parallel.n_threads))
         targets = [float(np.abs(self._held[c.id].targets).max(initial=0.0)) for c in chunks]
         return {
             "rows": np.max([np.zeros(2), *maxima], axis=0),

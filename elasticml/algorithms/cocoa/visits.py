@@ -52,6 +52,22 @@ def shuffle(visits: I64, seed: int) -> None:
 
 
 @kernel
+def shuffle_xorshift(visits: I64, seed: int) -> None:
+    """Put the visits of a batch into a random order, made while the batch before it is worked on.
+
+    Source: Snap ML, section 3, "Streaming Permutation Generation"; Marsaglia, Xorshift RNGs, 2003:
+    64 bits, shifts 13, 7 and 17, which take a third of the operations of :func:`shuffle`'s.
+    """
+    state = np.uint64(seed) | np.uint64(1)
+    for i in range(visits.size - 1, 0, -1):
+        state ^= state << np.uint64(13)
+        state ^= state >> np.uint64(7)
+        state ^= state << np.uint64(17)
+        j = np.int64(((state >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+        visits[i], visits[j] = visits[j], visits[i]
+
+
+@kernel
 def weight_of_visits(visits: I64, bucket: int, table: I64) -> float:
     """Sum of the weights of the rows that the visits cover."""
     total = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.control.commands import DropChunks, GiveChunks, LoadChunks
-from elasticml.control.events import ChunksDropped, MembersRefused
+from elasticml.control.events import ChunksDropped, MembersRefused, WentOutOfCore
 from elasticml.control.policy import (
     Discard,
     Move,
@@ -271,6 +271,22 @@ def test_moves_that_do_not_fit_wait_until_copies_are_dropped():
 def test_copies_do_not_go_where_there_is_no_memory():
     made = world(Replicate(targets={chunk(0, 0): B}, why="copy"), limit_bytes=300)
     assert decided(finish(made)) == []
+
+
+def test_copies_do_not_go_to_a_members_disk():
+    made = world(Replicate(targets={chunk(0, 0): B}, why="copy"))
+    members = made.driver.state.membership.members
+    while B not in members:
+        assert made.step(0)
+    members[B].memory_bytes = 10
+    assert decided(finish(made)) == []
+
+
+def test_the_story_tells_that_a_member_went_out_of_core():
+    made = world()
+    (told,) = made.driver.handle(WentOutOfCore(member=B, nbytes=99, limit_bytes=10), 1.0)
+    assert told.event == "WentOutOfCore"
+    assert told.fields == {"round": 0, "member": "1.1", "nbytes": 99, "limit_bytes": 10}
 
 
 def test_rules_that_are_always_at_work_are_standing_policies():

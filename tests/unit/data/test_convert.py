@@ -86,6 +86,7 @@ def test_a_job_names_the_folder_like_any_other_source(tmp_path: Path) -> None:
     assert again == read_converted(str(tmp_path / "made"))
     chunks = load_all(again)
     assert len(chunks) > 3
+    assert all(chunk.is_mapped for chunk in chunks)
     assert {chunk.id.source for chunk in chunks} == {again.fingerprint()}
     assert read_chunks(again, [chunks[2].id], None, 5)[0].content_id == chunks[2].content_id
 

@@ -36,7 +36,9 @@ class Book:
         return 100
 
 
-def view(book: Book, n: int, hosts=None, limit_bytes=None, holders=2, **changes) -> View:
+def view(
+    book: Book, n: int, hosts=None, limit_bytes=None, holders=2, memory_bytes=None, **changes
+) -> View:
     members = [MemberId(k, 1) for k in range(n)]
     return View(
         now_s=0.0,
@@ -48,6 +50,7 @@ def view(book: Book, n: int, hosts=None, limit_bytes=None, holders=2, **changes)
                 host=hosts[m.slot] if hosts else "h",
                 rows=len(book.of(m)),
                 limit_bytes=limit_bytes,
+                memory_bytes=memory_bytes,
                 held_bytes=100 * len(book.held_by(m)),
             )
             for m in members
@@ -98,6 +101,12 @@ def test_copy_on_the_owners_host_is_replaced_by_one_elsewhere():
 def test_nothing_is_copied_where_there_is_no_memory():
     book = Book({k: [0] for k in range(4)})
     assert len(copies(Replicas().suggest(view(book, 2, limit_bytes=200)))) == 2
+
+
+def test_no_copies_are_made_for_the_disk():
+    book = Book({k: [0] for k in range(4)})
+    seen = view(book, 2, limit_bytes=10_000, memory_bytes=200)
+    assert len(copies(Replicas().suggest(seen))) == 2
 
 
 def test_owner_keeps_its_copy_when_there_are_too_many():

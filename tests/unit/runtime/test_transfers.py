@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from elasticml.collective.memory import FaultyNetwork
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.data.shelf import Shelf
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.transfers import Transfers
 from elasticml.terms import ChunkId, MemberId
@@ -114,6 +116,26 @@ async def test_a_move_takes_state_and_body_and_leaves_the_giver_its_copy() -> No
     assert got[name(1)].state["alpha"].tolist() == [1.0] * ROWS
     assert got[name(2)].state == {}
     assert left[name(1)].state["alpha"].tolist() == [1.0] * ROWS
+
+
+async def test_chunks_on_a_disk_move_with_their_states_to_another_disk(tmp_path: Path) -> None:
+    pair = Pair(taker_limit=10)
+    for member, store in pair.stores.items():
+        store.limit_bytes, store.shelf = 10, Shelf(2**20, tmp_path, lambda: 0)
+        assert store.is_out_of_core is False, member
+    pair.stores[GIVER].put([chunk(k, **alpha(k)) for k in range(5)])
+    await pair.give([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+    (report,) = await pair.reported(1)
+    got, left = pair.stores[TAKER].chunks, pair.stores[GIVER].chunks
+    assert loaded(report) == ([0, 1, 2, 3, 4], 1)
+    for k in range(5):
+        assert got[name(k)].shelf is pair.stores[TAKER].shelf
+        assert left[name(k)].is_mapped
+        assert bytes(got[name(k)].body) == bytes(left[name(k)].body)
+        assert got[name(k)].state["alpha"].tolist() == [float(k)] * ROWS
+    pair.stores[GIVER].drop([name(k) for k in range(5)])
+    assert got[name(4)].values.tolist() == [[4.0] * 3] * ROWS
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_to_a_holder_only_the_state_travels_in_one_frame() -> None:

@@ -31,6 +31,7 @@ def make(**settings: Any) -> tuple[CocoaSolver, list[Chunk]]:
 def ask(
     solver: CocoaSolver, chunks: list[Chunk], operation: str, v: np.ndarray, **given: Any
 ) -> dict[str, np.ndarray]:
+    more = given.pop("model", {})
     parameters = {
         "gamma": 0.0,
         "fill": "zero",
@@ -46,7 +47,7 @@ def ask(
     work = Work(
         exchange=ExchangeId(1),
         operation=operation,
-        model={"v": v, "sent": v},
+        model={"v": v, "sent": v, **more},
         parameters=parameters,
         returns={},
         members=3,

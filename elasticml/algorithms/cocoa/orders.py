@@ -1,0 +1,117 @@
+"""In which order a member's rows are visited: all at once, or batch by batch as they stream past.
+
+In memory, the buckets of all chunks are put into one random order. On a disk, the chunks are, and
+then the buckets of as many chunks as are in memory at a time: a batch's order is drawn from a few
+numbers, by XORSHIFT, in the thread that fetches it, while rows of the batch before it are worked
+on. No order is ever written down; the same numbers give it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa import visits
+from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.data.shelf import Shelf, shelf_of
+
+I64 = NDArray[np.int64]
+
+_MASK: Final = 2**64 - 1
+
+
+class Orders:
+    """The visits to a member's rows; ``bind``, then any number of epochs.
+
+    Parameters
+    ----------
+    bucket : int
+        Consecutive rows visited together.
+    """
+
+    def __init__(self, bucket: int) -> None:
+        self._bucket = bucket
+        self._pieces: Sequence[Piece] = ()
+        self._visits = np.zeros(0, np.int64)
+        self._starts = np.zeros(1, np.int64)
+        self._shelf: Shelf | None = None
+
+    def bind(self, pieces: Sequence[Piece]) -> None:
+        """Lay out the visits: the chunk in a number's upper 32 bits, its first row in the lower."""
+        each = [
+            (number << 32) + np.arange(0, piece.chunk.n_rows, self._bucket, dtype=np.int64)
+            for number, piece in enumerate(pieces)
+        ]
+        self._pieces = pieces
+        self._visits = np.concatenate(each) if each else np.zeros(0, np.int64)
+        self._starts = np.cumsum([0, *(part.size for part in each)], dtype=np.int64)
+        self._shelf = shelf_of([piece.chunk for piece in pieces])
+
+    @property
+    def size(self) -> int:
+        """Visits of an epoch."""
+        return self._visits.size
+
+    def slices(self, wanted: int) -> int:
+        """Return how many slices an epoch comes in: as many as wanted, or as there are batches."""
+        if self._shelf is None:
+            return wanted
+        return len(self._shelf.batches([piece.chunk for piece in self._pieces]))
+
+    def epoch(self, key: tuple[int, int, int], share: float, n_slices: int) -> Iterator[I64]:
+        """Go through an epoch's visits, slice by slice.
+
+        Parameters
+        ----------
+        key : tuple of int
+            Seed, pass and epoch: what the order depends on.
+        share : float
+            Of a fraction of an epoch, a random share of the buckets (of the chunks, where they
+            stream) has its turn.
+        n_slices : int
+            See :meth:`slices`.
+
+        Yields
+        ------
+        ndarray (any,), int64
+            While it is worked on, its chunks' bodies are here.
+        """
+        if self._shelf is not None:
+            yield from self._streamed(self._shelf, key, share)
+            return
+        order = self._visits.copy()
+        visits.shuffle(order, _mixed(*key))
+        # A fraction of an epoch visits the first buckets of its order.
+        order = order[: max(1, round(share * order.size))]
+        yield from np.array_split(order, min(n_slices, order.size))
+
+    def _streamed(self, shelf: Shelf, key: tuple[int, int, int], share: float) -> Iterator[I64]:
+        turns = np.arange(len(self._pieces), dtype=np.int64)
+        visits.shuffle_xorshift(turns, _mixed(*key))
+        numbers = turns[: max(1, round(share * turns.size))].tolist()
+        batches = shelf.batches([self._pieces[number].chunk for number in numbers])
+        ends = np.cumsum([len(batch) for batch in batches]).tolist()
+
+        def ordered(k: int) -> I64:
+            some = numbers[ends[k] - len(batches[k]) : ends[k]]
+            parts = [self._visits[self._starts[n] : self._starts[n + 1]] for n in some]
+            order = np.concatenate(parts)
+            visits.shuffle_xorshift(order, _mixed(*key, k + 1))
+            return order
+
+        for order in shelf.stages(batches, ordered):
+            if order.size:
+                yield order
+
+
+def _mixed(*numbers: int) -> int:
+    """Hash whole numbers into one of 63 bits."""
+    z = 0
+    for number in numbers:
+        z = ((z ^ number) * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        z ^= z >> 31
+    return z >> 1

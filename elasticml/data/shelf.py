@@ -1,0 +1,238 @@
+"""Chunks that do not all fit into memory: which of them stay, and how the others stream past.
+
+Bodies are mapped from files. A pass over them is cut into batches: while one is worked on, the
+active buffer, a thread of its own fetches the next one, the swap buffer, and makes ready what the
+work on it needs, such as the order of its rows; afterwards its pages are let go, but for the chunks
+that stay. Those are the ones that matter most, as far as the algorithm has said: DuHL.
+
+Source: Snap ML, section 3, "Asynchronous Data Streaming" and "Streaming Permutation Generation",
+between a disk and memory instead of memory and a GPU; and DuHL, with chunks for coordinates.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Final, TypeVar
+
+from elasticml.data import mapped
+from elasticml.data.chunk import Chunk
+from elasticml.terms import ChunkId
+
+T = TypeVar("T")
+
+#: Bytes of a batch: so many of them in the whole limit, within these bounds.
+_BATCHES_IN_LIMIT: Final = 64
+BATCH_BYTES_MIN: Final = 2**20
+BATCH_BYTES_MAX: Final = 32 * 2**20
+#: Bytes of a file that bodies are copied to, or what it takes to hold one order of them.
+_SPILL_BYTES: Final = 64 * 2**20
+#: Threads that fetch: two passes over parts of the chunks may go on at once.
+_READERS: Final = 2
+#: Batches that are in memory besides what stays: active and swap of as many passes.
+_WINDOW: Final = 2 * _READERS
+
+
+class Shelf:
+    """The mapped chunks of one member in one job.
+
+    Nothing depends on what is said here but time and memory: a body is the same wherever it is.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        What this process's memory shall be at most: all that is in no file, and the bodies here.
+    folder : Path
+        On a local disk, for bodies that are in no file yet.
+    measure : callable
+        Bytes of this process's memory that are in no file.
+    """
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        folder: Path,
+        measure: Callable[[], int] = mapped.anonymous_bytes,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.folder = folder
+        share = limit_bytes // _BATCHES_IN_LIMIT
+        self.batch_bytes = max(BATCH_BYTES_MIN, min(BATCH_BYTES_MAX, share))
+        #: Chunks whose bodies are kept in memory.
+        self.staying: frozenset[ChunkId] = frozenset()
+        #: Bytes of bodies that have been fetched and let go, to tell how much was read anew.
+        self.streamed_bytes = 0
+        self._measure = measure
+        self._importance: dict[ChunkId, float] = {}
+        self._counting = threading.Lock()
+        #: The file that bodies are copied to, while there is room in it.
+        self._spill: mapped.FileSlab | None = None
+        self._readers: ThreadPoolExecutor | None = None
+
+    def settle(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Have chunks on the shelf: those that are in no file are copied to one, state and all.
+
+        Raises
+        ------
+        OSError
+            When the disk does not take them.
+        """
+        loose = [chunk.nbytes for chunk in chunks if not chunk.is_mapped]
+        settled = []
+        with self._counting:
+            if loose and (self._spill is None or self._spill.room < mapped.padded_sum(loose)):
+                self._spill = None  # first, so that its disk is free when nobody looks at it
+                self._spill = mapped.FileSlab(
+                    max(_SPILL_BYTES, mapped.padded_sum(loose)), self.folder
+                )
+            for chunk in chunks:
+                settled.append(chunk if chunk.is_mapped else self._copied(chunk))
+        for chunk in settled:
+            chunk.shelf = self
+        self.release(settled)
+        return settled
+
+    def _copied(self, chunk: Chunk) -> Chunk:
+        assert self._spill is not None
+        body = self._spill.take(chunk.nbytes)
+        body[:] = chunk.body
+        copy = Chunk(chunk.id, body.toreadonly())
+        copy.is_mapped = True
+        copy.state, copy.state_version = chunk.state, chunk.state_version
+        return copy
+
+    def rank(self, importance: Mapping[ChunkId, float]) -> None:
+        """Say how much each chunk matters, in all: of those that matter most a byte, many stay."""
+        self._importance = dict(importance)
+
+    def plan(self, chunks: Sequence[Chunk]) -> None:
+        """Decide which of a member's chunks stay in memory; before each pass.
+
+        What other things take of the memory is measured, so that states, models and whatever else
+        grows push bodies out.
+        """
+        left = self.limit_bytes - self._measure() - _WINDOW * self.batch_bytes
+        importance = self._importance
+        order = sorted(
+            (chunk for chunk in chunks if chunk.is_mapped),
+            key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,
+        )
+        staying = set()
+        for chunk in order:
+            if chunk.nbytes > left:
+                break
+            left -= chunk.nbytes
+            staying.add(chunk.id)
+        before, self.staying = self.staying, frozenset(staying)
+        self.release([chunk for chunk in order if chunk.id in before])
+
+    def flow(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+        """Give chunks out in their order, with their bodies fetched ahead and let go behind."""
+        batches = self.batches(chunks)
+        for number in self.stages(batches, lambda number: number):
+            yield from batches[number]
+
+    def batches(self, chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
+        """Cut chunks into consecutive batches of at most ``batch_bytes``, or one chunk."""
+        cuts, nbytes = [0], 0
+        for number, chunk in enumerate(chunks):
+            if nbytes and nbytes + chunk.nbytes > self.batch_bytes:
+                cuts.append(number)
+                nbytes = 0
+            nbytes += chunk.nbytes
+        ends = [*cuts[1:], len(chunks)]
+        return [chunks[low:high] for low, high in zip(cuts, ends, strict=True) if high > low]
+
+    def stages(
+        self, batches: Sequence[Sequence[Chunk]], prepare: Callable[[int], T]
+    ) -> Iterator[T]:
+        """Go through batches, one in hand and one under way.
+
+        Parameters
+        ----------
+        prepare : callable (int) -> T
+            What else is to be done ahead for the batch with this number; in a thread of its own.
+
+        Yields
+        ------
+        T
+            What was prepared, when the batch's bodies are here; they may be let go after that.
+        """
+        if not batches:
+            return
+        with self._counting:
+            if self._readers is None:
+                self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="em-shelf")
+            submit = self._readers.submit
+
+        def ready(number: int) -> T:
+            for chunk in batches[number]:
+                if chunk.is_mapped:
+                    mapped.ask_for(chunk.body)
+            for chunk in batches[number]:
+                if chunk.is_mapped:
+                    mapped.fetch(chunk.body)
+            return prepare(number)
+
+        under_way: list[Future[T]] = [submit(ready, 0)]
+        try:
+            for number, batch in enumerate(batches):
+                prepared = under_way[0].result()
+                under_way = [submit(ready, number + 1)] if number + 1 < len(batches) else []
+                try:
+                    yield prepared
+                finally:
+                    self.release(batch)
+        finally:
+            for future in under_way:  # whoever worked has failed, or has seen enough
+                if not future.cancel():
+                    wait([future])
+                self.release(batches[min(number + 1, len(batches) - 1)])
+
+    def release(self, chunks: Sequence[Chunk]) -> None:
+        """Let go of bodies; those that stay, stay."""
+        nbytes = 0
+        for chunk in chunks:
+            if chunk.is_mapped and chunk.id not in self.staying:
+                mapped.let_go(chunk.body)
+                nbytes += chunk.nbytes
+        with self._counting:
+            self.streamed_bytes += nbytes
+
+    def close(self) -> None:
+        """Let the disk go with the last chunk that lies there.
+
+        A pass that is still going on ends as it may: its threads end when nobody has the shelf.
+        """
+        with self._counting:
+            self._spill = None
+
+
+def shelf_of(chunks: Sequence[Chunk]) -> Shelf | None:
+    """Return the shelf on which the first of these chunks stands that is on one."""
+    return next((chunk.shelf for chunk in chunks if chunk.shelf is not None), None)
+
+
+def flow(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+    """Give chunks out in their order; those on a shelf as they stream past.
+
+    For loops that look at bodies. One that looks at ids and sizes alone needs none of them here.
+    """
+    shelf = shelf_of(chunks)
+    return iter(chunks) if shelf is None else shelf.flow(chunks)
+
+
+def release(chunks: Sequence[Chunk]) -> None:
+    """Let go of what of the bodies on a shelf was looked at besides a pass, such as labels."""
+    shelf = shelf_of(chunks)
+    if shelf is not None:
+        shelf.release(chunks)
+
+
+def make_room(chunks: Sequence[Chunk]) -> None:
+    """Decide anew which bodies on a shelf stay in memory; before each pass over them."""
+    shelf = shelf_of(chunks)
+    if shelf is not None:
+        shelf.plan(chunks)

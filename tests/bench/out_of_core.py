@@ -1,0 +1,207 @@
+"""Passes over chunks that do not fit into memory: seconds an epoch, and memory, against the parts.
+
+    python tests/bench/out_of_core.py DATA [--limit "1 GiB"] [--epochs 3] [--threads 1]
+
+DATA is a folder of ``elasticml convert``, several times as large as the limit; for instance 8 GiB
+with RCV1's shape, 14.2 million rows:
+
+    python tests/bench/out_of_core.py --make 14200000 DATA
+
+In one process, with the member's own store and solver: CoCoA's pass over half a limit of chunks, in
+memory, times as many bytes as there are: what computing takes; all bodies fetched in order and let
+go, without work: what the disk gives; then CoCoA's passes over all, streamed. Before each of the
+last two the page cache is emptied of the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from elasticml.algorithms.base import Work
+from elasticml.algorithms.cocoa import messages
+from elasticml.algorithms.cocoa.solver import CocoaSolver
+from elasticml.data.chunk import Chunk
+from elasticml.data.convert import convert
+from elasticml.data.converted import ConvertedSource, read_converted
+from elasticml.data.facts import DataFacts, merge_summaries
+from elasticml.data.mapped import anonymous_bytes
+from elasticml.data.shapes import synthetic
+from elasticml.data.shelf import make_room
+from elasticml.runtime.budget import Budget
+from elasticml.runtime.chunk_store import ChunkStore
+from elasticml.runtime.execution import parallel
+from elasticml.terms import ExchangeId, parse_size
+
+#: Penalty.
+L2 = 1e-4
+
+
+class Peak:
+    """The most memory that is in no file, and in all, while it is open."""
+
+    def __init__(self) -> None:
+        self.anonymous = self.resident = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.02):
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            self.anonymous = max(self.anonymous, anonymous_bytes())
+            self.resident = max(self.resident, pages * os.sysconf("SC_PAGESIZE"))
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def forget(folder: Path) -> None:
+    """Empty the page cache of the folder's files."""
+    for path in folder.glob("*.chunks"):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that a piece of work takes."""
+    began_s = time.perf_counter()
+    work()
+    return time.perf_counter() - began_s
+
+
+def load(source: ConvertedSource, limit: int, n_bytes: int | None = None) -> tuple[
+    ChunkStore, DataFacts
+]:  # fmt: skip
+    """Read blocks as a member does, all or the first so many bytes."""
+    budget = Budget(folder=Path(source.path).parent).at_most(limit)
+    store, summaries, held = budget.store(), [], 0
+    for block in source.blocks():
+        summaries.append(store.read(source, block.index, None, 1, False)[1])
+        held += block.nbytes
+        if n_bytes is not None and held >= n_bytes:
+            break
+    return store, merge_summaries([s for s in summaries if s is not None])
+
+
+class Passes:
+    """CoCoA's passes over some chunks, on one member."""
+
+    def __init__(self, facts: DataFacts, chunks: Sequence[Chunk], n_threads: int) -> None:
+        self._solver = CocoaSolver({"loss": "hinge", "l2": L2}, facts)
+        self._chunks = chunks
+        self._parallel = parallel(n_threads)
+        self._weight = float(facts.n_rows)
+        self._v = np.zeros(facts.n_columns)
+        self._serial = 0
+        self.ask(messages.CERTIFY, {"fill": "zero"})
+
+    def ask(self, operation: str, more: dict[str, float | str]) -> dict[str, np.ndarray]:
+        """Have one exchange computed."""
+        key = "sent" if operation == messages.CERTIFY else "v"
+        gamma = 1.0 if self._serial > 1 else 0.0
+        parameters = {"serial": self._serial, "settle": self._serial - 1, "gamma": gamma, **more}
+        self._serial += 1
+        make_room(self._chunks)
+        work = Work(
+            exchange=ExchangeId(self._serial),
+            operation=operation,
+            model={key: self._v},
+            parameters=parameters,
+            returns={},
+        )
+        return dict(self._solver.compute(work, self._chunks, self._parallel))
+
+    def step(self) -> None:
+        """Make one pass over all rows."""
+        more: dict[str, float | str] = {
+            "weight": self._weight,
+            "damping": 1.0,
+            "local_epochs": 1.0,
+            "seed": 0,
+            "sigma": 0.0,
+            "sigma_per_member": 0.0,
+            "exact": False,
+        }
+        self._v = self._v + self.ask(messages.PASS, more)["dv"]
+
+    def certify(self) -> float:
+        """Return the duality gap, relative to the objective."""
+        parts = self.ask(messages.CERTIFY, {"fill": "zero"})
+        norm = 0.5 * L2 * float(self._v @ self._v)
+        primal = float(parts["primal"]) / self._weight + norm
+        return (primal - float(parts["dual"]) / self._weight + norm) / primal
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--make", type=int, metavar="ROWS")
+    parser.add_argument("--limit", default="1 GiB")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    if options.make:
+        convert(synthetic("rcv1", options.make, seed=1, dtype="float32"), options.data)
+        return
+    source, limit = read_converted(str(options.data)), parse_size(options.limit)
+    total = sum(block.nbytes for block in source.blocks())
+    print(f"{total / 2**30:.2f} GiB of chunks, limit {limit / 2**30:.2f} GiB")
+
+    store, facts = load(source, 8 * limit, limit // 2)
+    inside = Passes(facts, store.own(store.ids()), options.threads)
+    inside.step()  # the first pass of all makes the norms, too
+    share = facts.nbytes / total
+    compute_s = min(timed(inside.step) for _ in range(2)) / share
+    print(f"computing alone   {compute_s:6.2f} s an epoch ({total / compute_s / 1e9:.2f} GB/s)")
+    del inside
+    store.close()
+
+    with Peak() as peak:
+        store, facts = load(source, limit)
+        chunks = store.own(store.ids())
+        shelf = store.shelf
+        assert shelf is not None
+        assert store.is_out_of_core
+        forget(options.data)
+        batches = shelf.batches(chunks)
+        read_s = timed(lambda: list(shelf.stages(batches, lambda number: number)))
+        print(f"reading alone     {read_s:6.2f} s, {total / read_s / 1e9:.2f} GB/s")
+        passes = Passes(facts, chunks, options.threads)
+        for epoch in range(options.epochs):
+            forget(options.data)
+            before = shelf.streamed_bytes
+            epoch_s = timed(passes.step)
+            streamed = shelf.streamed_bytes - before
+            ratio = epoch_s / max(read_s, compute_s)
+            print(
+                f"epoch {epoch}           {epoch_s:6.2f} s, {ratio:.2f} of the larger; "
+                f"{streamed / 2**30:.2f} GiB streamed, {len(shelf.staying)} chunks stay"
+            )
+        forget(options.data)
+        print(f"relative gap      {passes.certify():.3g}")
+    print(
+        f"memory            {peak.anonymous / limit:.3f} of the limit in no file, "
+        f"{peak.resident / limit:.3f} with all mapped bodies"
+    )
+
+
+if __name__ == "__main__":
+    main()

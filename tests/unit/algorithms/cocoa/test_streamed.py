@@ -1,0 +1,111 @@
+"""Passes over rows that stream from a disk: every row once, true sums, the same optimum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.cocoa.orders import Orders
+from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.data.shelf import Shelf
+from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, problem
+from tests.unit.algorithms.cocoa.test_solver import ZERO, ask, image, make
+
+
+def shelf(folder: Path, batch_bytes: int) -> Shelf:
+    made = Shelf(2**20, folder, lambda: 0)
+    made.batch_bytes = batch_bytes
+    return made
+
+
+def streamed(p: Problem, folder: Path, batch_bytes: int = 10_000) -> Problem:
+    """The same problem with its chunks on a disk, two or so in a batch."""
+    chunks = shelf(folder, batch_bytes).settle([piece.chunk for piece in p.pieces])
+    pieces = [
+        Piece(chunk, piece.targets, piece.weights, np.zeros(chunk.n_rows))
+        for chunk, piece in zip(chunks, p.pieces, strict=True)
+    ]
+    return replace(p, pieces=pieces)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_each_bucket_has_its_turn_once_whatever_stays(tmp_path: Path, share: float) -> None:
+    p = streamed(problem("csr", "hinge"), tmp_path)
+    orders, here = Orders(8), p.pieces[0].chunk.shelf
+    orders.bind(p.pieces)
+    assert here is not None
+    first = [part.tolist() for part in orders.epoch((3, 1, 0), share, orders.slices(1))]
+    visits = sorted(visit for part in first for visit in part)
+    numbers = {visit >> 32 for visit in visits}
+    assert len(numbers) == len(p.pieces) * share
+    assert visits == [
+        (k << 32) + row for k in sorted(numbers) for row in range(0, p.pieces[k].chunk.n_rows, 8)
+    ]
+    here.rank({p.pieces[2].chunk.id: 1.0})
+    here.plan([piece.chunk for piece in p.pieces])
+    assert first == [part.tolist() for part in orders.epoch((3, 1, 0), share, orders.slices(1))]
+    assert first != [part.tolist() for part in orders.epoch((3, 2, 0), share, orders.slices(1))]
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_streamed_pass_says_what_it_did(
+    tmp_path: Path, kind: str, loss: str, threads: int
+) -> None:
+    p = streamed(problem(kind, loss), tmp_path)
+    solver, v = p.solver(), np.zeros(p.X.shape[1])
+    for serial in range(4):
+        dual = p.dual() + 0.5 * p.l2 * float(v @ v)
+        update = p.run(solver, v, serial, parallel=InTurn(threads), epochs=1.5)
+        v = v + update.dv
+        np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-13 * np.abs(v).max())
+        after = p.dual() + 0.5 * p.l2 * float(p.image() @ p.image())
+        np.testing.assert_allclose(update.dual / p.s.sum(), after - dual, rtol=1e-9, atol=1e-13)
+
+
+def test_the_optimum_is_that_of_rows_in_memory(tmp_path: Path) -> None:
+    found = []
+    for p in (problem("csr", "logistic"), streamed(problem("csr", "logistic"), tmp_path)):
+        solver, v = p.solver(), np.zeros(p.X.shape[1])
+        for serial in range(60):
+            v = v + p.run(solver, v, serial).dv
+        assert p.primal(v) - p.dual() < 1e-12
+        found.append(v)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+
+
+def test_certificates_rank_chunks_by_their_share_of_the_gap(tmp_path: Path) -> None:
+    solver, loose = make()
+    here = shelf(tmp_path, 1)
+    ranked: dict[object, float] = {}
+    chunks = here.settle(loose)
+    here.rank = ranked.update  # type: ignore[method-assign]
+    ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
+    step = ask(solver, chunks, "pass", ZERO, serial=2, settle=1)["dv"]
+    came = ask(solver, chunks, "certify", step, serial=3, settle=2, gamma=1.0)
+    np.testing.assert_allclose(image(chunks), step, rtol=1e-12, atol=1e-15)
+    gap = float(came["primal"] - came["dual"]) + 0.1 * 60 * float(step @ step)
+    np.testing.assert_allclose(sum(ranked.values()), gap, rtol=1e-9)
+    assert ranked.keys() == {chunk.id for chunk in chunks}
+    assert min(ranked.values()) > -1e-12
+
+
+def test_scaled_rows_are_on_the_disk_as_well(tmp_path: Path) -> None:
+    found = []
+    for folder in (None, tmp_path):
+        solver, chunks = make()
+        if folder is not None:
+            chunks = shelf(folder, 1).settle(chunks)
+        factor = np.array([1.0, 2.0, 0.5, 3.0, 1.0])
+        ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
+        known = {"serial": 2, "settle": 1, "exact": True}
+        done = ask(solver, chunks, "pass", ZERO, model={"factor": factor}, **known)
+        held = solver._held[chunks[0].id].piece
+        assert held is not None
+        assert held.chunk.is_mapped == (folder is not None)
+        found.append(float(np.abs(done["dv"]).sum()))
+    assert found[1] > 0.0

@@ -1,0 +1,193 @@
+"""Chunks on a disk: read ahead, let go, kept where they matter; the same bodies at any time."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticml.data import mapped
+from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.data.mapped import FileSlab, disk_room, file_system_of, spill_folder
+from elasticml.data.shelf import Shelf, flow, make_room, release, shelf_of
+from elasticml.errors import ConfigError
+from elasticml.terms import ChunkId
+
+MIB = 2**20
+#: Pages at the ends of bodies, and what a look at one brings with it; bodies are many times larger.
+EDGES = 64 * 2**10
+
+
+def chunk(k: int, rows: int = 4096) -> Chunk:
+    made = dense_chunk(ChunkId("s", 0, k), np.arange(rows), np.full((rows, 8), float(k)))
+    made.state = {"alpha": np.full(rows, 0.5)}
+    made.state_version = k
+    return made
+
+
+def shelf(folder: Path, limit: int = 64 * MIB, anonymous: int = 0) -> Shelf:
+    return Shelf(limit, folder, lambda: anonymous)
+
+
+def resident(body: memoryview) -> int:
+    """Bytes of a body's pages that are in this process."""
+    address = np.frombuffer(body, np.uint8).ctypes.data
+    for line in Path("/proc/self/smaps").read_text().split("VmFlags")[:-1]:
+        head = next(part for part in line.splitlines() if "-" in part.split(" ")[0])
+        low, high = (int(x, 16) for x in head.split(" ")[0].split("-"))
+        if low <= address < high:
+            return next(int(p.split()[1]) << 10 for p in line.splitlines() if p.startswith("Rss"))
+    raise AssertionError("no mapping there")
+
+
+def test_bodies_and_states_are_the_same_on_the_shelf(tmp_path: Path) -> None:
+    chunks = [chunk(k) for k in range(6)]
+    settled = shelf(tmp_path).settle(chunks)
+    assert [(c.id, bytes(c.body)) for c in settled] == [(c.id, bytes(c.body)) for c in chunks]
+    assert all(new.state is old.state for new, old in zip(settled, chunks, strict=True))
+    assert [c.state_version for c in settled] == list(range(6))
+    assert all(c.is_mapped and c.labels.ctypes.data % 64 == 0 for c in settled)
+
+
+def test_no_file_has_a_name_and_none_is_left(tmp_path: Path) -> None:
+    before = disk_room(tmp_path)
+    settled = shelf(tmp_path).settle([chunk(k) for k in range(6)])
+    assert list(tmp_path.iterdir()) == []
+    assert disk_room(tmp_path) < before or before == 0
+    assert len(settled) == 6
+
+
+def test_a_pass_gives_all_chunks_in_order_and_lets_them_go(tmp_path: Path) -> None:
+    here = shelf(tmp_path)
+    chunks = here.settle([chunk(k, rows=40_000) for k in range(8)])
+    here.batch_bytes = 3 * MIB
+    seen = [c.values[0, 0] for c in flow(chunks)]
+    assert seen == [float(k) for k in range(8)]
+    assert resident(chunks[0].body) < EDGES
+    assert here.streamed_bytes == 2 * sum(c.nbytes for c in chunks)  # once when they were settled
+
+
+def test_what_matters_most_stays(tmp_path: Path) -> None:
+    here = shelf(tmp_path)
+    chunks = here.settle([chunk(k) for k in range(8)])
+    nbytes = chunks[0].nbytes
+    here.limit_bytes = 3 * nbytes + 4 * here.batch_bytes
+    here.rank({chunks[k].id: float(k % 5) for k in range(8)})
+    make_room(chunks)
+    assert here.staying == {chunks[k].id for k in (3, 4, 2)}
+    before = here.streamed_bytes
+    assert len(list(flow(chunks))) == 8
+    assert here.streamed_bytes - before == 5 * nbytes
+
+
+def test_other_memory_pushes_bodies_out(tmp_path: Path) -> None:
+    taken = [0]
+    here = Shelf(64 * MIB, tmp_path, lambda: taken[0])
+    chunks = here.settle([chunk(k, rows=40_000) for k in range(4)])
+    make_room(chunks)
+    assert len(here.staying) == 4
+    taken[0] = 64 * MIB
+    make_room(chunks)
+    assert here.staying == frozenset()
+    assert resident(chunks[0].body) < EDGES
+
+
+def test_reading_is_one_batch_ahead_of_work_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = shelf(tmp_path)
+    chunks = here.settle([chunk(k) for k in range(6)])
+    here.batch_bytes = 1
+    fetched: list[int] = []
+    came = threading.Semaphore(0)
+
+    def fetch(body: memoryview) -> None:
+        fetched.append(next(k for k, c in enumerate(chunks) if c.body is body))
+        came.release()
+
+    monkeypatch.setattr(mapped, "fetch", fetch)
+    ahead = []
+    for number, _ in enumerate(flow(chunks)):
+        for _ in range(2 if number == 0 else number < 5):
+            came.acquire()
+        ahead.append(list(fetched))
+    assert ahead == [list(range(min(6, k + 2))) for k in range(6)]
+
+
+def test_an_error_in_the_thread_that_reads_reaches_the_pass(tmp_path: Path) -> None:
+    here = shelf(tmp_path)
+    chunks = here.settle([chunk(0)])
+
+    def fail(number: int) -> None:
+        raise RuntimeError("torn")
+
+    with pytest.raises(RuntimeError, match="torn"):
+        list(here.stages([chunks], fail))
+
+
+def test_a_pass_that_is_given_up_lets_everything_go(tmp_path: Path) -> None:
+    here = shelf(tmp_path)
+    chunks = here.settle([chunk(k, rows=40_000) for k in range(4)])
+    here.batch_bytes = 1
+    going = flow(chunks)
+    next(going)
+    going.close()  # type: ignore[attr-defined]
+    assert resident(chunks[0].body) < EDGES
+
+
+def test_chunks_in_memory_need_no_shelf() -> None:
+    chunks = [chunk(k) for k in range(3)]
+    assert list(flow(chunks)) == chunks
+    assert shelf_of(chunks) is None
+    release(chunks)
+    assert chunks[1].values[0, 0] == 1.0
+
+
+def test_a_slabs_places_are_given_back_one_by_one(tmp_path: Path) -> None:
+    slab = FileSlab(8 * MIB, tmp_path)
+    kept, dropped = slab.take(4 * MIB), slab.take(4 * MIB)
+    kept[:] = b"k" * (4 * MIB)
+    dropped[:] = b"d" * (4 * MIB)
+    assert slab.maps(kept)
+    assert not slab.maps(memoryview(bytearray(8)))
+    assert slab.room == 0
+    del dropped
+    gc.collect()
+    assert bytes(kept) == b"k" * (4 * MIB)
+    with pytest.raises(ValueError, match="buffers of"):
+        slab.take(1)
+
+
+def test_a_full_disk_is_found_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        shelf(tmp_path).settle([chunk(0)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_is_no_disk_to_spill_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "file_system_of", lambda folder: "tmpfs")
+    assert disk_room(tmp_path) == 0
+    assert file_system_of(Path("/proc")) == "proc"
+
+
+def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ELASTICML_SPILL", raising=False)
+    assert spill_folder("/here") == Path("/here")
+    monkeypatch.setenv("ELASTICML_SPILL", str(tmp_path))
+    assert spill_folder("/here") == tmp_path
+    monkeypatch.setenv("ELASTICML_SPILL", "off")
+    assert spill_folder("/here") is None
+    monkeypatch.setenv("ELASTICML_SPILL", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="wanted a folder on a local disk"):
+        spill_folder("/here")
