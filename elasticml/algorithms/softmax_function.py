@@ -104,7 +104,7 @@ class SoftmaxFunction:
 
     def _less_own(self, q: F64) -> F64:
         """Return the shares of ``q_i - e_y_i``, (n, classes)."""
-        c = q * self._share
+        c: F64 = q * self._share
         c[np.arange(len(c)), self._codes] -= self._share[:, 0]
         return c
 
