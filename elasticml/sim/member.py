@@ -332,8 +332,11 @@ class VirtualMember:
         except ElasticmlError as error:
             self.fail(error)
             return
-        operation = sent.work.operation
-        seconds = self.world.compute_seconds(self.me.slot, operation, self._rows, measured_s)
+        # A pass over the rows, or several: so many examples are gone through.
+        examples = self._rows * sent.work.parameters.get("local_epochs", 1)
+        seconds = self.world.compute_seconds(
+            self.me.slot, sent.work.operation, examples, measured_s
+        )
         self.later(self.worker.computing_s(seconds), self._computed, exchange, total, seconds)
 
     def _computed(self, exchange: ExchangeId, total: Vector, seconds: float) -> None:

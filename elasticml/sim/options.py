@@ -131,7 +131,7 @@ class WorldOptions:
     #: Set: the world moves handles, not arrays, and no solver runs.
     costs: Costs | None = None
 
-    def compute_seconds(self, operation: str, examples: int) -> float:
+    def compute_seconds(self, operation: str, examples: float) -> float:
         """Seconds that an undisturbed, ordinary member computes."""
         per_example = self.compute_s
         if isinstance(per_example, float):

@@ -186,7 +186,9 @@ class World:
             raise JobFailedError(why, reason=why) from error
         return arrays, time.perf_counter() - began_s
 
-    def compute_seconds(self, slot: int, operation: str, examples: int, measured_s: float) -> float:
+    def compute_seconds(
+        self, slot: int, operation: str, examples: float, measured_s: float
+    ) -> float:
         """Virtual seconds of a computation."""
         options = self.options
         is_measured = options.compute_s == "measured"

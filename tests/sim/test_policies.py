@@ -109,8 +109,10 @@ def test_local_work_is_tuned_where_rounds_cost_much():
 
 
 def test_passes_of_a_round_follow_what_merging_costs():
-    choose = {"name": "inner_iterations"}
-    fixed, chosen = run(overhead=2.0), run(choose, overhead=2.0)
+    choose, more = {"name": "inner_iterations"}, {"holders": 2, "members": 2, "rounds_max": 120}
+    more["algorithm"] = {**COCOA, "l2": 1e-4}
+    fixed, chosen = run(overhead=2.0, **more), run(choose, overhead=2.0, **more)
     assert decisions(chosen, "inner_iterations")
     assert chosen.to(GAP).units < 0.7 * fixed.to(GAP).units
-    assert decisions(run(choose, overhead=0.0), "inner_iterations") == []
+    # Where merging costs nothing, a pass in a round is as good as any number of them.
+    assert decisions(run(choose, overhead=0.0, **more), "inner_iterations") == []
