@@ -88,6 +88,11 @@ class RateLimitedLink:
         self._is_closed = False
 
     @property
+    def direct(self) -> None:
+        """See ``transport.Link``: sending and receiving need tasks here."""
+        return None
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes of the frames that have arrived."""
         return self._inner.sent_bytes
