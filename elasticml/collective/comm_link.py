@@ -30,6 +30,11 @@ class CommLink:
         self._comm = comm
 
     @property
+    def direct(self) -> None:
+        """See ``transport.Link``: sending and receiving need tasks here."""
+        return None
+
+    @property
     def unsent_bytes(self) -> int:
         """Return 0: comms without a stream do not say."""
         return 0

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from elasticml.errors import RemoteProtocolError
 
@@ -32,8 +32,12 @@ class Kind(IntEnum):
     MAIL = 6  #: a state of a free-running member, or rows of it, to a peer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+#: A call of ``Kind`` takes longer.
+_KINDS: Final = {kind.value: kind for kind in Kind}
+_dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Header(NamedTuple):
     """The fixed part of a frame; all integers little-endian.
 
     Bytes 0-3 magic, 4 version, 5 kind (128 more when ``shared``), 6-7 attempt, 8-11 piece,
@@ -50,19 +54,6 @@ class Header:
     #: The payload is a loan of shared memory, for ``SharedLink`` alone.
     shared: bool = False
 
-    def pack(self) -> bytes:
-        """Write the 32 bytes."""
-        return _HEADER.pack(
-            MAGIC,
-            VERSION,
-            self.kind | SHARED_BIT if self.shared else self.kind,
-            self.attempt,
-            self.piece,
-            self.prefix_bytes,
-            self.exchange,
-            self.payload_bytes,
-        )
-
 
 def unpack(raw: bytes | bytearray | memoryview) -> Header:
     """Read a header back; raises RemoteProtocolError on another magic, version or kind."""
@@ -74,19 +65,11 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
             f"frame starts with {magic!r} version {version}, wanted {MAGIC!r} version {VERSION}: "
             "the peer runs another version of elasticml; install the same one everywhere"
         )
-    try:
-        known = Kind(kind & ~SHARED_BIT)
-    except ValueError:
-        raise RemoteProtocolError(f"frame of unknown kind {kind}, wanted one of 1 to 6") from None
-    return Header(
-        kind=known,
-        exchange=exchange,
-        attempt=attempt,
-        piece=piece,
-        prefix_bytes=prefix_bytes,
-        payload_bytes=payload_bytes,
-        shared=bool(kind & SHARED_BIT),
-    )
+    known = _KINDS.get(kind & ~SHARED_BIT)
+    if known is None:
+        raise RemoteProtocolError(f"frame of unknown kind {kind}, wanted one of 1 to 6")
+    is_shared = kind & SHARED_BIT != 0
+    return Header(known, exchange, attempt, piece, prefix_bytes, payload_bytes, is_shared)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,18 +88,19 @@ class Frame:
     def encode(self) -> tuple[bytes, memoryview | None]:
         """Header and prefix as bytes, and the payload untouched, ready to be written in turn."""
         # An empty prefix costs no bytes: one read less per frame on the other side.
-        prefix = json.dumps(self.prefix, separators=(",", ":")).encode() if self.prefix else b""
+        prefix = _dumps(self.prefix).encode() if self.prefix else b""
         payload = None if self.payload is None else self.payload.cast("B")
-        header = Header(
-            kind=self.kind,
-            exchange=self.exchange,
-            attempt=self.attempt,
-            piece=self.piece,
-            prefix_bytes=len(prefix),
-            payload_bytes=0 if payload is None else payload.nbytes,
-            shared=self.shared,
+        head = _HEADER.pack(
+            MAGIC,
+            VERSION,
+            self.kind | SHARED_BIT if self.shared else self.kind,
+            self.attempt,
+            self.piece,
+            len(prefix),
+            self.exchange,
+            0 if payload is None else payload.nbytes,
         )
-        return header.pack() + prefix, payload
+        return head + prefix, payload
 
 
 def decode(header: Header, prefix: bytes, payload: memoryview | None) -> Frame:

@@ -151,6 +151,11 @@ class MemoryLink:
         self._network = network
 
     @property
+    def direct(self) -> None:
+        """See ``transport.Link``: sending and receiving need tasks here."""
+        return None
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes that have not arrived."""
         return sum(parcel.nbytes for parcel in self.outward.parcels)

@@ -90,6 +90,11 @@ class RateLimitedLink:
         self._is_closed = False
 
     @property
+    def direct(self) -> None:
+        """See ``transport.Link``: sending and receiving need tasks here."""
+        return None
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes that leave this process until the last of this link's has left."""
         if self._waiting_bytes == 0 or math.isinf(self._uplink.bytes_per_s):

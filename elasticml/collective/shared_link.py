@@ -14,7 +14,7 @@ import logging
 import mmap
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -121,6 +121,11 @@ class SharedLink:
         pool.link_opened()
 
     @property
+    def direct(self) -> SharedLink | None:
+        """See ``transport.Link``: as the link below."""
+        return self if self._inner.direct is not None else None
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes of the frames sent, those of vectors in shared memory included."""
         return int(self._inner.sent_bytes) + self.lent_bytes
@@ -149,26 +154,65 @@ class SharedLink:
         LinkClosedError
             When the peer is gone or the link is closed.
         """
+        try:
+            for told in self._told(frame):
+                await self._inner.send(told)
+        except LinkClosedError:
+            self.close()
+            raise
+
+    def start(self, frame: Frame) -> asyncio.Future[None] | None:
+        """Begin to send a frame; see ``transport.Direct`` and ``send``."""
+        told = self._told(frame)
+        try:
+            for k, one in enumerate(told):
+                rest: asyncio.Future[None] | None = self._inner.direct.start(one)
+                if rest is not None:
+                    return rest if k + 1 == len(told) else self._after(rest, told[k + 1])
+        except LinkClosedError:
+            self.close()
+            raise
+        return None
+
+    def _after(self, rest: asyncio.Future[None], frame: Frame) -> asyncio.Future[None]:
+        """Send a frame when the link below has room for it."""
+
+        async def send() -> None:
+            await rest
+            await self._inner.send(frame)
+
+        sending = asyncio.ensure_future(send())
+        # Nobody need wait for it where the link closes.
+        sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return sending
+
+    def _told(self, frame: Frame) -> list[Frame]:
+        """Write down what goes through the link below in place of a frame."""
         lease = self._pool.lease_of(frame.payload)
         place = None
         if lease is not None and len(self._lent) < LOANS_MAX:
             place = lease.describe(frame.exchange)
         back = self._numbers_to_return() if self.returned else b""
-        try:
-            if place is None or lease is None or frame.payload is None:
-                if back:
-                    note = Frame(kind=Kind.RETURN, prefix={}, payload=memoryview(back), shared=True)
-                    await self._inner.send(note)
-                await self._inner.send(frame)
-                return
-            self._n_lent += 1
-            self._lent[self._n_lent] = (frame.payload.obj, lease)
-            raw = place + _NUMBER.pack(self._n_lent) + back
-            self.lent_bytes += frame.payload.nbytes
-            await self._inner.send(_with_payload(frame, memoryview(raw), shared=True))
-        except LinkClosedError:
-            self.close()
-            raise
+        if place is None or lease is None or frame.payload is None:
+            if not back:
+                return [frame]
+            note = Frame(kind=Kind.RETURN, prefix={}, payload=memoryview(back), shared=True)
+            return [note, frame]
+        self._n_lent += 1
+        self._lent[self._n_lent] = (frame.payload.obj, lease)
+        raw = place + _NUMBER.pack(self._n_lent) + back
+        self.lent_bytes += frame.payload.nbytes
+        # A copy but for the payload; ``dataclasses.replace`` takes eight times as long.
+        announced = Frame(
+            kind=frame.kind,
+            exchange=frame.exchange,
+            attempt=frame.attempt,
+            piece=frame.piece,
+            prefix=frame.prefix,
+            payload=memoryview(raw),
+            shared=True,
+        )
+        return [announced]
 
     def _numbers_to_return(self) -> bytes:
         numbers = [self.returned.popleft() for _ in range(len(self.returned))]
@@ -197,6 +241,21 @@ class SharedLink:
             self.close()
             raise
 
+    async def serve(self, allocate: Allocate, on_frame: Callable[[Frame], None]) -> None:
+        """Hand over every frame as it comes; see ``transport.Direct`` and ``receive``."""
+        self._allocate = allocate
+
+        def on_told(frame: Frame) -> None:
+            lent = self._open(frame) if frame.shared else frame
+            if lent is not None:
+                on_frame(lent)
+
+        try:
+            await self._inner.direct.serve(self._buffer, on_told)
+        except (LinkClosedError, RemoteProtocolError):
+            self.close()
+            raise
+
     def _buffer(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         assert self._allocate is not None
         if header.shared:
@@ -216,7 +275,8 @@ class SharedLink:
             self._take_back(*_NUMBER.unpack_from(raw, start))
         if n_place == 0:
             return None
-        place, (number,) = raw[:DESCRIPTOR_BYTES], _NUMBER.unpack_from(raw, DESCRIPTOR_BYTES)
+        place = raw[:DESCRIPTOR_BYTES]
+        (number,) = _NUMBER.unpack_from(raw, DESCRIPTOR_BYTES)
         exchange, nbytes = content_of(place)
         if exchange != frame.exchange or nbytes % 8:
             raise RemoteProtocolError(
@@ -225,7 +285,8 @@ class SharedLink:
         array = self._look(place, nbytes)
         self._pool.enter(array, Loan(place, exchange, number, self))
         self.borrowed_bytes += nbytes
-        return _with_payload(frame, array.data.cast("B"), shared=False)
+        frame.payload, frame.shared = array.data.cast("B"), False
+        return frame
 
     def _take_back(self, number: int) -> None:
         array_and_lease = self._lent.pop(number & ~SPOILT_BIT, None)
@@ -289,16 +350,3 @@ class SharedLink:
         if self.is_open:
             self.is_open = False
             self._pool.link_closed()
-
-
-def _with_payload(frame: Frame, payload: memoryview, shared: bool) -> Frame:
-    """Copy a frame but for its payload; ``dataclasses.replace`` takes eight times as long."""
-    return Frame(
-        kind=frame.kind,
-        exchange=frame.exchange,
-        attempt=frame.attempt,
-        piece=frame.piece,
-        prefix=frame.prefix,
-        payload=payload,
-        shared=shared,
-    )

@@ -27,15 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.collective.slot_descriptors import (
-    EXCHANGE,
     HEAD_BYTES,
     LIFE,
     MAGIC,
-    NBYTES,
     SEQUENCE,
     SLOT,
-    Descriptor,
     NoSharedMemoryError,
+    commit,
 )
 
 Vector = NDArray[np.float64]
@@ -101,12 +99,17 @@ class OwnLease:
     def describe(self, exchange: int) -> bytes | None:
         """Commit the vector, at the first time, as this exchange's; see ``Lease``."""
         if self.exchange is None:
-            slot, self.exchange = self.slot, exchange
-            slot.words[EXCHANGE], slot.words[NBYTES] = exchange, self.nbytes
-            slot.words[SEQUENCE] = sequence = slot.sequence
-            self.descriptor = Descriptor(
-                os.getpid(), slot.fd, self.pool.life, slot.number, sequence, exchange, self.nbytes
-            ).pack()
+            slot, pool, self.exchange = self.slot, self.pool, exchange
+            self.descriptor = commit(
+                slot.memory,
+                pool.pid,
+                slot.fd,
+                pool.life,
+                slot.number,
+                slot.sequence,
+                exchange,
+                self.nbytes,
+            )
         return self.descriptor if self.exchange == exchange else None
 
     def spoil(self) -> None:
@@ -134,6 +137,8 @@ class SlotPool:
     #: Shorter vectors are not worth a slot.
     bytes_min: int = SHARED_BYTES_MIN
     life: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    #: By which peers find the slots.
+    pid: int = field(default_factory=os.getpid)
     #: Why nothing is shared (any more); empty while it is.
     closed_because: str = ""
     #: Open links over which vectors are lent; without any, no slot is kept.
@@ -208,7 +213,7 @@ class SlotPool:
                 except (OSError, AttributeError) as fault:
                     self.closed_because = f"this system gives out no shared memory: {fault}"
                     raise NoSharedMemoryError(self.closed_because) from None
-        return {"pid": os.getpid(), "fd": self._probe.fd, "life": self.life.hex()}
+        return {"pid": self.pid, "fd": self._probe.fd, "life": self.life.hex()}
 
     def link_opened(self) -> None:
         """Count a link over which vectors can be lent."""
@@ -243,7 +248,7 @@ class SlotPool:
 
     def _idle_slot(self, nbytes: int) -> Slot | None:
         """Find a slot that fits, tightly enough, among those that nobody holds."""
-        with contextlib.suppress(IndexError):  # all discarded meanwhile
+        try:
             for _ in range(len(self.idle)):
                 slot = self.idle.pop()  # the newest, which the processor's cache still has
                 if slot.is_spoilt:
@@ -252,6 +257,8 @@ class SlotPool:
                     return slot
                 else:
                     self.idle.appendleft(slot)
+        except IndexError:  # all discarded meanwhile
+            pass
         return None
 
     def _new_slot(self, nbytes: int) -> Slot | None:

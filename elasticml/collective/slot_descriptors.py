@@ -25,9 +25,8 @@ LIFE, SLOT, SEQUENCE, EXCHANGE, NBYTES = 1, 3, 4, 5, 6
 _DESCRIPTOR: Final = struct.Struct("<II16sQQQQ")
 DESCRIPTOR_BYTES: Final = _DESCRIPTOR.size
 assert DESCRIPTOR_BYTES == 8 * (NBYTES + 1)
-#: In a descriptor: which slot of whom, and what must lie there.
+#: In a descriptor: which slot of whom.
 WHOSE: Final = slice(8 * LIFE, 8 * SEQUENCE)
-WHAT: Final = slice(8 * LIFE, DESCRIPTOR_BYTES)
 #: Exchange and bytes, at the end of a descriptor.
 _CONTENT: Final = struct.Struct("<QQ")
 #: What a number has become may be a pipe without a writer, or a terminal: wait for neither.
@@ -71,6 +70,22 @@ class Descriptor:
         return _DESCRIPTOR.pack(
             self.pid, self.fd, self.life, self.slot, self.sequence, self.exchange, self.nbytes
         )
+
+
+def commit(
+    memory: mmap.mmap,
+    pid: int,
+    fd: int,
+    life: bytes,
+    slot: int,
+    sequence: int,
+    exchange: int,
+    nbytes: int,
+) -> bytes:
+    """Have a slot's head say what lies there, and pack the descriptor that does."""
+    place = _DESCRIPTOR.pack(pid, fd, life, slot, sequence, exchange, nbytes)
+    memory[8 * SEQUENCE : DESCRIPTOR_BYTES] = place[8 * SEQUENCE :]
+    return place
 
 
 def unpack_descriptor(raw: bytes) -> Descriptor:
@@ -120,11 +135,11 @@ def map_slot(pid: int, fd: int) -> mmap.mmap:
 
 def fault_of(memory: mmap.mmap, wanted: bytes) -> str | None:
     """Say why what lies in a slot is not what a packed descriptor says; None where it is."""
-    _, nbytes = content_of(wanted)
+    _, nbytes = _CONTENT.unpack_from(wanted, 8 * EXCHANGE)
     if len(memory) < HEAD_BYTES + nbytes:
         return f"a slot of {len(memory)} bytes, wanted {HEAD_BYTES} + {nbytes}"
     # One comparison: the head is laid out as the descriptor is.
-    if memory[WHAT] == wanted[WHAT] and memory[:8] == MAGIC:
+    if memory[:DESCRIPTOR_BYTES] == MAGIC + wanted[8:]:
         return None
     here, there = unpack_descriptor(memory[:HEAD_BYTES]), unpack_descriptor(wanted)
     owner = "its owner's" if here.life == there.life else "another life's"

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from elasticml.collective.frames import HEADER_BYTES, Frame, Header, decode, unpack
+from elasticml.collective.frame_reader import FrameReader
+from elasticml.collective.frames import Frame
 from elasticml.collective.kernel_queue import unsent_in
-from elasticml.collective.transport import Allocate, LinkClosedError, payload_buffer
+from elasticml.collective.transport import Allocate, LinkClosedError
 from elasticml.errors import LocalProtocolError
+
+#: A payload up to this size is copied behind its header: cheaper than two parts for the kernel.
+JOINED_BYTES_MAX: Final = 4096
 
 
 class SocketLink:
@@ -29,7 +33,6 @@ class SocketLink:
         self.peer: str = comm.peer_address
         self.piece_bytes = piece_bytes
         self.sent_bytes = 0
-        self.received_bytes = 0
         #: Set when the link is closed, from whichever end.
         self.closed = asyncio.Event()
         # Without this reference the comm is collected, and closes its stream with it.
@@ -42,15 +45,22 @@ class SocketLink:
         self._loop = asyncio.get_running_loop()
         self._unsent: list[memoryview] = []
         self._room: asyncio.Future[None] | None = None
+        self._reader = FrameReader(self._socket)
         self._is_watched = False
-        self._arrived: asyncio.Future[Frame] | None = None
-        self._head = memoryview(bytearray(HEADER_BYTES))
-        # Of the frame that is being read: where it goes, and what of it is known.
+        # Whoever receives: what they do with a frame, and what they wait for.
         self._allocate: Allocate | None = None
-        self._target = self._head
-        self._n_read = 0
-        self._header: Header | None = None
-        self._frame: Frame | None = None
+        self._on_frame: Callable[[Frame], None] | None = None
+        self._ended: asyncio.Future[Any] | None = None
+
+    @property
+    def direct(self) -> SocketLink:
+        """See ``transport.Link``."""
+        return self
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes read so far."""
+        return self._reader.received_bytes
 
     @property
     def unsent_bytes(self) -> int:
@@ -69,51 +79,65 @@ class SocketLink:
         LocalProtocolError
             When another task is sending.
         """
+        rest = self.start(frame)
+        if rest is not None:
+            try:
+                await rest
+            except BaseException:
+                # A cancelled send leaves half a frame behind it, and its payload in use.
+                self.close()
+                raise
+
+    def start(self, frame: Frame) -> asyncio.Future[None] | None:
+        """Give a frame to the kernel; where it has not taken all of it, say what to wait for.
+
+        Raises
+        ------
+        LinkClosedError, LocalProtocolError
+            As ``send`` does.
+        """
         if self.closed.is_set():
             raise LinkClosedError(f"the link to {self.peer} is closed")
         if self._unsent:
             raise LocalProtocolError(f"two tasks send on the link to {self.peer}, wanted one")
         head, payload = frame.encode()
-        self._unsent = [memoryview(head)]
-        if payload is not None and payload.nbytes:
-            self._unsent.append(payload)
-        nbytes = sum(part.nbytes for part in self._unsent)
         try:
-            self._push()
-            if self._unsent:
-                self._room = self._loop.create_future()
-                self._loop.add_writer(self._socket.fileno(), self._on_writable)
-                await self._room
+            if payload is not None and payload.nbytes > JOINED_BYTES_MAX:
+                self.sent_bytes += len(head) + payload.nbytes
+                self._push([memoryview(head), payload])
+            else:
+                whole = head if payload is None else head + payload
+                self.sent_bytes += len(whole)
+                self._push([memoryview(whole)])
         except OSError as fault:
             raise self._lost(fault) from None
-        except BaseException:
-            # A cancelled send leaves half a frame behind it, and its payload in use.
-            self.close()
-            raise
-        self.sent_bytes += nbytes
+        if not self._unsent:
+            return None
+        self._room = self._loop.create_future()
+        self._loop.add_writer(self._socket.fileno(), self._on_writable)
+        return self._room
 
-    def _push(self) -> None:
+    def _push(self, parts: list[memoryview]) -> None:
         """Give the kernel what it takes at once."""
+        self._unsent = parts
         try:
-            n_sent = self._socket.sendmsg(self._unsent)
+            n_sent = self._socket.sendmsg(parts)
         except BlockingIOError:
             return
         while n_sent:
-            first = self._unsent[0]
+            first = parts[0]
             if n_sent < first.nbytes:
-                self._unsent[0] = first[n_sent:]
+                parts[0] = first[n_sent:]
                 return
             n_sent -= first.nbytes
-            del self._unsent[0]
+            del parts[0]
 
     def _on_writable(self) -> None:
         assert self._room is not None
         try:
-            self._push()
+            self._push(self._unsent)
         except OSError as fault:
-            self._loop.remove_writer(self._socket.fileno())
-            if not self._room.done():
-                self._room.set_exception(fault)
+            self._lost(fault)
             return
         if not self._unsent:
             self._loop.remove_writer(self._socket.fileno())
@@ -132,43 +156,74 @@ class SocketLink:
         LocalProtocolError
             When another task is receiving, or ``allocate`` gave a wrong buffer.
         """
+        frame: Frame = await self._watch(allocate, self._arrive)
+        return frame
+
+    async def serve(self, allocate: Allocate, on_frame: Callable[[Frame], None]) -> None:
+        """Hand over every frame in the callback that finds it whole, until the link closes.
+
+        Raises
+        ------
+        LinkClosedError, RemoteProtocolError, LocalProtocolError
+            As ``receive`` does.
+        Exception
+            Of ``on_frame``; the link is closed then.
+        """
+        await self._watch(allocate, on_frame)
+
+    async def _watch(self, allocate: Allocate, on_frame: Callable[[Frame], None]) -> Any:
         if self.closed.is_set():
             raise LinkClosedError(f"the link to {self.peer} is closed")
-        if self._arrived is not None:
+        if self._ended is not None:
             raise LocalProtocolError(f"two tasks receive on the link to {self.peer}, wanted one")
-        self._allocate = allocate
-        self._target, self._n_read = self._head, 0
-        self._header = self._frame = None
-        self._arrived = self._loop.create_future()
-        if not self._is_watched:
+        self._allocate, self._on_frame = allocate, on_frame
+        ended = self._ended = self._loop.create_future()
+        if self._reader.has_more:
+            self._on_readable()
+        if not self._is_watched and not self.closed.is_set():
             self._is_watched = True
             self._loop.add_reader(self._socket.fileno(), self._on_readable)
         try:
-            frame = await self._arrived
-        except OSError as fault:
-            raise self._lost(fault) from None
+            return await ended
         except BaseException:
             # Whatever went wrong, what comes next is not the beginning of a frame.
             self.close()
             raise
         finally:
-            self._arrived = self._frame = None
-        return frame
+            self._ended = self._on_frame = None
+
+    def _arrive(self, frame: Frame) -> None:
+        """Have one frame received."""
+        assert self._ended is not None
+        self._on_frame = None
+        if not self._ended.done():
+            self._ended.set_result(frame)
 
     def _on_readable(self) -> None:
-        if self._arrived is None or self._arrived.done():
+        if self._on_frame is None:
             self._look()
             return
+        assert self._allocate is not None and self._ended is not None
+        ended = self._ended
         try:
-            is_whole = self._read()
-        except BlockingIOError:
-            return
+            # One call reads what there is of short frames. Longer ones take turns with the loop.
+            while (on_frame := self._on_frame) is not None:
+                try:
+                    frame = self._reader.next(self._allocate)
+                except OSError as fault:
+                    self._lost(fault)
+                    return
+                if frame is None:
+                    return
+                on_frame(frame)
+                # Memory that was lent goes back when nobody holds it, not with the next frame.
+                del frame
+                if not self._reader.has_more:
+                    return
         except Exception as fault:
-            self._arrived.set_exception(fault)
-            return
-        if is_whole:
-            assert self._frame is not None
-            self._arrived.set_result(self._frame)
+            self._on_frame = None
+            if not ended.done():
+                ended.set_exception(fault)
 
     def _look(self) -> None:
         """Tell the end of the link from a frame that nobody waits for yet."""
@@ -184,52 +239,22 @@ class SocketLink:
         else:
             self.close()
 
-    def _read(self) -> bool:
-        """Read what is there of the frame; returns whether it is whole."""
-        target: memoryview | None = self._target
-        while target is not None:
-            n_read = self._socket.recv_into(target[self._n_read :])
-            if n_read == 0:
-                raise ConnectionResetError("the peer closed it")
-            self._n_read += n_read
-            self.received_bytes += n_read
-            if self._n_read < target.nbytes:
-                # The socket is empty by now; the loop tells when it is not.
-                return False
-            target, self._n_read = self._next_target(), 0
-            if target is not None:
-                self._target = target
-        return True
-
-    def _next_target(self) -> memoryview | None:
-        """Say where the next part of the frame goes; None when there is none."""
-        if self._header is None:
-            self._header = unpack(self._head)
-            if self._header.prefix_bytes:
-                return memoryview(bytearray(self._header.prefix_bytes))
-            prefix = b""
-        elif self._frame is None:
-            prefix = bytes(self._target)
-        else:
-            return None
-        assert self._allocate is not None
-        self._frame = decode(self._header, prefix, None)
-        self._frame.payload = payload_buffer(self._allocate, self._header, self._frame.prefix)
-        return self._frame.payload
-
     def close(self) -> None:
         """Close at once; calls that wait at either end raise LinkClosedError."""
+        self._lost("this end closed it")
+
+    def _lost(self, reason: object) -> LinkClosedError:
+        error = LinkClosedError(f"the link to {self.peer} is closed: {reason}")
         if self.closed.is_set():
-            return
+            return error
         self.closed.set()
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
         self._comm.abort()
-        for waiting in (self._arrived, self._room):
+        self._on_frame = None
+        for waiting in (self._ended, self._room):
             if waiting is not None and not waiting.done():
-                waiting.set_exception(ConnectionResetError("this end closed it"))
-
-    def _lost(self, fault: OSError) -> LinkClosedError:
-        self.close()
-        return LinkClosedError(f"the link to {self.peer} is closed: {fault}")
+                waiting.set_exception(error)
+                waiting.exception()  # nobody need wait for it any more
+        return error

@@ -38,6 +38,11 @@ class StreamLink:
         self._stream.set_close_callback(self.close)
 
     @property
+    def direct(self) -> None:
+        """See ``transport.Link``: sending and receiving need tasks here."""
+        return None
+
+    @property
     def unsent_bytes(self) -> int:
         """Bytes that wait in the kernel; what waits before it, ``send`` waits for."""
         return 0 if self.closed.is_set() else unsent_in(self._stream.socket.fileno())

@@ -8,6 +8,7 @@ another link, between processes of one host.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -25,6 +26,25 @@ class LinkClosedError(Exception):
     """The peer is gone or the link was closed; the one way a link reports a fault."""
 
 
+class Direct(Protocol):
+    """What a link can do where neither sending nor receiving need a task of their own."""
+
+    def start(self, frame: Frame) -> asyncio.Future[None] | None:
+        """Begin to send a frame; None where it is sent.
+
+        Else what is returned is to be waited for before the next frame. Raises as ``Link.send``.
+        """
+        ...
+
+    async def serve(self, allocate: Allocate, on_frame: Callable[[Frame], None]) -> None:
+        """Hand over every frame in the very callback that finds it whole, until the link closes.
+
+        In place of calling ``Link.receive`` again and again; raises as that does, and what
+        ``on_frame`` raises.
+        """
+        ...
+
+
 class Link(Protocol):
     """An ordered, reliable, two-way stream of frames to one peer."""
 
@@ -34,6 +54,11 @@ class Link(Protocol):
     peer: str
     #: Long vectors are cut into pieces of so many bytes on this link; None: they go whole.
     piece_bytes: int | None
+
+    @property
+    def direct(self) -> Direct | None:
+        """This link where it is a direct one, else None."""
+        ...
 
     @property
     def sent_bytes(self) -> int:

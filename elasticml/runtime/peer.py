@@ -1,4 +1,8 @@
-"""One open link with its two tasks: a writer that empties a queue, a reader always armed."""
+"""One open link: frames go out without making anybody wait, and a reader is always armed.
+
+Where the link can, a frame is sent by whoever posts it and handled by the callback that reads it;
+else, and where the kernel has no room, a writer's task empties a queue, and a reader's task waits.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,9 @@ class Peer:
         self._numbers = attempt_numbers()
         #: The attempt by which the last frame came; None where it came whole.
         self.arrived: Arriving | None = None
+        self._direct = link.direct
+        #: What the kernel has not taken of the last frame that was sent directly.
+        self._rest: asyncio.Future[None] | None = None
         self._queue: deque[Frame] = deque()
         self._wake = asyncio.Event()
         #: Nothing is queued and nothing is being given to the link, or it is closed.
@@ -76,12 +83,10 @@ class Peer:
         self._writer = asyncio.get_running_loop().create_task(self._write())
         reason = "closed"
         try:
-            while True:
-                frame = await self.link.receive(self._buffer_of)
-                if not self._closed:
-                    self._handle(frame)
-                # Memory that was lent goes back when nobody holds it, not with the next frame.
-                del frame
+            if self._direct is not None:
+                await self._direct.serve(self._buffer_of, self._handle)
+            else:
+                await self._read()
         except LinkClosedError:
             pass
         except ProtocolError as error:
@@ -94,6 +99,13 @@ class Peer:
                 self._closed = True
                 self._on_closed(self, reason)
 
+    async def _read(self) -> None:
+        while True:
+            frame = await self.link.receive(self._buffer_of)
+            self._handle(frame)
+            # Memory that was lent goes back when nobody holds it, not with the next frame.
+            del frame
+
     def _buffer_of(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         if header.attempt == 0:
             return self._allocate(header, prefix)
@@ -101,6 +113,8 @@ class Peer:
 
     def _handle(self, frame: Frame) -> None:
         """Hand over what is whole; show what is on its way."""
+        if self._closed:
+            return
         if frame.attempt == 0:
             self.arrived = None
             self._on_frame(self, frame)
@@ -127,12 +141,33 @@ class Peer:
         return Attempt(frame, next(self._numbers), whole_bytes)
 
     def post(self, frame: Frame) -> None:
-        """Queue a frame as it is; on a closed link it is dropped, as its receiver is gone."""
-        if not self._closed:
+        """Send a frame as it is, or queue it; on a closed link it is dropped.
+
+        Its receiver is gone then, as whoever serves the link will be told.
+        """
+        if self._closed:
+            return
+        self.n_posted += 1
+        if self._direct is not None and self.is_idle and self._writer is not None:
+            try:
+                self._rest = self._direct.start(frame)
+            except LinkClosedError:
+                self.link.close()
+                return
+            if self._rest is None:
+                self._sent()
+                return
+        else:
             self._queue.append(frame)
-            self.n_posted += 1
-            self.is_idle = False
-            self._wake.set()
+        self.is_idle = False
+        self._wake.set()
+
+    def _sent(self) -> None:
+        """Note where a frame ends that the link has taken."""
+        if self._ends is not None:
+            self._ends.append(self.link.sent_bytes)
+            # Before the next frame: a link may only know how much waits in all.
+            self.n_left()
 
     def n_left(self) -> int:
         """Say how many of the frames queued so far have left this host; with ``watches``."""
@@ -162,12 +197,13 @@ class Peer:
     async def _write(self) -> None:
         try:
             while True:
+                if self._rest is not None:
+                    await self._rest
+                    self._rest = None
+                    self._sent()
                 while self._queue:
                     await self.link.send(self._queue.popleft())
-                    if self._ends is not None:
-                        self._ends.append(self.link.sent_bytes)
-                        # Before the next frame: a link may only know how much waits in all.
-                        self.n_left()
+                    self._sent()
                 self.is_idle = True
                 self._wake.clear()
                 await self._wake.wait()

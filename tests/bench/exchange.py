@@ -3,7 +3,8 @@
     python tests/bench/exchange.py [--workers 4 8] [--blocks 10] [--quick] [--json FILE]
                                     [--only shm streams] [--mpi PYTHON]
 
-The root is in the scheduler's process, each worker is a process of its own. All ways take turns
+The root is in the scheduler's process, each worker is a process of its own, forked as a local
+cluster forks them; Dask is configured as every cluster of ours configures it. All ways take turns
 within one run, in an order drawn anew for each block: other figures of the same machine vary by
 more than the differences sought. Every sum is checked. With an interpreter that has mpi4py, MPI's
 allreduce among as many processes is timed before each block.
@@ -49,6 +50,7 @@ from exchange_ways import (
     serve_socket,
 )
 
+from elasticml.clusters.settings import configure_dask, freeze_memory
 from elasticml.collective.dask_links import transport_of
 from elasticml.collective.transport import Link
 
@@ -87,6 +89,22 @@ async def run_worker(address: str, port: int, index: int, sizes: tuple[int, ...]
         await worker.finished()
 
 
+def fork_workers(address: str, port: int, n_workers: int, sizes: tuple[int, ...]) -> None:
+    """Be the process from which all workers are forked, as a local cluster's are."""
+    freeze_memory()
+    children = []
+    for index in range(n_workers):
+        child = os.fork()
+        if child == 0:
+            try:
+                asyncio.run(run_worker(address, port, index, sizes))
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
 async def accept_all(
     scheduler: Scheduler, listener: socket.socket, n_workers: int
 ) -> tuple[dict[str, list[Link]], list[socket.socket]]:
@@ -123,10 +141,9 @@ async def ways_of(n_workers: int, sizes: tuple[int, ...]) -> AsyncIterator[dict[
             )
             listener = stack.enter_context(socket.create_server((HOST, 0)))
             port = listener.getsockname()[1]
-            options = ["--sizes", *map(str, sizes), "--serve", scheduler.address, str(port)]
-            for index in range(n_workers):
-                command = [sys.executable, __file__, *options, str(index)]
-                processes.append(subprocess.Popen(command))
+            served = ["--serve", scheduler.address, str(port), str(n_workers)]
+            command = [sys.executable, __file__, "--sizes", *map(str, sizes), *served]
+            processes.append(subprocess.Popen(command))
             links, peers = await accept_all(scheduler, listener, n_workers)
             client = await stack.enter_async_context(
                 Client(scheduler.address, asynchronous=True, direct_to_workers=True)
@@ -282,10 +299,11 @@ def main() -> None:
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.getLogger("distributed").setLevel(logging.ERROR)
+    configure_dask(dashboard=False)
     sizes = tuple(options.sizes)
     if options.serve:
-        address, port, index = options.serve
-        asyncio.run(run_worker(address, int(port), int(index), sizes))
+        address, port, n_workers = options.serve
+        fork_workers(address, int(port), int(n_workers), sizes)
         return
     counts, n_blocks = ([2], 1) if options.quick else (options.workers, options.blocks)
     results = {}

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.shared_slots import SHARED_BYTES_MIN
-from elasticml.collective.transport import Link, LinkClosedError
+from elasticml.collective.transport import Link
 from elasticml.runtime.execution import parallel
+from elasticml.runtime.peer import Peer
 from elasticml.runtime.steps import SUM_THREADS
 from elasticml.training.arrays import merge_all
 
@@ -67,22 +68,12 @@ async def serve_link(link: Link, parts: Parts) -> None:
     def allocate(header: Header, prefix: Any) -> memoryview:
         return memoryview(models[header.payload_bytes // 8])
 
-    while True:
-        try:
-            frame = await link.receive(allocate)
-            assert frame.payload is not None
-            size = frame.payload.nbytes // 8
-            part = answer(models[size], parts[size])
-            await link.send(
-                Frame(
-                    kind=Kind.PARTIAL,
-                    exchange=frame.exchange,
-                    prefix={},
-                    payload=memoryview(part),
-                )
-            )
-        except LinkClosedError:
-            return
+    def on_model(peer: Peer, frame: Frame) -> None:
+        assert frame.payload is not None
+        size = frame.payload.nbytes // 8
+        peer.send(partial_of(frame, answer(models[size], parts[size])))
+
+    await Peer(link, allocate, on_model, no_more).run()
 
 
 async def serve_shared(link: Link, parts: Parts, lendable: Lendable) -> None:
@@ -90,20 +81,23 @@ async def serve_shared(link: Link, parts: Parts, lendable: Lendable) -> None:
     filled: dict[int, Vector] = {}
     ready = {size: lying_ready(part, filled, lendable) for size, part in parts.items()}
 
-    while True:
-        try:
-            frame = await link.receive(small_one)
-            assert frame.payload is not None
-            size = frame.payload.nbytes // 8
-            part = answer(np.frombuffer(frame.payload), ready.pop(size))
-            payload = memoryview(part)
-            await link.send(
-                Frame(kind=Kind.PARTIAL, exchange=frame.exchange, prefix={}, payload=payload)
-            )
-            del frame, part, payload
-            ready[size] = lying_ready(parts[size], filled, lendable)
-        except LinkClosedError:
-            return
+    def on_model(peer: Peer, frame: Frame) -> None:
+        assert frame.payload is not None
+        size = frame.payload.nbytes // 8
+        peer.send(partial_of(frame, answer(np.frombuffer(frame.payload), ready.pop(size))))
+        ready[size] = lying_ready(parts[size], filled, lendable)
+
+    await Peer(link, small_one, on_model, no_more).run()
+
+
+def partial_of(model: Frame, part: Vector) -> Frame:
+    """Make the frame that answers a model."""
+    payload = memoryview(part)
+    return Frame(kind=Kind.PARTIAL, exchange=model.exchange, prefix={}, payload=payload)
+
+
+def no_more(peer: Peer, reason: str) -> None:
+    """Take no note of the end of a link."""
 
 
 def small_one(header: Header, prefix: Any) -> memoryview:
@@ -134,7 +128,6 @@ class SharedLinks:
     """A star of links between processes that share memory; vectors are summed where they lie."""
 
     def __init__(self, links: Sequence[Link], lendable: Lendable) -> None:
-        self._links = links
         self._lendable = lendable
         self._parallel = parallel(SUM_THREADS)
         self._ready: dict[int, Vector] = {}
@@ -143,19 +136,21 @@ class SharedLinks:
         self._total = np.empty(0)
         self._exchange = 0
         self._complete = asyncio.get_running_loop().create_future()
-        self._readers = [asyncio.create_task(self._read(k)) for k in range(len(links))]
+        self._peers = [Peer(link, small_one, self._on_partial, no_more) for link in links]
+        self._place_of = {peer: k for k, peer in enumerate(self._peers)}
+        self._serving = [asyncio.create_task(peer.run()) for peer in self._peers]
 
     async def exchange(self, model: Vector, total: Vector) -> float:
         """See ``Way``; as a trainer packs it there, the model lies in its slot beforehand."""
         slot = answer(model, lying_ready(model, self._ready, self._lendable))
         begin = time.perf_counter()
         self._exchange += 1
-        self._parts, self._n_missing = [None] * len(self._links), len(self._links)
+        self._parts, self._n_missing = [None] * len(self._peers), len(self._peers)
         self._n_added, self._total = 0, total
         self._complete = asyncio.get_running_loop().create_future()
         frame = Frame(kind=Kind.MODEL, exchange=self._exchange, prefix={}, payload=memoryview(slot))
-        for link in self._links:
-            await link.send(frame)
+        for peer in self._peers:
+            peer.send(frame)
         await self._complete
         if total.nbytes > EAGER_BYTES_MAX:
             merge_all(
@@ -165,20 +160,14 @@ class SharedLinks:
         self._parts, self._total = [], np.empty(0)
         return seconds
 
-    async def _read(self, k: int) -> None:
-        while True:
-            try:
-                frame = await self._links[k].receive(small_one)
-            except LinkClosedError:
-                return
-            assert frame.payload is not None
-            self._parts[k] = np.frombuffer(frame.payload)
-            del frame
-            self._n_missing -= 1
-            if self._total.nbytes <= EAGER_BYTES_MAX:
-                self._add()
-            if self._n_missing == 0:
-                self._complete.set_result(None)
+    def _on_partial(self, peer: Peer, frame: Frame) -> None:
+        assert frame.payload is not None
+        self._parts[self._place_of[peer]] = np.frombuffer(frame.payload)
+        self._n_missing -= 1
+        if self._total.nbytes <= EAGER_BYTES_MAX:
+            self._add()
+        if self._n_missing == 0:
+            self._complete.set_result(None)
 
     def _add(self) -> None:
         """Add what has arrived, in the order of the workers, while the others are on their way."""
@@ -196,40 +185,39 @@ class Links:
     """A star of links with the root here; one reader per link is always armed."""
 
     def __init__(self, links: Sequence[Link], sizes: Sequence[int]) -> None:
-        self._links = links
         self._parts = {size: [np.empty(size) for _ in links] for size in sizes}
         self._here = [False] * len(links)
         self._n_added = 0
         self._exchange = 0
         self._total = np.empty(0)
         self._summed = asyncio.get_running_loop().create_future()
-        self._readers = [asyncio.create_task(self._read(k)) for k in range(len(links))]
+        self._peers = [self._peer(k, link) for k, link in enumerate(links)]
+        self._serving = [asyncio.create_task(peer.run()) for peer in self._peers]
 
     async def exchange(self, model: Vector, total: Vector) -> float:
         """See ``Way``."""
         begin = time.perf_counter()
         self._exchange += 1
-        self._here = [False] * len(self._links)
+        self._here = [False] * len(self._peers)
         self._n_added, self._total = 0, total
         self._summed = asyncio.get_running_loop().create_future()
         frame = Frame(
             kind=Kind.MODEL, exchange=self._exchange, prefix={}, payload=memoryview(model)
         )
-        await asyncio.gather(*(link.send(frame) for link in self._links))
+        for peer in self._peers:
+            peer.send(frame)
         await self._summed
         return time.perf_counter() - begin
 
-    async def _read(self, k: int) -> None:
+    def _peer(self, k: int, link: Link) -> Peer:
         def allocate(header: Header, prefix: Any) -> memoryview:
             return memoryview(self._parts[header.payload_bytes // 8][k] if k else self._total)
 
-        while True:
-            try:
-                await self._links[k].receive(allocate)
-            except LinkClosedError:
-                return
+        def on_partial(peer: Peer, frame: Frame) -> None:
             self._here[k] = True
             self._add()
+
+        return Peer(link, allocate, on_partial, no_more)
 
     def _add(self) -> None:
         """Add what has arrived, in the order of the workers; the first lies in the total."""

@@ -15,12 +15,12 @@ from tests.sim.scenes import column, play, told
 
 #: One member is slow, so that it comes to own less than the others, and takes less to empty.
 SLOW = {"slow": {3: 4.0}, "compute_s": 3e-3, "start_s": 0.1, "tick_s": 0.05}
-ROUNDS = {"stop": {"rounds": 50}, "policies": [{"name": "rebalance"}]}
+ROUNDS = {"stop": {"rounds": 45}, "policies": [{"name": "rebalance"}]}
 
 
 @cache
 def preempted(**changes: Any) -> SimResult:
-    """Ask for the container of slot 0, or others, in a job of 50 rounds."""
+    """Ask for the container of slot 0, or others, in a job of 45 rounds."""
     entry = {"at": 4.0, "reclaim": [0], "grace": 2.0, "away": 3.0, **changes}
     return play({**SLOW, "trace": [entry]}, **ROUNDS)
 
@@ -53,7 +53,7 @@ def test_negotiating_moves_less_than_giving_up_the_marked_one():
 
 def test_no_round_is_lost_and_the_optimum_is_the_same():
     result, calm = preempted(), play(SLOW, **ROUNDS)
-    assert [r["idle"] for r in told(result, "RoundEnded")] == [False] * 50
+    assert [r["idle"] for r in told(result, "RoundEnded")] == [False] * 45
     np.testing.assert_allclose(result.arrays["coef"], calm.arrays["coef"], atol=1e-6)
 
 

@@ -1,0 +1,217 @@
+"""Links without tasks: sent by whoever posts a frame, handled by the callback that reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+import numpy as np
+import pytest
+
+from elasticml.collective.frames import Frame, Kind
+from elasticml.collective.shared_link import SharedLink
+from elasticml.collective.shared_slots import SlotPool
+from elasticml.collective.transport import LinkClosedError
+from elasticml.errors import LocalProtocolError
+from elasticml.runtime.peer import Peer
+from tests.socket_line import socket_line
+
+pytestmark = pytest.mark.asyncio
+
+LONG = 4 * 2**20
+
+
+def fresh(header, prefix) -> memoryview:
+    return np.empty(header.payload_bytes // 8).data.cast("B")
+
+
+def framed(exchange: int, nbytes: int = 0) -> Frame:
+    payload = memoryview(np.full(nbytes // 8, float(exchange))) if nbytes else None
+    return Frame(kind=Kind.PARTIAL, exchange=exchange, prefix={"n": exchange}, payload=payload)
+
+
+class Served:
+    """A peer, what has come to it, and how it ended."""
+
+    def __init__(self, link, wanted: int = 1) -> None:
+        self.frames: list[tuple[int, int]] = []
+        self.reasons: list[str] = []
+        self.complete = asyncio.Event()
+        self._wanted = wanted
+        self.peer = Peer(
+            link, fresh, self._on_frame, lambda peer, reason: self.reasons.append(reason)
+        )
+        self.running = asyncio.create_task(self.peer.run())
+
+    def _on_frame(self, peer: Peer, frame: Frame) -> None:
+        nbytes = 0
+        if frame.payload is not None:
+            vector = np.frombuffer(frame.payload)
+            assert np.all(vector == frame.exchange)
+            nbytes = vector.nbytes
+        self.frames.append((frame.exchange, nbytes))
+        if len(self.frames) == self._wanted:
+            self.complete.set()
+
+
+def shared_line():
+    """Both ends of a link with shared memory, and their pools."""
+    pools = SlotPool(), SlotPool()
+    return [SharedLink(e, p) for e, p in zip(socket_line(), pools, strict=True)], pools
+
+
+def in_slot(pool: SlotPool, exchange: int, nbytes: int) -> Frame:
+    vector = pool.take(nbytes)
+    vector[:] = exchange
+    return Frame(
+        kind=Kind.PARTIAL, exchange=exchange, prefix={"n": exchange}, payload=memoryview(vector)
+    )
+
+
+async def test_frame_is_in_the_kernel_when_post_returns():
+    near, far = socket_line()
+    there = Served(near)
+    await asyncio.sleep(0)
+    there.peer.send(framed(1))
+    assert far._socket.recv(4, socket.MSG_PEEK) == b"emlc"
+    assert there.peer.is_idle
+    there.peer.close()
+    far.close()
+
+
+async def test_what_the_kernel_has_no_room_for_follows_in_its_order():
+    near, far = socket_line()
+    here, there = Served(near), Served(far, wanted=6)
+    await asyncio.sleep(0)
+    sizes = [0, LONG, 80, LONG, 0, 8]
+    for exchange, nbytes in enumerate(sizes):
+        here.peer.send(framed(exchange, nbytes))
+    assert not here.peer.is_idle
+    await there.complete.wait()
+    assert there.frames == list(enumerate(sizes))
+    here.peer.close()
+    there.peer.close()
+
+
+async def test_frames_read_ahead_by_receive_are_served():
+    near, far = socket_line()
+    for exchange in range(3):
+        await near.send(framed(exchange))
+    assert (await far.receive(fresh)).exchange == 0
+    there = Served(far, wanted=2)
+    await there.complete.wait()
+    assert there.frames == [(1, 0), (2, 0)]
+    near.close()
+    await there.running
+    assert there.reasons == ["closed"]
+
+
+async def test_fault_of_a_handler_comes_out_of_serve_and_closes_the_link():
+    near, far = socket_line()
+
+    def refuse(frame: Frame) -> None:
+        raise OSError("a fault of the handler, not of the link")
+
+    serving = asyncio.create_task(far.serve(fresh, refuse))
+    await near.send(framed(1))
+    with pytest.raises(OSError, match="not of the link"):
+        await serving
+    assert far.closed.is_set()
+    with pytest.raises(LinkClosedError):
+        await near.receive(fresh)
+
+
+async def test_nothing_is_handed_over_after_the_handler_has_closed_the_link():
+    near, far = socket_line()
+    came = []
+
+    def close(frame: Frame) -> None:
+        came.append(frame.exchange)
+        far.close()
+
+    for exchange in range(3):
+        await near.send(framed(exchange))
+    with pytest.raises(LinkClosedError):
+        await far.serve(fresh, close)
+    assert came == [0]
+    near.close()
+
+
+async def test_peer_that_vanishes_while_the_kernel_is_full_is_told_once():
+    near, far = socket_line()
+    here = Served(near)
+    await asyncio.sleep(0)
+    here.peer.send(framed(1, LONG))
+    here.peer.send(framed(2))
+    far.close()
+    await here.running
+    here.peer.send(framed(3))
+    assert here.reasons == ["closed"]
+    assert near.closed.is_set()
+
+
+async def test_second_task_on_one_end_is_our_own_fault():
+    near, far = socket_line()
+    serving = asyncio.create_task(far.serve(fresh, lambda frame: None))
+    await asyncio.sleep(0)
+    with pytest.raises(LocalProtocolError, match="two tasks receive"):
+        await far.receive(fresh)
+    assert far.start(framed(1, LONG)) is not None
+    with pytest.raises(LocalProtocolError, match="two tasks send"):
+        far.start(framed(2))
+    near.close()
+    with pytest.raises(LinkClosedError):
+        await serving
+
+
+async def test_vectors_in_slots_are_lent_and_given_back_without_a_task():
+    (near, far), (pool, _) = shared_line()
+    assert near.direct is near
+    here, there = Served(near), Served(far)
+    await asyncio.sleep(0)
+    frame = in_slot(pool, 1, 2**16)
+    place = frame.payload.obj.ctypes.data
+    here.peer.send(frame)
+    del frame
+    await there.complete.wait()
+    assert there.frames == [(1, 2**16)]
+    assert far.borrowed_bytes == 2**16
+    # It is given back with the next frame that goes there, whatever that is.
+    there.peer.send(framed(7))
+    await here.complete.wait()
+    assert pool.take(2**16).ctypes.data == place
+    here.peer.close()
+    there.peer.close()
+
+
+async def test_loans_given_back_through_a_full_link_go_before_the_frame_they_came_with():
+    (near, far), (pool, _) = shared_line()
+    there = Served(far)
+    await asyncio.sleep(0)
+    await near.send(in_slot(pool, 1, 2**16))
+    await there.complete.wait()
+    # The kernel of the way back is full, to the last byte.
+    filler = os.dup(far._inner._socket.fileno())
+    n_filled = 0
+    try:
+        while True:
+            n_filled += os.write(filler, bytes(4096))
+    except BlockingIOError:
+        pass
+    try:
+        while True:
+            n_filled += os.write(filler, b"\0")
+    except BlockingIOError:
+        os.close(filler)
+    there.peer.send(framed(7))
+    there.peer.send(framed(8))
+    assert not there.peer.is_idle
+    while n_filled:
+        n_filled -= len(near._inner._socket.recv(min(n_filled, 2**16)))
+    here = Served(near, wanted=2)
+    await here.complete.wait()
+    assert here.frames == [(7, 0), (8, 0)]
+    assert not near._lent
+    here.peer.close()
+    there.peer.close()

@@ -1,0 +1,114 @@
+"""Frames off a socket, however their bytes arrive."""
+
+from __future__ import annotations
+
+import socket
+
+import numpy as np
+import pytest
+
+from elasticml.collective.frame_reader import AHEAD_BYTES, FrameReader
+from elasticml.collective.frames import Frame, Kind
+from elasticml.errors import LocalProtocolError, RemoteProtocolError
+
+PAYLOADS = (0, 8, 80, AHEAD_BYTES - 32, AHEAD_BYTES, 5 * AHEAD_BYTES)
+
+
+class Counted:
+    """A socket that counts its calls."""
+
+    def __init__(self, own: socket.socket) -> None:
+        self.own = own
+        self.n_calls = 0
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Read what is there."""
+        self.n_calls += 1
+        return self.own.recv_into(buffer)
+
+
+@pytest.fixture
+def ends():
+    near, far = socket.socketpair()
+    far.setblocking(False)
+    with near, far:
+        yield near, far
+
+
+def fresh(header, prefix) -> memoryview:
+    return memoryview(bytearray(header.payload_bytes))
+
+
+def frames() -> list[Frame]:
+    rng = np.random.default_rng(0)
+    made = []
+    for exchange, nbytes in enumerate(PAYLOADS):
+        for prefix in ({}, {"of": "3f"}, {"long": "x" * 3 * AHEAD_BYTES}):
+            payload = memoryview(rng.bytes(nbytes)) if nbytes else None
+            made.append(Frame(kind=Kind.PARTIAL, exchange=exchange, prefix=prefix, payload=payload))
+    return made
+
+
+def raw(frame: Frame) -> bytes:
+    head, payload = frame.encode()
+    return head + (b"" if payload is None else bytes(payload))
+
+
+def content(frame: Frame):
+    payload = b"" if frame.payload is None else bytes(frame.payload)
+    return frame.kind, frame.exchange, frame.prefix, payload
+
+
+@pytest.mark.parametrize("step", [1, 7, 31, 32, 33, 1000, AHEAD_BYTES, 10**9])
+def test_frames_come_whole_and_in_order_however_their_bytes_arrive(ends, step):
+    near, far = ends
+    sent = frames() if step > 1 else frames()[:6]
+    stream = b"".join(map(raw, sent))
+    reader, came = FrameReader(far), []
+    for start in range(0, len(stream), min(step, 2**16)):
+        near.sendall(stream[start : start + min(step, 2**16)])
+        while (frame := reader.next(fresh)) is not None:
+            came.append(content(frame))
+    assert came == [content(frame) for frame in sent]
+    assert reader.received_bytes == len(stream)
+    assert not reader.has_more
+
+
+def test_short_frames_that_have_arrived_take_one_call(ends):
+    near, far = ends
+    counted = Counted(far)
+    reader = FrameReader(counted)
+    short = Frame(kind=Kind.PARTIAL, prefix={"of": "1"}, payload=memoryview(bytes(80)))
+    near.sendall(3 * raw(short))
+    assert [content(reader.next(fresh)) for _ in range(3)] == 3 * [content(short)]
+    assert (counted.n_calls, reader.has_more) == (1, False)
+
+
+def test_long_payload_goes_into_the_buffer_given(ends):
+    near, far = ends
+    vector, buffer = np.arange(5_000.0), np.zeros(5_000)
+    near.sendall(raw(Frame(kind=Kind.MODEL, prefix={}, payload=memoryview(vector))))
+    frame = FrameReader(far).next(lambda header, prefix: memoryview(buffer))
+    np.testing.assert_array_equal(buffer, vector)
+    assert frame.payload.obj is buffer
+
+
+def test_closed_peer_is_told_behind_its_last_frame(ends):
+    near, far = ends
+    last = Frame(kind=Kind.CONTROL, prefix={"type": "bye"})
+    near.sendall(raw(last) + raw(last)[:10])
+    near.close()
+    reader = FrameReader(far)
+    assert content(reader.next(fresh)) == content(last)
+    with pytest.raises(ConnectionResetError):
+        reader.next(fresh)
+
+
+def test_foreign_bytes_and_wrong_buffers_are_refused(ends):
+    near, far = ends
+    near.sendall(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n")
+    with pytest.raises(RemoteProtocolError, match="another version"):
+        FrameReader(far).next(fresh)
+    near.sendall(raw(Frame(kind=Kind.MODEL, prefix={}, payload=memoryview(bytes(8)))))
+    with pytest.raises(LocalProtocolError, match="8 bytes"):
+        FrameReader(far).next(lambda header, prefix: memoryview(bytearray(9)))
