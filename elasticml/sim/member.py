@@ -333,7 +333,7 @@ class VirtualMember:
             self.fail(error)
             return
         # A pass over the rows, or several: so many examples are gone through.
-        examples = self._rows * sent.work.parameters.get("local_epochs", 1)
+        examples = self._rows * float(sent.work.parameters.get("local_epochs", 1.0))
         seconds = self.world.compute_seconds(
             self.me.slot, sent.work.operation, examples, measured_s
         )
