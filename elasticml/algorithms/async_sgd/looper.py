@@ -105,8 +105,10 @@ class Looper:
             return True
         if self._left <= 0.0:
             left = (self.passes - self._sampler.passes) * self._sampler.rows
-            # Positions are whole numbers; a mean of them need not be.
-            self._left = left if left > 1e-6 else 0.0
+            # Positions are whole numbers; a mean of them need not be: what is left but for rounding
+            # would take one more.
+            whole = float(round(left))
+            self._left = max(0.0, whole if abs(left - whole) < 1e-6 else left)
         return self._left > 0.0
 
     def has_ended(self) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 from elasticml.algorithms.async_sgd.base import Loop
 from elasticml.algorithms.async_sgd.controllers import Fixed
 from elasticml.algorithms.async_sgd.looper import Looper
+from elasticml.algorithms.async_sgd.sampler import POSITION
 from elasticml.data.chunk import dense_chunk
 from elasticml.terms import ChunkId
 from tests.async_toy import MeanOfRows
@@ -19,10 +20,10 @@ class Doubling:
         return 2 * batch if queue.fill else batch // 2
 
 
-def make_looper(passes, controller=Fixed):
+def make_looper(passes, controller=Fixed, rows=40):
     loop = Loop(problem=MeanOfRows(2), controller=controller, batch=10, passes=passes)
     looper = Looper(loop, seed=0, slot=0)
-    looper.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))])
+    looper.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(rows), np.ones((rows, 2)))])
     looper.begin({"w": np.zeros(2)})
     return looper
 
@@ -59,3 +60,20 @@ def test_a_batch_size_does_not_grow_beyond_the_examples_that_there_are():
     assert looper.batch == 40
     looper.adapt(0.0, 0.0)
     assert looper.batch == 20
+
+
+def test_a_limit_that_is_said_again_and_again_takes_no_example_more():
+    for rows in range(30, 60):
+        looper = make_looper(10.0, rows=rows)
+        # One that came from a peer is ahead: it is in the eleventh pass, the other in the tenth.
+        ahead = dense_chunk(ChunkId("s", 0, 1), np.zeros(23), np.ones((23, 2)))
+        ahead.state[POSITION] = np.array([10, 7], np.int64)
+        own = dense_chunk(ChunkId("s", 0, 0), np.zeros(rows), np.ones((rows, 2)))
+        own.state[POSITION] = np.array([9, 5], np.int64)
+        looper.own([own])
+        looper.own([own, ahead])
+        found = 0
+        while looper.is_due():
+            found += looper.step()
+            looper.limit(10.0)
+        assert found == rows - 5 - 7
