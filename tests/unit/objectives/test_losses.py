@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,44 @@ def test_prox_and_conjugate_are_what_they_say() -> None:
     g = penalty.gradient(w)
     np.testing.assert_allclose(penalty.value(w) + penalty.conjugate(g), g @ w)
     assert penalty.conjugate(np.array([0.0, 0.0, 1.0])) == np.inf
+
+
+def logistic_margins() -> np.ndarray:
+    """Margins of every size and sign, more of them than a tile of rows has."""
+    rng = np.random.default_rng(0)
+    sizes = 10.0 ** rng.uniform(-12, 2.8, 1500)
+    return np.concatenate([sizes * rng.choice([-1.0, 1.0], sizes.size), [0.0, -0.0]])
+
+
+def test_the_logistic_loss_is_exact_to_a_few_bits_wherever_the_margin_lies() -> None:
+    z, loss = logistic_margins(), LOSSES["logistic"]
+    ones, slope, curvature = np.ones(z.size), np.empty(z.size), np.empty(z.size)
+    loss.value_and_slope(z, ones, None, slope)
+    loss.curvature(z, ones, None, curvature)
+    e = [math.exp(-abs(m)) for m in z]
+    wanted = [math.log1p(a) + max(-m, 0.0) for a, m in zip(e, z, strict=True)]
+    np.testing.assert_allclose(values(loss, z, ones), wanted, rtol=1e-15, atol=1e-300)
+    wanted = [-(a if m > 0 else 1.0) / (1.0 + a) for a, m in zip(e, z, strict=True)]
+    np.testing.assert_allclose(slope, wanted, rtol=1e-15, atol=1e-300)
+    wanted = [a / (1.0 + a) ** 2 for a in e]
+    np.testing.assert_allclose(curvature, wanted, rtol=2e-15, atol=1e-300)
+
+
+def test_the_bits_of_a_logistic_row_do_not_depend_on_the_rows_beside_it() -> None:
+    z, loss = logistic_margins(), LOSSES["logistic"]
+    ones, whole, alone = np.ones(z.size), np.empty(z.size), np.empty(z.size)
+    loss.value_and_slope(z, ones, None, whole)
+    for i in range(z.size):
+        loss.value_and_slope(z[i : i + 1], ones[i : i + 1], None, alone[i : i + 1])
+    np.testing.assert_array_equal(whole, alone)
+    loss.curvature(z, ones, None, whole)
+    for i in range(z.size):
+        loss.curvature(z[i : i + 1], ones[i : i + 1], None, alone[i : i + 1])
+    np.testing.assert_array_equal(whole, alone)
+
+
+def test_the_logistic_loss_of_no_number_is_no_number() -> None:
+    slope = np.empty(2)
+    value = LOSSES["logistic"].value_and_slope(np.array([1.0, np.nan]), np.ones(2), None, slope)
+    assert math.isnan(value)
+    assert list(np.isnan(slope)) == [False, True]
