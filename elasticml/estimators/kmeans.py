@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from contextlib import closing
 from numbers import Integral, Real
@@ -33,6 +32,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import InPieces, runs
 from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.errors import DataError
+from elasticml.estimators.places import n_threads
 from elasticml.runtime.execution import parallel
 from elasticml.terms import ChunkId
 
@@ -135,7 +135,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             Not negative; one each where not given.
         """
         X, chunks = self._read(X, sample_weight, reset=True)
-        with closing(parallel(_n_threads(self.n_jobs))) as pool:
+        with closing(parallel(n_threads(self.n_jobs))) as pool:
             self._fit(X, chunks, InPieces(pool))
         found = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
         if found < self.n_clusters:
@@ -171,7 +171,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         X, chunks = self._read(X, sample_weight, reset=is_new)
         problem = self._problem(X, is_new=is_new)
         batch = Batch(parts=[(chunk, np.arange(chunk.n_rows)) for chunk in chunks])
-        with closing(parallel(_n_threads(self.n_jobs))) as pool:
+        with closing(parallel(n_threads(self.n_jobs))) as pool:
             threads = InPieces(pool)
             if is_new:
                 state = _state(self._start(X, chunks, self._seed(), threads))
@@ -186,7 +186,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         """Return the number of each row's nearest centre; shape (n_samples,)."""
         check_is_fitted(self)
         _, chunks = self._read(X, None, reset=False)
-        with closing(parallel(_n_threads(self.n_jobs))) as pool:
+        with closing(parallel(n_threads(self.n_jobs))) as pool:
             return self._near(chunks, InPieces(pool))[0]
 
     def transform(self, X: Any) -> NDArray[Any]:
@@ -329,13 +329,6 @@ def _chunks(X: Any, weights: NDArray[np.float64] | None) -> list[Chunk]:
         else:
             chunks.append(dense_chunk(id, labels, part, s, dtype=dtype))
     return chunks
-
-
-def _n_threads(n_jobs: int | None) -> int:
-    """Return how many threads ``n_jobs`` stands for: 1 for None, all but some where negative."""
-    if n_jobs is None:
-        return 1
-    return n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
 
 
 def _state(centres: Any, counts: NDArray[np.float64] | None = None) -> Arrays:

@@ -19,7 +19,7 @@ from elasticml.errors import ElasticmlError
 from elasticml.sim.free_running import VirtualLoop, loop_of
 from elasticml.sim.messages import SentAnchor, SentModel, SentPartial, Share
 from elasticml.sim.network import Port
-from elasticml.sim.sizes import CONTROL_BYTES
+from elasticml.sim.sizes import CONTROL_BYTES, examples_of
 from elasticml.sim.transfers import Transfers
 from elasticml.terms import ExchangeId, MemberId
 from elasticml.training.arrays import Vector, merge, pack
@@ -332,11 +332,8 @@ class VirtualMember:
         except ElasticmlError as error:
             self.fail(error)
             return
-        # A pass over the rows, or several: so many examples are gone through.
-        examples = self._rows * float(sent.work.parameters.get("local_epochs", 1.0))
-        seconds = self.world.compute_seconds(
-            self.me.slot, sent.work.operation, examples, measured_s
-        )
+        n, operation = examples_of(sent.work, self._rows), sent.work.operation
+        seconds = self.world.compute_seconds(self.me.slot, operation, n, measured_s)
         self.later(self.worker.computing_s(seconds), self._computed, exchange, total, seconds)
 
     def _computed(self, exchange: ExchangeId, total: Vector, seconds: float) -> None:

@@ -1,8 +1,8 @@
-"""How many bytes a message takes on a virtual wire."""
+"""How many bytes a message takes on a virtual wire, and how many examples a computation."""
 
 from __future__ import annotations
 
-from elasticml.algorithms.base import Exchange
+from elasticml.algorithms.base import Exchange, Work
 from elasticml.sim.costs import DOWN_VALUES, UP_VALUES
 from elasticml.training.arrays import n_values
 
@@ -30,3 +30,8 @@ def down_bytes(exchange: Exchange) -> int:
 def up_bytes(exchange: Exchange) -> int:
     """Bytes of a frame with a partial."""
     return CONTROL_BYTES + 8 * up_values(exchange)
+
+
+def examples_of(work: Work, rows: int) -> float:
+    """Examples that are gone through by a member with so many: in a pass, or in several."""
+    return rows * float(work.parameters.get("local_epochs", 1.0))
