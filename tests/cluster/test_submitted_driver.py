@@ -100,8 +100,11 @@ def test_a_job_is_driven_to_its_end_and_leaves_its_run(submit, start):
 
 
 def test_after_a_kill_the_next_driver_goes_on_where_the_last_checkpoint_was(submit, start):
+    # Enough to do that the job is far from its end when its history is seen to have begun.
     rounds = 300
-    file, place = submit(stop={"rounds": rounds})
+    file, place = submit(
+        stop={"rounds": rounds}, data={"format": "synthetic_splice", "rows": 40_000}
+    )
     first = start(file)
 
     def is_on_its_way() -> bool:
