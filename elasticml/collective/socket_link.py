@@ -227,6 +227,11 @@ class SocketLink:
 
     def _look(self) -> None:
         """Tell the end of the link from a frame that nobody waits for yet."""
+        if self._reader.has_more:
+            # What has been read already comes first: the end behind it is not due yet.
+            self._is_watched = False
+            self._loop.remove_reader(self._socket.fileno())
+            return
         try:
             is_open = bool(self._socket.recv(1, socket.MSG_PEEK))
         except BlockingIOError:

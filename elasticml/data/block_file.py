@@ -86,6 +86,8 @@ def map_block(path: Path) -> Block:
         index = json.loads(text)
         chunks = _map_chunks(view[start:], index["chunks"])
         return chunks, BlockSummary.from_json(index["summary"])
+    except DataError as error:
+        raise _damaged(path, error.message.partition(";")[0]) from None
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, f"its index cannot be read: {error!r}") from None
 

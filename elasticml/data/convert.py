@@ -77,7 +77,7 @@ def convert(
         When the data are wrong, or change meanwhile. In any case nothing is left.
     """
     place = place.expanduser().absolute()
-    if place.exists():
+    if os.path.lexists(place):
         raise ConfigError(
             f"{place} is there already; name another folder, or remove it", path=str(place)
         )

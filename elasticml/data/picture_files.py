@@ -121,7 +121,7 @@ class Folders:
         ended_s = self._clock()
         self._seen.pop(path, None)
         if len(listing.names) > LISTED_ANEW_MAX:
-            self._seen = {p: seen for p, seen in self._seen.items() if ended_s < seen[0]}
+            self._seen = {p: seen for p, seen in list(self._seen.items()) if ended_s < seen[0]}
             self._seen[path] = (ended_s + _BELIEVED_TIMES * (ended_s - began_s), listing)
         return listing
 

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from elasticml.data import mapped
 from elasticml.data.chunk import Chunk
+from elasticml.errors import DataError
 from elasticml.terms import ChunkId
 
 T = TypeVar("T")
@@ -66,6 +67,8 @@ class Shelf:
         self.streamed_bytes = 0
         self._measure = measure
         self._importance: dict[ChunkId, float] = {}
+        #: Bytes of further forms of chunks, such as scaled rows, which stay or go with them.
+        self._beside: dict[ChunkId, int] = {}
         self._counting = threading.Lock()
         #: The file that bodies are copied to, while there is room in it.
         self._spill: mapped.FileSlab | None = None
@@ -94,6 +97,25 @@ class Shelf:
         self.release(settled)
         return settled
 
+    def settle_form(self, form: Chunk) -> Chunk:
+        """Have another form of a chunk, under the same id, on the shelf beside it.
+
+        Raises
+        ------
+        DataError
+            When the disk does not take it.
+        """
+        try:
+            (settled,) = self.settle([form])
+        except OSError as error:
+            raise DataError(
+                f"{self.folder} takes no scaled copies of chunks ({error.strerror}): free some "
+                "room, use more memory per worker, or name a folder with room in ELASTICML_SPILL",
+                path=str(self.folder),
+            ) from None
+        self._beside[form.id] = settled.nbytes
+        return settled
+
     def _copied(self, chunk: Chunk) -> Chunk:
         assert self._spill is not None
         body = self._spill.take(chunk.nbytes)
@@ -114,16 +136,17 @@ class Shelf:
         grows push bodies out.
         """
         left = self.limit_bytes - self._measure() - _WINDOW * self.batch_bytes
-        importance = self._importance
+        importance, beside = self._importance, self._beside
         order = sorted(
             (chunk for chunk in chunks if chunk.is_mapped),
             key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,
         )
         staying = set()
         for chunk in order:
-            if chunk.nbytes > left:
+            nbytes = chunk.nbytes + beside.get(chunk.id, 0)
+            if nbytes > left:
                 break
-            left -= chunk.nbytes
+            left -= nbytes
             staying.add(chunk.id)
         before, self.staying = self.staying, frozenset(staying)
         self.release([chunk for chunk in order if chunk.id in before])

@@ -11,7 +11,7 @@ each, and are received into the buffer that they stay in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -208,13 +208,25 @@ class Transfers:
             chunks=ids,
             began_s=self._clock(),
             missing={ids[k] for k in prefix["bodies"]},
-            slab=self._store.slab(prefix["sizes"]),
+            slab=self._slab(link, ids, prefix),
         )
         if "states" in prefix:
             states = decode_states(prefix["states"], frame.payload)
             delivery.states = dict(zip(ids, states, strict=True))
             delivery.nbytes = 0 if frame.payload is None else frame.payload.nbytes
         return delivery
+
+    def _slab(self, link: Link, ids: Sequence[ChunkId], prefix: Mapping[str, Any]) -> Any:
+        """Find room for bodies; where there is none, a copy is called off and a move fails."""
+        try:
+            return self._store.slab(prefix["sizes"])
+        except DataError as error:
+            if "states" in prefix:
+                raise
+            source = member_id(link.hello["from"])
+            self._fail(source, self._me, ids, prefix["order"], error)
+            link.close()
+            raise LinkClosedError(f"no room for copies: {error.message}") from None
 
     def _take_in(self, source: MemberId, delivery: Delivery) -> None:
         """Keep what has come whole and report it; tell of chunks whose body nobody has sent."""

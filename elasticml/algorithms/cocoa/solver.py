@@ -187,7 +187,7 @@ class CocoaSolver:
         if held.piece is None:
             rows = scaled_chunk(chunk, work.model.get("factor"), work.model.get("shift"))
             if chunk.shelf is not None and rows is not chunk:
-                (rows,) = chunk.shelf.settle([rows])
+                rows = chunk.shelf.settle_form(rows)
             held.piece = Piece(rows, held.targets, held.weights, np.zeros(chunk.n_rows))
         return held.piece
 

@@ -107,6 +107,19 @@ async def test_frames_read_ahead_by_receive_are_served():
     assert there.reasons == ["closed"]
 
 
+async def test_frame_read_ahead_is_received_though_the_other_end_has_closed_meanwhile():
+    near, far = socket_line()
+    for k in range(2):
+        await near.send(framed(k))
+    near.close()
+    assert (await far.receive(fresh)).prefix == {"n": 0}
+    for _ in range(20):
+        await asyncio.sleep(0)  # the loop sees that there is an end behind the second frame
+    assert (await far.receive(fresh)).prefix == {"n": 1}
+    with pytest.raises(LinkClosedError):
+        await far.receive(fresh)
+
+
 async def test_fault_of_a_handler_comes_out_of_serve_and_closes_the_link():
     near, far = socket_line()
 

@@ -171,7 +171,7 @@ def test_columns_beyond_the_models_are_dropped_and_counted(tmp_path: Path) -> No
         (lambda f: (f / "chunks.json").write_text('{"version": 9}'), "is of version 9, wanted 1"),
         (lambda f: (f / "000000.chunks").unlink(), "cannot be read: No such file"),
         (lambda f: (f / "000000.chunks").write_bytes(b"x"), "is damaged: it is cut short"),
-        (lambda f: _flip(f / "000000.chunks"), "is damaged: content id"),
+        (lambda f: _flip(f / "000000.chunks"), "000000.chunks is damaged: chunk"),
     ],
 )  # fmt: skip
 def test_a_damaged_folder_is_told_in_one_line(tmp_path: Path, spoil, says: str) -> None:

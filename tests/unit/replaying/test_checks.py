@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.errors import ConfigError
-from elasticml.replaying.checks import check_devices
+from elasticml.replaying.checks import check_devices, check_order
 
 
 def test_a_run_that_computed_on_cuda_is_refused_with_the_reason():
@@ -16,3 +16,10 @@ def test_a_run_that_computed_on_cuda_is_refused_with_the_reason():
     with pytest.raises(ConfigError, match=r"first in round 2, .*algorithm.device: cpu") as caught:
         check_devices(rounds)
     assert "\n" not in caught.value.message
+
+
+def test_only_passes_in_the_order_of_the_disk_are_refused():
+    for algorithm in ("batch_gradient", "local_sgd", "async_sgd"):
+        check_order({"member": "0.1"}, algorithm)
+    with pytest.raises(ConfigError, match=r"member 0\.1 went out of core"):
+        check_order({"member": "0.1"}, "cocoa")
