@@ -87,12 +87,14 @@ def fit(observed: Sequence[Observed]) -> CostModel:
 def best_inner(
     model: CostModel, choices: Sequence[float], measured: Mapping[float, float], most: float
 ) -> float:
-    """Return the choice with most decades a second, none above ``most``; the least of equals.
+    """Return the choice with most decades a second; the least of equals.
 
     Parameters
     ----------
     measured : mapping of float to float
         Decades a round of values that were tried, which go before the fitted ones.
+    most : float
+        No choice above it counts, but for the least one.
     """
 
     def rate(inner: float) -> float:
@@ -102,7 +104,8 @@ def best_inner(
             return model.rate(inner)
         return max(decades, 0.0) / seconds
 
-    return max((c for c in choices if c <= most), key=lambda inner: (rate(inner), -inner))
+    least = min(choices)
+    return max((c for c in choices if c <= max(most, least)), key=lambda c: (rate(c), -c))
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:

@@ -115,6 +115,8 @@ class ChooseInnerIterations:
         model = fit([*self._observed.values()])
         measured = {inner: o.decades for inner, o in self._observed.items()}
         best = best_inner(model, self.choices, measured, REACH * max(self._observed))
+        if model.seconds(value) <= 0.0 or model.seconds(best) <= 0.0:
+            return []
         decades = measured.get(best, model.decades(best))
         gain = decades / model.seconds(best) / (now.decades / model.seconds(value))
         if best == value or gain <= self.hysteresis:
