@@ -90,14 +90,6 @@ def test_a_job_that_begins_below_all_choices_comes_to_one():
     )
 
 
-def test_rounds_that_take_no_time_are_left_alone():
-    free = CostModel(outer_s=0.0, inner_s=0.1, theta=0.7, rho=0.6)
-    world = world_of(ChooseInnerIterations(), free)
-    world.cost = dict.fromkeys(world.cost, 0.0)
-    world.play(20)
-    assert values(world) == []
-
-
 def test_rounds_without_a_certificate_are_averaged_over():
     model = CostModel(outer_s=2.0, inner_s=0.1, theta=0.7, rho=0.6)
     world = world_of(ChooseInnerIterations(), model, gap_every=3)
