@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge as Theirs
 
 import elasticml as em
@@ -72,3 +73,13 @@ def test_steps_that_end_early_are_bounded_by_their_gap():
 
     rough = em.Ridge(1.0, solver="newton", tol=1e-3).fit(X, y)
     assert 0.0 <= objective(rough) - objective(best) <= rough.dual_gap_ + 1e-9
+
+
+def test_a_stalled_fit_is_no_converged_one():
+    rng = np.random.default_rng(0)
+    X = 0.01 * rng.standard_normal((300, 5))
+    y = 100.0 * X @ np.arange(1.0, 6.0) + rng.standard_normal(300)
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        em.Ridge(1e-6, solver="newton").fit(X + 1e6, y)
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        em.LogisticRegression(C=1e6).fit(X + 1e6, y > 0.0)
