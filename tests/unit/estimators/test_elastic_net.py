@@ -159,3 +159,38 @@ def test_the_data_are_not_changed():
 def test_it_works_in_a_pipeline():
     X, y = tall()
     assert make_pipeline(StandardScaler(), em.Lasso(0.01)).fit(X, y).score(X, y) > 0.9
+
+
+def test_a_gap_is_of_the_model_after_columns_were_dropped():
+    X = np.linalg.qr(np.random.default_rng(0).standard_normal((150, 120)))[0]
+    model = em.Lasso(1 / 150, warm_start=True, tol=1e-6, fit_intercept=False)
+    model.fit(X, 5.0 * X[:, 0] + 1.02 * X[:, 1])
+    assert model.coef_[1] > 0.0
+    assert model.fit(X, 5.0 * X[:, 0]).dual_gap_ <= 1e-6 / 6.0
+    assert model.coef_[1] == 0.0
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csc_array])
+@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
+@pytest.mark.parametrize("products", [0, 1500])
+def test_a_column_that_has_become_zero_loses_its_coefficient(make, data, products, monkeypatch):
+    monkeypatch.setattr("elasticml.algorithms.columns.elastic_net.PRODUCTS_MAX", products)
+    X, y = data()
+    model = em.Lasso(0.1, tol=1e-8, max_iter=100_000, warm_start=True).fit(make(X), y)
+    assert model.coef_[2] != 0.0
+    X[:, 2] = 0.0
+    assert model.fit(make(X), y).coef_[2] == 0.0
+
+
+def test_repeated_entries_of_a_sparse_column_are_added_up():
+    X, y = tall()
+    parts = sp.coo_array(X)
+    rows, columns = np.tile(parts.row, 2), np.tile(parts.col, 2)
+    indptr = np.searchsorted(np.sort(columns), np.arange(X.shape[1] + 1))
+    order = np.argsort(columns, kind="stable")
+    values = 0.5 * np.tile(parts.data, 2)
+    repeated = sp.csc_array((values[order], rows[order], indptr), shape=X.shape)
+    assert repeated.nnz == 2 * X.size
+    ours, plain = em.Lasso(0.3, tol=1e-12).fit(repeated, y), em.Lasso(0.3, tol=1e-12).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, plain.coef_, atol=1e-6)
+    assert repeated.nnz == 2 * X.size
