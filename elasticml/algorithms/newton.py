@@ -30,6 +30,8 @@ F64 = NDArray[np.float64]
 TAKEN: Final = 1e-4
 #: Share of the value below which a promised decrease is rounding.
 HIDDEN: Final = 64.0 * float(np.finfo(np.float64).eps)
+#: Share of the value below which a gap that no step makes smaller is rounding.
+ROUNDED: Final = 1e-10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,8 @@ class Minimum:
 
     point: Point
     steps: int
-    #: The gap is as small as wanted, or nothing is left to gain but rounding.
+    #: The gap is as small as wanted, or rounding of the value; or there is no gap, and nothing is
+    #: left to gain but rounding.
     converged: bool
 
 
@@ -88,7 +91,9 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
         gradient = scale * here.gradient
         norm = float(np.linalg.norm(gradient))
         if here.gap <= gap or norm == 0.0 or stalled:
-            return Minimum(point=here, steps=done, converged=True)
+            # Steps that no longer help do not prove a model: a gap far above rounding is reported.
+            is_small = not here.gap > max(gap, ROUNDED * abs(here.value))
+            return Minimum(point=here, steps=done, converged=is_small)
         newton = _newton(here, gradient, scale, radius, residual_for(norm, first))
         there = function.at(here.w + scale * newton.step)
         change, slope = there.value - here.value, float(gradient @ newton.step)

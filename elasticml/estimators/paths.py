@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.model_selection import check_cv
-from sklearn.utils import check_array, column_or_1d
+from sklearn.utils import check_X_y
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import validate_data
 
@@ -57,14 +57,22 @@ def enet_path(
     alphas : ndarray (n_alphas,), descending
     coefs : ndarray (n_features, n_alphas)
     dual_gaps : ndarray (n_alphas,)
+
+    Raises
+    ------
+    ValueError
+        When the rows, the targets, ``l1_ratio`` or ``alphas`` are not as they should be.
     """
-    X = check_array(X, accept_sparse="csc", dtype=[np.float64, np.float32])
-    targets = column_or_1d(np.asarray(y, np.float64))
-    matrix = ColumnMatrix(X, targets, None, centred=False)
+    X, y = check_X_y(X, y, accept_sparse="csc", dtype=[np.float64, np.float32], y_numeric=True)
+    if not 0.0 <= l1_ratio <= 1.0:
+        raise ValueError(f"l1_ratio must be from 0 to 1, got {l1_ratio}")
+    matrix = ColumnMatrix(X, np.asarray(y, np.float64), None, centred=False)
     if isinstance(alphas, int | np.integer):
         grid = alpha_grid(matrix, l1_ratio, eps, int(alphas), positive)
     else:
         grid = np.sort(np.asarray(alphas, np.float64))[::-1]
+        if not np.all(grid >= 0.0):
+            raise ValueError(f"alphas must be numbers not below 0, got {alphas!r}")
     found = path_on(matrix, grid, l1_ratio, positive, tol, max_iter)
     for fitted in found:
         warn_of_gap(fitted.gap, tol * matrix.yy / matrix.total, fitted.sweeps)

@@ -26,6 +26,8 @@ def n_threads(n_jobs: int | None) -> int:
     """Return how many threads ``n_jobs`` stands for: 1 for None, all but some where negative."""
     if n_jobs is None:
         return 1
+    if n_jobs == 0:
+        raise ValueError("n_jobs=0 has no meaning; give None, a number above 0, or below")
     return n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
 
 

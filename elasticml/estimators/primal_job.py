@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.linear_function import LinearFunction
-from elasticml.algorithms.newton import Minimum
+from elasticml.algorithms.newton import Minimum, minimise
 from elasticml.data.arrays import from_arrays
 from elasticml.errors import JobFailedError
 from elasticml.job import Job
@@ -38,7 +38,10 @@ def train_job(
         X, targets, and weights or None.
     gap : float
         Wanted. Members stop by the gradient's norm: the objective is ``l2``-strongly convex in all
-        but the intercept, so that the gap is about ``|g|^2 / (2 l2)`` at most.
+        but the intercept, so that the gap is about ``|g|^2 / (2 l2)``. It may be more, where the
+        intercept is not at its best: then steps in this process go on from the members' model.
+    rounds : int
+        At most, of members, and of steps here as many as members left.
 
     Raises
     ------
@@ -64,9 +67,12 @@ def train_job(
     if intercept:
         found.append(np.ravel(result.arrays["intercept"]))
     point = function.at(np.concatenate(found))
-    done = bool(result.summary.get("converged"))
+    used = int(result.summary.get("rounds", 0))
+    if math.isnan(point.gap):
+        return Minimum(point=point, steps=used, converged=bool(result.summary.get("converged")))
+    end = minimise(function, point.w, gap=gap, steps=max(rounds - used, 0))
     return Minimum(
-        point=point,
-        steps=int(result.summary.get("rounds", 0)),
-        converged=done or point.gap <= gap,
+        point=end.point,
+        steps=used + end.steps,
+        converged=end.converged,
     )

@@ -190,7 +190,8 @@ class Ridge(LinearRegressor):
             is_free=True,
         )
         mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
-        wanted = self.tol * float(np.average((y - mean) ** 2, weights=weights))
+        # The function has a half before the squares.
+        wanted = 0.5 * self.tol * float(np.average((y - mean) ** 2, weights=weights))
         steps = self.max_iter or 100
         if client is None:
             found: Minimum = minimise(function, np.zeros(function.n_model), gap=wanted, steps=steps)
@@ -212,7 +213,9 @@ class Ridge(LinearRegressor):
             warn_of_gap(found.point.gap, wanted, found.steps)
         w = found.point.w
         intercept = float(w[-1]) if self.fit_intercept else 0.0
-        return w[: X.shape[1]].copy(), intercept, 2.0 * total * found.point.gap, found.steps
+        # Rounding may leave a gap below 0; NaN stays.
+        gap = 2.0 * total * float(np.maximum(found.point.gap, 0.0))
+        return w[: X.shape[1]].copy(), intercept, gap, found.steps
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -2,8 +2,8 @@
 
 The loops are single-threaded, release the GIL and sum in float64 in row order. ``code`` does not
 change within a call, so that the branch on it costs nothing. The logistic loss has loops of its own
-(:mod:`elasticml.objectives.logistic_kernels`). A million rows take 2 to 5 ms per step length; a
-chunk has at most some ten thousand.
+(:mod:`elasticml.objectives.logistic_kernels`), of which ``along`` adds up the sums of
+tiles of rows. A million rows take 2 to 5 ms per step length; a chunk has at most some ten thousand.
 """
 
 from __future__ import annotations

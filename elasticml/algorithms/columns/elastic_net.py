@@ -141,6 +141,7 @@ class ElasticNetSolver:
             if gap <= wanted or done >= sweeps:
                 break
             alive, distance = self._screen(penalty, features, slopes, scaled, share)
+            dropped = bool(np.any(self.w[features[~alive]]))
             if not np.all(alive):
                 self._drop(features[~alive])
                 features, distance = features[alive], distance[alive]
@@ -154,8 +155,8 @@ class ElasticNetSolver:
             used = self._descend(penalty, working, max(INNER * gap, 0.5 * wanted), sweeps - done)
             done += max(used, 1)
             if np.array_equal(before, self.w[features]):
-                if working.size == features.size:
-                    break  # What is left of the gap is rounding.
+                if working.size == features.size and not dropped:
+                    break  # What is left of the gap is rounding. One before a drop is stale.
                 size *= 2  # The working set is solved, and the gap is elsewhere.
             slopes = self._matrix.correlations(self._residual, features)
         screened = self._matrix.d - features.size

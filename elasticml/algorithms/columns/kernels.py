@@ -65,9 +65,12 @@ def sweep(
     """
     like = r[:0]
     for j in features:
-        curvature = norms[j] + a2
-        if curvature <= 0.0:
+        if norms[j] <= 0.0:
+            # A column of zeros: the penalty alone decides.
+            if a1 > 0.0 or a2 > 0.0:
+                w[j] = 0.0
             continue
+        curvature = norms[j] + a2
         at, count, values_at = rows.locate(
             place[0], j, n, place[1], place[2], place[3], like.itemsize
         )
@@ -141,11 +144,14 @@ def descend(
             done += 1
             moved = False
             for j in range(m):
-                curvature = G[j, j] + a2
-                if curvature <= 0.0:
-                    continue
                 old = w[j]
-                new = best(q[j] + G[j, j] * old, a1, curvature, positive)
+                if G[j, j] <= 0.0:
+                    # A column of zeros: the penalty alone decides.
+                    if old != 0.0 and (a1 > 0.0 or a2 > 0.0):
+                        w[j] = 0.0
+                        moved = True
+                    continue
+                new = best(q[j] + G[j, j] * old, a1, G[j, j] + a2, positive)
                 if new != old:
                     w[j] = new
                     subtract(G[j], new - old, q)

@@ -55,6 +55,10 @@ class ColumnMatrix:
         self.linear = self.correlations(self.y)
 
     def _take_sparse(self, X: Any, weights: F64 | None, centred: bool) -> None:
+        if not X.has_canonical_format:
+            # Squares of entries that are parts of one value are not the value's square.
+            X = X.copy()
+            X.sum_duplicates()
         values = np.asarray(X.data, np.float64)
         if weights is not None:
             values = values * self.root[X.indices]
@@ -87,6 +91,9 @@ class ColumnMatrix:
             found *= self.root[:, None]
         whole = np.einsum("ij,ij->j", found, found)
         self.norms = np.where(whole <= _FLAT**2 * self.total * self.offsets**2, 0.0, whole)
+        if is_changed:
+            # What rounding left of a constant column is no column.
+            found[:, self.norms == 0.0] = 0.0
         self._kind = KIND_CODES["dense"]
         self._columns = found
         self._arrays = (found,)
@@ -104,6 +111,7 @@ class ColumnMatrix:
         kernels.correlate(features, self._place, self.n, _NO_GRAMS, r, out)
         if self.is_sparse:
             out -= self.means[features] * float(self.root @ r)
+            out[self.norms[features] == 0.0] = 0.0
         return out
 
     def combination(self, features: I64, coefficients: F64) -> F64:
@@ -118,6 +126,8 @@ class ColumnMatrix:
         found = self._columns[:, one].T @ self._columns[:, other]
         if self.is_sparse:
             found = found.toarray() - self.total * np.outer(self.means[one], self.means[other])
+            found[self.norms[one] == 0.0] = 0.0
+            found[:, self.norms[other] == 0.0] = 0.0
         return np.asarray(found, np.float64)
 
     def row_products(self) -> F64:

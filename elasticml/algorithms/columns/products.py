@@ -7,7 +7,6 @@ far as the signs hold, so that the objective never grows.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,9 +82,9 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> None:
     # The gradient with the signs of now.
     gradient = penalty.a2 * own + penalty.a1 * np.sign(own) - q[support]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
-            direction = -scipy.linalg.solve(lifted, gradient, assume_a="pos")
+        # Not scipy.linalg.solve: it warns of near dependence, and no thread of a pool can keep
+        # warnings quiet for itself alone.
+        direction = -scipy.linalg.cho_solve(scipy.linalg.cho_factor(lifted), gradient)
     except np.linalg.LinAlgError:
         return
     crossing = np.sign(own + direction) != np.sign(own)

@@ -17,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import elasticml as em
+from elasticml.algorithms.columns.matrix import ColumnMatrix
 from tests.unit.estimators.contract import assert_contract
 
 DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))
@@ -159,3 +160,36 @@ def test_the_data_are_not_changed():
 def test_it_works_in_a_pipeline():
     X, y = tall()
     assert make_pipeline(StandardScaler(), em.Lasso(0.01)).fit(X, y).score(X, y) > 0.9
+
+
+def test_a_gap_is_of_the_model_after_columns_were_dropped():
+    X = np.linalg.qr(np.random.default_rng(0).standard_normal((150, 120)))[0]
+    model = em.Lasso(1 / 150, warm_start=True, tol=1e-6, fit_intercept=False)
+    model.fit(X, 5.0 * X[:, 0] + 1.02 * X[:, 1])
+    assert model.coef_[1] > 0.0
+    assert model.fit(X, 5.0 * X[:, 0]).dual_gap_ <= 1e-6 / 6.0
+    assert model.coef_[1] == 0.0
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csc_array])
+def test_a_column_that_has_become_zero_loses_its_coefficient(make):
+    X = np.linalg.qr(np.random.default_rng(0).standard_normal((150, 5)))[0]
+    y = X @ np.arange(1.0, 6.0)
+    model = em.Lasso(1e-3, tol=1e-10, fit_intercept=False, warm_start=True).fit(make(X), y)
+    assert model.coef_[2] != 0.0
+    X[:, 2] = 0.0
+    assert model.fit(make(X), X @ np.arange(1.0, 6.0)).coef_[2] == 0.0
+
+
+def test_repeated_entries_of_a_sparse_column_are_added_up():
+    X, y = tall()
+    parts = sp.coo_array(X)
+    rows, columns = np.tile(parts.row, 2), np.tile(parts.col, 2)
+    indptr = np.searchsorted(np.sort(columns), np.arange(X.shape[1] + 1))
+    order = np.argsort(columns, kind="stable")
+    values = 0.5 * np.tile(parts.data, 2)
+    repeated = sp.csc_array((values[order], rows[order], indptr), shape=X.shape)
+    assert repeated.nnz == 2 * X.size
+    of_parts = ColumnMatrix(repeated, y, None, centred=True)
+    np.testing.assert_allclose(of_parts.norms, ColumnMatrix(X, y, None, centred=True).norms)
+    assert repeated.nnz == 2 * X.size

@@ -111,3 +111,9 @@ def test_it_is_scored_like_any_other():
     ours = cross_val_score(em.LogisticRegression(), X, y, cv=5)
     theirs = cross_val_score(Theirs(max_iter=1000), X, y, cv=5)
     np.testing.assert_allclose(ours, theirs)
+
+
+def test_no_threads_have_no_meaning():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match="n_jobs=0 has no meaning"):
+        em.LogisticRegression(n_jobs=0).fit(X, y)

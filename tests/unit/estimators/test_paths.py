@@ -82,3 +82,25 @@ def test_a_ridge_has_no_grid_of_its_own():
     X, y = tall()
     with pytest.raises(ValueError, match="l1_ratio=0 has no grid"):
         em.enet_path(X, y, l1_ratio=0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"l1_ratio": 1.5}, "l1_ratio"),
+        ({"alphas": [1.0, -1.0]}, "alphas"),
+        ({"alphas": [np.nan]}, "alphas"),
+    ],
+)
+def test_parameters_of_a_path_are_checked(given, what):
+    with pytest.raises(ValueError, match=what):
+        em.enet_path(*tall(), **given)
+
+
+def test_targets_of_a_path_are_checked():
+    X, y = tall()
+    with pytest.raises(ValueError, match="inconsistent"):
+        em.lasso_path(X, y[:-1])
+    y[3] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        em.lasso_path(X, y)

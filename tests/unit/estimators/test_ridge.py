@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge as Theirs
 
 import elasticml as em
@@ -33,7 +34,7 @@ def test_it_finds_scikit_learns_model(data, solver, make, weighted, intercept):
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-5)
     assert ours.solver_ == solver
-    assert abs(ours.dual_gap_) <= 1e-10 * len(y) * np.average(y * y, weights=weights)
+    assert 0.0 <= ours.dual_gap_ <= 1e-10 * len(y) * np.average(y * y, weights=weights)
 
 
 def test_targets_have_penalties_of_their_own():
@@ -71,4 +72,15 @@ def test_steps_that_end_early_are_bounded_by_their_gap():
         return ((y - model.predict(X)) ** 2).sum() + (model.coef_**2).sum()
 
     rough = em.Ridge(1.0, solver="newton", tol=1e-3).fit(X, y)
+    assert rough.dual_gap_ <= 1e-3 * ((y - y.mean()) ** 2).sum()
     assert 0.0 <= objective(rough) - objective(best) <= rough.dual_gap_ + 1e-9
+
+
+def test_a_stalled_fit_is_no_converged_one():
+    rng = np.random.default_rng(0)
+    X = 0.01 * rng.standard_normal((300, 5))
+    y = 100.0 * X @ np.arange(1.0, 6.0) + rng.standard_normal(300)
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        em.Ridge(1e-6, solver="newton").fit(X + 1e6, y)
+    with pytest.warns(ConvergenceWarning, match="duality gap"):
+        em.LogisticRegression(C=1e6).fit(X + 1e6, y > 0.0)
