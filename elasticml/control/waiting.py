@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from elasticml.control.boundary import Boundary
 from elasticml.control.commands import Command
 from elasticml.control.mobility import Mobility
@@ -26,6 +28,8 @@ class Waiting:
         self._rounds = rounds
         self._boundary = boundary
         self._since_s: float | None = None
+        #: When it was last seen that no member works.
+        self._deserted_s = -math.inf
 
     def over(self) -> None:
         """Begin anew the next time."""
@@ -34,6 +38,8 @@ class Waiting:
     def idle(self, now_s: float, at_round_start: bool) -> list[Command]:
         """Count an idle round when one is due, at the pace of undisturbed rounds."""
         rounds, pace_s = self._rounds, self._rounds.pace_s()
+        if not self._state.membership.n_working:
+            self._deserted_s = now_s
         if self._since_s is None:
             self._since_s = now_s
         if now_s < self._since_s + pace_s:
@@ -49,7 +55,8 @@ class Waiting:
         """Say why nobody can be waited for any longer; None while somebody can.
 
         Under "reload" whoever has room loads what is absent at once: where that has not come about
-        for long, and no stop rule ends the job, it would wait for ever.
+        for long, and no stop rule ends the job, it would wait for ever. The time in which nobody
+        works does not count: members who are all away may come back with room.
         """
         settings, since_s = self._state.settings, self._mobility.absent_since_s
         is_limited = settings.rounds_max is not None or settings.seconds_max is not None
@@ -57,7 +64,9 @@ class Waiting:
             return None
         if self._rounds.planned_returns or self._rounds.expected:
             return None
-        if now_s - min(since_s.values()) < ROOMLESS_S_MAX:
+        if not self._state.membership.n_working:
+            return None
+        if now_s - max(self._deserted_s, min(since_s.values())) < ROOMLESS_S_MAX:
             return None
         return (
             f"{self._state.ledger.absent_rows()} examples have been absent for "

@@ -90,8 +90,9 @@ class AsyncSGD(Settings):
 
     def check(self) -> None:
         """Check what several fields must agree on."""
+        section = {**self.section(), "report_every": self.report_every}
         try:
-            read_settings(self.section())
+            read_settings(section)
         except ConfigError as error:
             raise ValueError(error.message.removeprefix("algorithm.")) from None
 

@@ -52,13 +52,11 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, Any
             raise ConfigError(
                 f"warm_start: no arrays in what was given; {_WANTED}", path="warm_start"
             )
-        return _checked({name: np.asarray(v, dtype=np.float64) for name, v in named.items()})
+        return _checked({name: _numbers(name, values) for name, values in named.items()})
     is_linear = isinstance(algorithm, CoCoA) or algorithm.problem == "linear"
     names = ("coef", "intercept") if is_linear else ("centres", "counts")
     arrays = {
-        name: np.asarray(values, dtype=np.float64)
-        for name, values in _arrays(given).items()
-        if name in names
+        name: _numbers(name, values) for name, values in _arrays(given).items() if name in names
     }
     if names[0] not in arrays:
         raise ConfigError(
@@ -67,6 +65,18 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, Any
     if is_linear:
         arrays = {name: array.reshape(-1) for name, array in arrays.items()}
     return _checked(arrays)
+
+
+def _numbers(name: str, values: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        # Tensors of types that NumPy has not, that need gradients, or that lie on a device.
+        raise ConfigError(
+            f"warm_start: {name} is no array of numbers that NumPy can read; of a tensor give "
+            "tensor.detach().double().cpu()",
+            path="warm_start",
+        ) from None
 
 
 def _checked(arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:

@@ -197,8 +197,10 @@ class World:
                 member.ended_s = now
                 continue
             drawn = None if member.sampler is None else member.sampler.next(member.batch)
-            size = int(min(member.batch, samples - member.processed))
-            size = size if drawn is None else drawn.size
+            if drawn is None:
+                size = int(min(member.batch, samples - member.processed))
+            else:
+                size = drawn.size
             pending[i] = (size, drawn)
             turn_s = size * self.costs.seconds_per_sample + self.costs.batch_s
             heapq.heappush(events, (now + turn_s, i))

@@ -291,6 +291,8 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if not has_torch() and set(arguments.data) & {*NETWORK_SETS}:
         print("local SGD is left out: pip install 'elasticml[torch]'", file=sys.stderr)
         arguments.data = [name for name in arguments.data if name in SETS]
+        if not arguments.data:
+            parser.error("no data set is left to run")
     return arguments
 
 

@@ -15,9 +15,12 @@ import math
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from distributed import Client
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em
 from elasticml.jobs.result import Result
@@ -99,7 +102,7 @@ def main() -> int:
     spread = max(calm) - min(calm)
     middle = statistics.median(calm)
     # Where examples are absent at the end nobody knows the error.
-    worst = max(abs(value - middle) for value in rough if not math.isnan(value))
+    worst = max((abs(v - middle) for v in rough if not math.isnan(v)), default=math.inf)
     took_s = time.monotonic() - began_s
     print(", ".join(f"{name} {count}" for name, count in totals.items()), f"{took_s:.0f} s")
     print(f"undisturbed {middle:.6f}, spread {spread:.2e}; disturbed differ by {worst:.2e} at most")

@@ -1,6 +1,6 @@
 """Paths of the lasso against scikit-learn's ``lasso_path``: time for 100 penalties, as ratios.
 
-    python tests/bench/lasso_path.py [repeats, 5 by default]
+    python tests/bench/lasso_path.py [repeats]
 
 Both are given the same centred data (Fortran order) and grid, and end at the same relative gap; by
 turns, in seconds of the processor with one thread, medians over repeats. Both warm up first.
@@ -8,6 +8,7 @@ turns, in seconds of the processor with one thread, medians over repeats. Both w
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -58,7 +59,9 @@ def seconds(function):
 
 def main():
     """Print a line for each data set and tolerance."""
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("repeats", type=int, nargs="?", default=5)
+    repeats = parser.parse_args().repeats
     sets = {
         "california_housing": housing(),
         "protein": protein(),

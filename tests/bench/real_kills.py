@@ -12,9 +12,12 @@ import argparse
 import collections
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from distributed import Client
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em
 from elasticml.data.synthetic import synthetic_splice

@@ -20,6 +20,8 @@ from pathlib import Path
 import psutil
 from distributed import Client
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import elasticml as em
 from elasticml.data.synthetic import synthetic_splice
 from elasticml.errors import ElasticmlError

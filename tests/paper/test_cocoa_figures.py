@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -97,3 +98,14 @@ def test_the_uni_task_study_draws_its_tables_and_pictures(chicle) -> None:
         assert title in told
     drawn_ = {path.name.partition(".")[0] for path in out.iterdir()}
     assert {"figure-4a-scale-in", "figure-5-mixed", "figure-6-tiny"} <= drawn_
+
+
+def test_a_study_with_no_set_left_writes_nothing(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "papers"))
+    study = importlib.import_module("chicle")
+    monkeypatch.setattr(study, "has_torch", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        study.main(["--data", "fashion", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "no data set is left" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

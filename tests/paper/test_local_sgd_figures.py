@@ -96,3 +96,25 @@ def test_kept_runs_are_not_computed_again(drawn) -> None:
     again = chicle(out)
     assert again.stdout == told
     assert "epoch" not in again.stderr
+
+
+def test_runs_of_other_rows_or_seeds_are_kept_beside_each_other(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "papers"))
+    store = importlib.import_module("support.local_sgd_store")
+    runs = importlib.import_module("support.local_sgd_runs")
+    trained = []
+
+    def train(setting, data, write):
+        trained.append(setting.seed)
+        point = runs.Point(epoch=1, rounds=0, units=1.0, members=1, loss=1.0, test_accuracy=0.5)
+        found = runs.Run(points=(point,), rounds=(), wall_s=0.0)
+        write(found)
+        return found
+
+    monkeypatch.setattr(store, "run", train)
+    monkeypatch.setattr(store, "load", lambda data, rows: None)
+    for _ in range(2):
+        for rows, seed in ((None, 0), (100, 0), (None, 1)):
+            setting = runs.Setting(name="a", learning_rate=0.1, epochs=1, seed=seed)
+            store.Store(folder=tmp_path, rows=rows).run("squares", setting)
+    assert trained == [0, 0, 1]

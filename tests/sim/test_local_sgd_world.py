@@ -119,6 +119,14 @@ def test_a_job_that_only_epochs_would_end_does_not_wait_for_ever_for_room(points
     assert (ended.error, ended.story[-1]["reason"]) == (None, "800 seconds")
 
 
+def test_a_job_whose_members_are_all_away_for_long_goes_on_with_those_who_come_back(points):
+    trace = (Taken(at=0.35, lose=4, how="kill", grace=0.0, away=900.0),)
+    result = begin(points, trace, {"tick_s": 0.5})
+    assert result.error is None
+    assert result.summary["stopped_by"] == f"{EPOCHS} epochs"
+    assert result.story[-1]["t"] > 900.0
+
+
 def test_more_members_take_more_samples_a_round_at_a_higher_rate(points):
     result = play(points, (Granted(at=0.3, grant=4),))
     first, largest = result.rows[0], max(result.rows[:-1], key=lambda row: row["members"])

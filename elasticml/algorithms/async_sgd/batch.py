@@ -109,7 +109,10 @@ def _train(plan: Plan, resume: Resume | None) -> Trainer:
     given = (yield from plan.start()) if resume is None else resume.arrays
     centres: F64 = plan.loop.problem.begin(dict(given))["centres"]
     passes = 0 if resume is None else int(resume.values["passes"])
-    while True:
+    wanted = plan.loop.passes
+    # A run may have ended with the round of its last checkpoint: it has its passes already.
+    are_made, is_still = wanted is not None and passes >= wanted, False
+    while not are_made:
         outcome = yield _pass_over(centres)
         counts = outcome.arrays["counts"]
         objective = _mean(plan, outcome.arrays, outcome.examples)
@@ -125,8 +128,8 @@ def _train(plan: Plan, resume: Resume | None) -> Trainer:
             resume=Resume(arrays={"centres": following}, values={"passes": passes}),
         )
         centres = following
-        are_made = plan.loop.passes is not None and passes >= plan.loop.passes
-        if not go_on or is_still or are_made:
+        are_made = wanted is not None and passes >= wanted
+        if not go_on or is_still:
             break
     if not is_still:
         outcome = yield _pass_over(centres)

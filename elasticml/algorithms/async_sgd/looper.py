@@ -156,8 +156,9 @@ class Looper:
             queue = Queue(fill=fill, examples=self.examples, seconds=seconds)
             wanted = self._controller.next(int(self.batch), queue)
             # A mini-batch never holds an example twice: beyond that a controller would only have
-            # to come down again.
-            self.batch = min(wanted, max(1, self.rows))
+            # to come down again. Only growth ends there: a size that is fixed would never come back
+            # once a member had had few examples.
+            self.batch = min(wanted, max(int(self.batch), self.rows))
 
     def copy(self) -> Arrays | None:
         """Copy the state."""

@@ -101,6 +101,11 @@ class Settings:
         return loss_named(self.loss).is_classification
 
 
+_PLAIN: Final = {entry.name: entry.default for entry in fields(Settings)}
+#: Settings that have no meaning where no state is sent.
+_OF_MESSAGES: Final = ("queue", "sends", "slots")
+
+
 def read_settings(raw: Mapping[str, Any]) -> Settings:
     """Check the ``algorithm`` section of a job.
 
@@ -147,12 +152,7 @@ def _check_together(settings: Settings) -> None:
         for key, plain in (("k", None), ("share", 1.0), ("final_passes", 0)):
             if getattr(settings, key) != plain:
                 raise wrong(key, getattr(settings, key), "nothing: it belongs to problem: kmeans")
-    if settings.mode == "batch":
-        if settings.problem != "kmeans":
-            raise wrong("mode", "batch", "problem: kmeans; linear: see algorithm batch_gradient")
-        for key in ("batch", "queue"):
-            if getattr(settings, key) is not None:
-                raise wrong(key, getattr(settings, key), "none: mode: batch sends no states")
+    _check_baselines(settings)
     if not 0.0 < settings.share <= 1.0:
         raise wrong("share", settings.share, "a number above 0 and at most 1")
     if settings.report_every <= 0.0:
@@ -166,6 +166,32 @@ def _check_together(settings: Settings) -> None:
             raise wrong("rate", settings.rate, "none: a centre's step is 1/mass; see mode: paper")
     if settings.class_weight is not None and not settings.is_classification:
         raise wrong("class_weight", settings.class_weight, f"none with loss: {settings.loss}")
+
+
+def _check_baselines(settings: Settings) -> None:
+    """Refuse what the paper's baselines would accept and take no notice of."""
+    if settings.batch == "inf":
+        for key in _OF_MESSAGES:
+            _check_plain(settings, key, "batch: inf sends no states")
+    if settings.mode != "batch":
+        return
+    if settings.problem != "kmeans":
+        raise wrong("mode", "batch", "problem: kmeans; linear: see algorithm batch_gradient")
+    for key in ("batch", *_OF_MESSAGES, "share"):
+        _check_plain(settings, key, "mode: batch sends no states")
+    for key in ("batch_start", "gamma", "queue_target", "window"):
+        _check_plain(settings, key, "mode: batch has no mini-batches")
+    _check_plain(settings, "final_passes", "mode: batch makes no other passes; see passes")
+    _check_plain(settings, "report_every", "mode: batch reports its rounds")
+    if settings.passes is not None and not settings.passes.is_integer():
+        raise wrong("passes", settings.passes, "a whole number: mode: batch makes whole passes")
+
+
+def _check_plain(settings: Settings, key: str, why: str) -> None:
+    plain = _PLAIN[key]
+    if getattr(settings, key) != plain:
+        wanted = "none" if plain is None else f"{plain}, the default"
+        raise wrong(key, getattr(settings, key), f"{wanted}: {why}")
 
 
 def make_problem(settings: Settings, facts: DataFacts) -> Problem:

@@ -60,7 +60,8 @@ class Network:
     Attributes
     ----------
     n_parameters, n_buffers : int
-        Values of all parameters that are trained, and of all buffers.
+        Values of all parameters that are trained, and of all buffers; a parameter that is frozen
+        goes as a buffer does, so that members and results have it too.
 
     Raises
     ------
@@ -79,7 +80,8 @@ class Network:
         self._module = make_module(torch, settings, self.shape, self.classes).to(self.device)
         trained = [(n, p) for n, p in self._module.named_parameters() if p.requires_grad]
         self._parameters = {name: tuple(p.shape) for name, p in trained}
-        self._buffers = dict(self._module.named_buffers())
+        frozen = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
+        self._buffers = {**dict(self._module.named_buffers()), **frozen}
         check_parameters(settings, trained, [*self._parameters, *self._buffers])
         self.n_parameters = sum(p.numel() for _, p in trained)
         self.n_buffers = sum(b.numel() for b in self._buffers.values())
@@ -148,7 +150,10 @@ class Network:
         return named
 
     def fill_named(self, arrays: Mapping[str, F64]) -> None:
-        """Take over a model as :meth:`named` has given it.
+        """Take over a model as :meth:`named` has given it, or a module's ``state_dict()``.
+
+        Of weights that are tied the first name counts. Buffers that no ``state_dict()`` has
+        (``persistent=False``) may be missing, and stay as they are.
 
         Raises
         ------
@@ -157,9 +162,11 @@ class Network:
         """
         shapes = {name: tuple(buffer.shape) for name, buffer in self._buffers.items()}
         shapes |= self._parameters
-        for name in (*shapes, *(arrays.keys() - {INPUT_MEAN, INPUT_STD})):
+        state = {n: tuple(np.shape(v)) for n, v in self._module.state_dict().items()}
+        needed = [name for name in shapes if name in state]
+        for name in (*needed, *(arrays.keys() - {INPUT_MEAN, INPUT_STD})):
             found = np.shape(arrays[name]) if name in arrays else "missing"
-            wanted = shapes.get(name, "no such array")
+            wanted = (state | shapes).get(name, "no such array")
             if found != wanted:
                 raise ConfigError(
                     f"the network's array {name} is {found}, wanted {wanted} for model "
@@ -167,7 +174,10 @@ class Network:
                     key="warm_start",
                 )
         weights = [np.asarray(arrays[name]).reshape(-1) for name in self._parameters]
-        buffers = [np.asarray(arrays[name]).reshape(-1) for name in self._buffers]
+        buffers = [
+            np.asarray(arrays[name]).reshape(-1) if name in arrays else _array(held).reshape(-1)
+            for name, held in self._buffers.items()
+        ]
         self.fill(np.concatenate(weights), np.zeros(0), np.concatenate([np.zeros(0), *buffers]))
 
     def whole(self, chunk: Chunk, inputs: F64, rows: NDArray[np.int64] | None = None) -> Any:

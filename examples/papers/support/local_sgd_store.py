@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,8 @@ class Store:
     """A folder with a file for every run, written at the end of each of its epochs.
 
     A file counts where it is of the same setting and data, and has as many epochs as are wanted:
-    begun anew, a study goes on with the first run that it has not.
+    begun anew, a study goes on with the first run that it has not. Its name ends with a digest of
+    setting and data, so that runs of other rows or seeds lie beside it.
     """
 
     folder: Path
@@ -40,10 +42,12 @@ class Store:
         return self._kept(data, setting, "plain-", train_plain)
 
     def _kept(self, data: str, setting: Setting, kind: str, train: Callable[..., Run]) -> Run:
-        path = self.folder / f"{data}-{kind}{setting.name}.json"
         wanted = json.loads(json.dumps(asdict(setting)))
         epochs = wanted.pop("epochs")
         head = {"data": data, "rows": self.rows, "setting": wanted}
+        told = json.dumps(head, sort_keys=True).encode()
+        digest = hashlib.blake2b(told, digest_size=4).hexdigest()
+        path = self.folder / f"{data}-{kind}{setting.name}-{digest}.json"
         if path.exists():
             kept = json.loads(path.read_text())
             same = all(kept[key] == value for key, value in head.items())

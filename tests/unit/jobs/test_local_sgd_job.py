@@ -116,3 +116,6 @@ def test_a_network_starts_from_a_model_a_file_or_a_module_s_state(tmp_path):
         assert record(warm_start=given)["algorithm"]["warm_start"] == wanted
     with pytest.raises(em.ConfigError, match="warm_start: bias is not finite"):
         record(warm_start={"bias": [np.nan]})
+    for strange in (["a"], module.bias.detach().bfloat16(), module.bias):
+        with pytest.raises(em.ConfigError, match="warm_start: bias is no array of numbers"):
+            record(warm_start={"bias": strange})

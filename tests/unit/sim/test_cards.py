@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from elasticml.terms import ChunkId
 CARD = Link(1e6, 1e-4, members=4)
 
 
-def world(costs: Costs, *, n_members: int = 4, batch: int = 10, **more: object) -> World:
+def world(costs: Costs, *, n_members: int = 4, batch: float = 10, **more: object) -> World:
     return World(costs=costs, n_members=n_members, controller=Fixed, batch=batch, **more)
 
 
@@ -48,6 +50,20 @@ def test_below_the_critical_size_the_card_is_full_and_above_it_nobody_stalls() -
     large = world(costs, batch=800).prepare().run(samples=8000)
     assert large.stalled_s == 0.0
     assert large.link_use < 0.6
+
+
+def test_an_infinite_mini_batch_is_a_whole_pass() -> None:
+    rng = np.random.default_rng(0)
+    chunks = [[dense_chunk(ChunkId("x", i, 0), np.zeros(40), rng.random((40, 2)))] for i in (0, 1)]
+    run = world(
+        Costs(CARD, 1e-3, 100),
+        n_members=2,
+        batch=math.inf,
+        problem=KMeans(clusters=2, columns=2),
+        start={"centres": np.eye(2)},
+    )
+    run.prepare(chunks).run(passes=1)
+    assert [member.processed for member in run.members] == [40, 40]
 
 
 def test_states_are_looked_at_at_the_moments_that_were_asked_for() -> None:

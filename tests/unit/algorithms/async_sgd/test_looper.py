@@ -62,6 +62,17 @@ def test_a_batch_size_does_not_grow_beyond_the_examples_that_there_are():
     assert looper.batch == 20
 
 
+def test_a_fixed_batch_is_not_made_smaller_by_few_examples():
+    looper = make_looper(None, rows=4)
+    looper.step()
+    looper.adapt(0.0, 0.0)
+    looper.own([])
+    looper.adapt(0.0, 0.0)
+    looper.own([dense_chunk(ChunkId("s", 0, 0), np.zeros(40), np.ones((40, 2)))])
+    assert looper.batch == 10
+    assert looper.step() == 10
+
+
 def test_a_limit_that_is_said_again_and_again_takes_no_example_more():
     for rows in range(30, 60):
         looper = make_looper(10.0, rows=rows)

@@ -111,6 +111,7 @@ def test_a_section_of_a_job_file_is_read_as_the_class_is():
         ({"problem": "linear", "loss": "squared", "class_weight": "balanced"}, "none with loss"),
         ({"problem": "kmean", "k": 3}, "did you mean 'kmeans'"),
         ({"k": 3, "mode": "batch", "batch": 9}, "batch is 9, wanted none: mode: batch sends"),
+        ({"k": 3, "mode": "batch", "passes": 1.5}, "passes is 1.5, wanted a whole number"),
         ({"problem": "linear", "mode": "batch"}, "mode is 'batch', wanted problem: kmeans"),
     ],
 )
@@ -119,6 +120,33 @@ def test_a_wrong_setting_is_one_line_that_names_it(given, message):
         read_section(AsyncSGD, given, "algorithm")
     assert caught.value.message.startswith("algorithm.")
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("how", "given"),
+    [
+        *(
+            ({"mode": "batch"}, given)
+            for given in (
+                {"sends": 2},
+                {"slots": 2},
+                {"queue": 4},
+                {"share": 0.5},
+                {"window": 4},
+                {"final_passes": 1},
+                {"report_every": 0.5},
+                {"batch_start": 100},
+                {"gamma": 5.0},
+                {"queue_target": 2.0},
+            )
+        ),
+        *(({"batch": "inf"}, given) for given in ({"sends": 2}, {"slots": 2}, {"queue": 4})),
+    ],
+)
+def test_a_baseline_refuses_what_it_would_take_no_notice_of(how, given):
+    ((key, value),) = given.items()
+    with pytest.raises(ConfigError, match=f"{key} is {value}, wanted .*(mode|batch): "):
+        read_section(AsyncSGD, {"k": 3, **how, **given}, "algorithm")
 
 
 @pytest.mark.parametrize(

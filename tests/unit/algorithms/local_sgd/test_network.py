@@ -84,6 +84,20 @@ def test_a_model_goes_out_and_in_by_its_names():
         assert torch.equal(other.module.state_dict()[name], tensor), name
 
 
+def test_a_state_dict_with_frozen_and_tied_weights_is_taken_over():
+    facts = facts_of([chunk()])
+    made, other = (network(facts, model="tests.networks:tied", seed=seed) for seed in (0, 9))
+    state = made.module.state_dict()
+    other.fill_named({name: tensor.double().numpy() for name, tensor in state.items()})
+    for name, tensor in state.items():
+        assert torch.equal(other.module.state_dict()[name], tensor), name
+    # Members and results come to it by weights and buffers alone.
+    member = network(facts, model="tests.networks:tied", seed=3)
+    member.fill(made.weights(), np.zeros(0), made.buffers())
+    assert torch.equal(member.module.before.weight, made.module.before.weight)
+    assert "before.weight" in made.named(made.weights(), made.buffers())
+
+
 def test_scores_are_weighted_sums():
     made, held = network(), chunk(6)
     x, y, _ = made.whole(held, np.array([0.0, 1.0]))
