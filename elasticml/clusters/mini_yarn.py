@@ -253,6 +253,14 @@ class MiniYarn:
             self.recommission()
         for name in self.daemons():
             self._begin(name)
+        states = self.nodes()
+        for number in range(self.settings.nodes):
+            host = node_host(number)
+            if any(s == "RUNNING" for node, s in states.items() if node.startswith(f"{host}:")):
+                continue
+            # One that was told to leave, or was given up for lost, ends by itself sooner or later.
+            self._end(node_name(number), signal.SIGKILL)
+            self._begin(node_name(number))
 
     def decommission(self, number: int, seconds: int) -> None:
         """Tell the ResourceManager that a node is to leave, and when at the latest.
