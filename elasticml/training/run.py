@@ -27,9 +27,14 @@ from elasticml.algorithms.base import (
 )
 from elasticml.control import events as ev
 from elasticml.control.commands import Deliver
+from elasticml.control.node import KEPT_MAX
 from elasticml.data.digests import digest_of, digest_of_arrays
 from elasticml.errors import ElasticmlError
+from elasticml.terms import ExchangeId
 from elasticml.training.arrays import Vector, merge_all, n_values, pack, unpack
+
+#: Kept exchanges whose shapes are remembered: more than members keep partials of.
+SHAPES_KEPT = KEPT_MAX + 2
 
 
 class Training:
@@ -55,8 +60,8 @@ class Training:
         self.error: BaseException | None = None
         #: Of all sums that have come up and all models that went down, in their order.
         self.digest = 0
-        #: Shapes of the last kept exchange: what its anchors are unpacked with.
-        self._kept_shapes: Mapping[str, Any] = {}
+        #: Shapes of the last kept exchanges, by id, oldest first: what anchors are unpacked with.
+        self._kept_shapes: dict[ExchangeId, Mapping[str, Any]] = {}
 
     def start(self) -> ev.Event:
         """Run the trainer to its first request."""
@@ -89,18 +94,23 @@ class Training:
             members=command.contributors.bit_count(),
         )
         if exchange.keep:
-            self._kept_shapes = exchange.returns
+            # The anchor is of the last exchange that nobody left, not always of the last one.
+            self._kept_shapes[command.exchange] = exchange.returns
+            if len(self._kept_shapes) > SHAPES_KEPT:
+                del self._kept_shapes[next(iter(self._kept_shapes))]
         return self._advance(outcome)
 
     def _anchor(self, command: Deliver, parts: Sequence[tuple[int, Vector]]) -> Anchor | None:
-        if command.anchor_exchange is None or not parts:
+        of = command.anchor_exchange
+        shapes = None if of is None else self._kept_shapes.get(of)
+        if of is None or shapes is None or not parts:
             return None
         total = np.zeros_like(parts[0][1])
         for sign, partial in parts:
             total += sign * partial
         self.digest = digest_of(total, self.digest)
-        arrays = unpack(total, self._kept_shapes)
-        return Anchor(exchange=command.anchor_exchange, arrays=arrays)
+        arrays = unpack(total, shapes)
+        return Anchor(exchange=of, arrays=arrays)
 
     def _advance(self, value: object, first: bool = False) -> ev.Event:
         try:

@@ -19,6 +19,9 @@ READY_S_MAX = 180.0
 #: Seconds between two looks.
 LOOK_S = 0.1
 
+#: Seconds in which the daemon shows whose end made another one end.
+CAUSE_S_MAX = 5.0
+
 _TAKEN = "Address already in use"
 
 
@@ -58,6 +61,7 @@ class Start:
         self._rm_url = f"http://{HOST}:{ports['resource-http']}"
         self._name_url = f"http://{HOST}:{ports['name-http']}"
         self._environment = programs.daemon_environment()
+        self._launched: set[str] = set()
         self._node_ids = [f"{node_host(i)}:{ports[f'node-{i}-rpc']}" for i in range(settings.nodes)]
 
     def everything(self) -> None:
@@ -98,23 +102,35 @@ class Start:
 
     def _launch(self, name: str) -> None:
         self._daemons.start(name, self._programs.daemon(name), self._environment)
+        self._launched.add(name)
 
     def _wait(self, is_ready: Callable[[], bool], what: str) -> None:
-        started = self._daemons.pids()
-
         def is_so() -> bool:
-            if is_ready():
-                return True
-            ended = sorted(started.keys() - self._daemons.pids().keys())
+            ended = self._launched - self._daemons.pids().keys()
             if ended:
-                raise self._failed(ended[0], "ended")
-            return False
+                raise self._failed(self._first_cause(ended), "ended")
+            return is_ready()
 
         if not until(is_so, wait_s=READY_S_MAX, every_s=LOOK_S):
             raise SubmissionError(
                 f"no mini YARN: {what} not ready within {READY_S_MAX:g} s; see "
                 f"{self._programs.layout.logs}, or try with less other work on this machine"
             )
+
+    def _first_cause(self, ended: set[str]) -> str:
+        """Name the daemon whose end made others end: one whose port was taken, if any was.
+
+        A ResourceManager needs seconds to end, in which NodeManagers that fail to reach it end
+        before it.
+        """
+        until(lambda: bool(self._without_port()), wait_s=CAUSE_S_MAX, every_s=LOOK_S)
+        return min(self._without_port() or ended)
+
+    def _without_port(self) -> set[str]:
+        return {name for name in self._launched if self._has_no_port(name)}
+
+    def _has_no_port(self, name: str) -> bool:
+        return _TAKEN in self._programs.layout.log(name).read_text(errors="replace")
 
     def _is_hdfs_ready(self) -> bool:
         user = getpass.getuser()
@@ -135,7 +151,7 @@ class Start:
     def _failed(self, name: str, how: str) -> SubmissionError:
         log = self._programs.layout.log(name)
         text = log.read_text(errors="replace")
-        kind = PortTakenError if _TAKEN in text else SubmissionError
+        kind = PortTakenError if self._has_no_port(name) else SubmissionError
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         telling = [line for line in lines if "Exception" in line or " FATAL " in line]
         last = (telling or lines or ["nothing"])[-1]
