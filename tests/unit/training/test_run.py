@@ -29,7 +29,8 @@ def test_an_anchor_has_the_arrays_of_its_own_exchange_not_of_the_last_one() -> N
     training.deliver(deliver(3, of=1), [np.array([7.0])], [(1, np.array([1.5, 0.5]))])
     anchor = outcomes[2].anchor
     assert (training.error, anchor is not None and anchor.exchange) == (None, 1)
-    assert anchor is not None and list(anchor.arrays) == ["gradient"]
+    assert anchor is not None
+    assert list(anchor.arrays) == ["gradient"]
     np.testing.assert_array_equal(anchor.arrays["gradient"], [1.5, 0.5])
 
 
