@@ -21,7 +21,6 @@ from elasticml.algorithms.cocoa.tables import Cached
 from elasticml.algorithms.cocoa.tables import Piece as Piece
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import Dtype, dense_chunk
-from elasticml.data.shelf import flow
 from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.terms import ChunkId
 
@@ -122,15 +121,21 @@ class LocalSolver:
         for number, rest in enumerate(self._rests.views(sizes)):
             piece, old = pieces[number], known[number]
             norms = np.zeros(rest.size, self._dtype) if old is None else old.norms
-            cached = Cached(norms=norms, rest=rest)
+            is_measured = old is not None and old.is_measured
+            cached = Cached(norms=norms, is_measured=is_measured, rest=rest)
             tables.fill_row(self._table, number, piece, cached)
             self._caches[keys[number]] = cached
-        fresh = [number for number, cached in enumerate(known) if cached is None]
-        for number, _ in zip(fresh, flow([pieces[n].chunk for n in fresh]), strict=True):
-            visits.write_norms(self._table[number], self._grams, self._like)
-        self._orders.bind(pieces)
+        self._orders.bind(pieces, self._measure)
         self._weight = tables.total_weight(pieces)
         self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._orders.size))
+
+    def _measure(self, number: int) -> None:
+        """Write the squared norms of a chunk's rows, once; its body is here."""
+        piece = self._pieces[number]
+        cached = self._caches[piece.chunk.id, piece.chunk.content_id]
+        if not cached.is_measured:
+            visits.write_norms(self._table[number], self._grams, self._like)
+            cached.is_measured = True
 
     def run(
         self,

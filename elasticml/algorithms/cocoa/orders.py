@@ -8,7 +8,7 @@ on. No order is ever written down; the same numbers give it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -38,9 +38,19 @@ class Orders:
         self._visits = np.zeros(0, np.int64)
         self._starts = np.zeros(1, np.int64)
         self._shelf: Shelf | None = None
+        self._measure: Callable[[int], None] = lambda number: None
 
-    def bind(self, pieces: Sequence[Piece]) -> None:
-        """Lay out the visits: the chunk in a number's upper 32 bits, its first row in the lower."""
+    def bind(
+        self, pieces: Sequence[Piece], measure: Callable[[int], None] = lambda number: None
+    ) -> None:
+        """Lay out the visits: the chunk in a number's upper 32 bits, its first row in the lower.
+
+        Parameters
+        ----------
+        measure : callable (int) -> None
+            Called with the number of a piece when its body is here and before its rows are
+            visited: at once, or, where bodies stream, in the thread that fetches them.
+        """
         each = [
             (number << 32) + np.arange(0, piece.chunk.n_rows, self._bucket, dtype=np.int64)
             for number, piece in enumerate(pieces)
@@ -49,6 +59,10 @@ class Orders:
         self._visits = np.concatenate(each) if each else np.zeros(0, np.int64)
         self._starts = np.cumsum([0, *(part.size for part in each)], dtype=np.int64)
         self._shelf = shelf_of([piece.chunk for piece in pieces])
+        self._measure = measure
+        if self._shelf is None:
+            for number in range(len(pieces)):
+                measure(number)
 
     @property
     def size(self) -> int:
@@ -97,6 +111,8 @@ class Orders:
 
         def ordered(k: int) -> I64:
             some = numbers[ends[k] - len(batches[k]) : ends[k]]
+            for number in some:
+                self._measure(number)
             parts = [self._visits[self._starts[n] : self._starts[n + 1]] for n in some]
             order = np.concatenate(parts)
             visits.shuffle_xorshift(order, _mixed(*key, k + 1))

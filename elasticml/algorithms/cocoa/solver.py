@@ -188,6 +188,7 @@ class CocoaSolver:
             rows = scaled_chunk(chunk, work.model.get("factor"), work.model.get("shift"))
             if chunk.shelf is not None and rows is not chunk:
                 rows = chunk.shelf.settle_form(rows)
+                release([chunk])
             held.piece = Piece(rows, held.targets, held.weights, np.zeros(chunk.n_rows))
         return held.piece
 
@@ -200,6 +201,9 @@ class CocoaSolver:
         forward = make_forward(self._facts.layout, sent[:d]) if np.any(sent[:d]) else None
         plan = self._plan(work)
         row_map = self._row_map(work)
+        # A job's first certificate: everything is zero, whatever the rows are.
+        is_blank = forward is None and plan is None and work.parameters["fill"] == "zero"
+        is_blank = is_blank and not any(chunk.state for chunk in chunks)
         #: What each chunk's rows add to the duality gap: DuHL's importance.
         importance: dict[ChunkId, float] = {}
 
@@ -208,7 +212,7 @@ class CocoaSolver:
             binned = {} if plan is None else plan.zeros()
             # Primal, dual, weight, unset rows.
             sums, constant = np.zeros(4), 0.0
-            for chunk in flow(part):
+            for chunk in part if is_blank else flow(part):
                 held = self._held[chunk.id]
                 if held.margins is None:
                     held.margins = np.empty(chunk.n_rows)
@@ -222,7 +226,8 @@ class CocoaSolver:
                 before = sums[0] - sums[1]
                 coefficients = self._add_objectives(held, sums)
                 importance[chunk.id] = sums[0] - sums[1] - before + float(coefficients @ margins)
-                adjoint.add(chunk, coefficients)
+                if not is_blank:
+                    adjoint.add(chunk, coefficients)
                 constant += float(coefficients.sum())
                 if chunk.shelf is not None:
                     held.margins = None  # memory is for bodies

@@ -51,6 +51,8 @@ class Cached:
 
     #: (n_rows,) squared norms of the rows, without the intercept's constant.
     norms: NDArray[Any]
+    #: The norms are written: of a chunk that streams, once its body has been here.
+    is_measured: bool
     #: (n_rows,) how long each row rests: see :mod:`elasticml.algorithms.cocoa.rests`.
     rest: NDArray[np.uint8]
 

@@ -10,6 +10,7 @@ import pytest
 
 from elasticml.algorithms.cocoa.orders import Orders
 from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.data import mapped
 from elasticml.data.shelf import Shelf
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, problem
 from tests.unit.algorithms.cocoa.test_solver import ZERO, ask, image, make
@@ -92,6 +93,44 @@ def test_certificates_rank_chunks_by_their_share_of_the_gap(tmp_path: Path) -> N
     np.testing.assert_allclose(sum(ranked.values()), gap, rtol=1e-9)
     assert ranked.keys() == {chunk.id for chunk in chunks}
     assert min(ranked.values()) > -1e-12
+
+
+def test_a_job_from_nothing_reads_bodies_in_its_first_pass_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the certificate at zero nor the rows' norms take a reading of their own."""
+    solver, loose = make()
+    chunks = shelf(tmp_path, 1).settle(loose)
+    fetched: list[int] = []
+    monkeypatch.setattr(mapped, "fetch", lambda body: fetched.append(id(body)))
+    came = ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
+    assert (float(came["primal"]), float(came["dual"])) == (60.0, 0.0)
+    assert not came["image"].any()
+    assert fetched == []
+    step = ask(solver, chunks, "pass", ZERO, serial=2, settle=1)["dv"]
+    assert sorted(fetched) == sorted(id(chunk.body) for chunk in chunks)
+    # Asked for once more, and with states that are not zero, everything is looked at.
+    ask(solver, chunks, "certify", step, serial=3, settle=2, gamma=1.0)
+    assert len(fetched) == 2 * len(chunks)
+    ask(solver, chunks, "certify", ZERO, serial=4, settle=3)
+    assert len(fetched) == 3 * len(chunks)
+    np.testing.assert_allclose(image(chunks), step, rtol=1e-12, atol=1e-15)
+
+
+def test_a_start_from_a_models_duals_reads_the_rows(tmp_path: Path) -> None:
+    solver, loose = make()
+    chunks = shelf(tmp_path, 1).settle(loose)
+    came = ask(solver, chunks, "certify", ZERO, serial=1, settle=0, fill="map")
+    assert np.abs(came["image"]).max() > 0.1
+
+
+def test_norms_of_chunks_that_had_no_turn_are_made_when_they_have(tmp_path: Path) -> None:
+    whole, parts = problem("csr", "hinge"), streamed(problem("csr", "hinge"), tmp_path)
+    solver, v = parts.solver(), np.zeros(parts.X.shape[1])
+    for serial in range(200):
+        v = v + parts.run(solver, v, serial, epochs=0.25).dv
+        assert parts.dual() <= whole.primal(v)
+    assert parts.primal(v) - parts.dual() < 1e-6
 
 
 def test_scaled_rows_are_on_the_disk_as_well(tmp_path: Path) -> None:
