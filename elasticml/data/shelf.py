@@ -17,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final, TypeVar
 
+import numpy as np
+
 from elasticml.data import mapped
 from elasticml.data.chunk import Chunk
 from elasticml.errors import DataError
@@ -69,7 +71,9 @@ class Shelf:
         self._importance: dict[ChunkId, float] = {}
         #: Bytes of further forms of chunks, such as scaled rows, which stay or go with them.
         self._beside: dict[ChunkId, int] = {}
+        #: Held for a moment; the other one while a file is made.
         self._counting = threading.Lock()
+        self._filling = threading.Lock()
         #: The file that bodies are copied to, while there is room in it.
         self._spill: mapped.FileSlab | None = None
         self._readers: ThreadPoolExecutor | None = None
@@ -82,20 +86,40 @@ class Shelf:
         OSError
             When the disk does not take them.
         """
-        loose = [chunk.nbytes for chunk in chunks if not chunk.is_mapped]
-        settled = []
-        with self._counting:
-            if loose and (self._spill is None or self._spill.room < mapped.padded_sum(loose)):
-                self._spill = None  # first, so that its disk is free when nobody looks at it
-                self._spill = mapped.FileSlab(
-                    max(_SPILL_BYTES, mapped.padded_sum(loose)), self.folder
-                )
-            for chunk in chunks:
-                settled.append(chunk if chunk.is_mapped else self._copied(chunk))
+        loose = [chunk for chunk in chunks if not chunk.is_mapped]
+        places = self._buffers([chunk.nbytes for chunk in loose])
+        copies = {
+            chunk.id: _copied(chunk, place) for chunk, place in zip(loose, places, strict=True)
+        }
+        settled = [copies.get(chunk.id, chunk) for chunk in chunks]
         for chunk in settled:
             chunk.shelf = self
         self.release(settled)
         return settled
+
+    def buffer(self, nbytes: int) -> memoryview:
+        """Return where a body may be received.
+
+        Raises
+        ------
+        OSError
+            When the disk does not take it.
+        """
+        return self._buffers([nbytes])[0]
+
+    def maps(self, buffer: memoryview) -> bool:
+        """Whether a buffer lies in the file that bodies are copied to at present."""
+        with self._filling:
+            return self._spill is not None and self._spill.maps(buffer)
+
+    def _buffers(self, sizes: Sequence[int]) -> list[memoryview]:
+        nbytes = mapped.padded_sum(sizes)
+        with self._filling:
+            if sizes and (self._spill is None or self._spill.room < nbytes):
+                self._spill = None  # first, so that its disk is free when nobody looks at it
+                self._spill = mapped.FileSlab(max(_SPILL_BYTES, nbytes), self.folder)
+            spill = self._spill
+            return [] if spill is None else [spill.take(size) for size in sizes]
 
     def settle_form(self, form: Chunk) -> Chunk:
         """Have another form of a chunk, under the same id, on the shelf beside it.
@@ -115,15 +139,6 @@ class Shelf:
             ) from None
         self._beside[form.id] = settled.nbytes
         return settled
-
-    def _copied(self, chunk: Chunk) -> Chunk:
-        assert self._spill is not None
-        body = self._spill.take(chunk.nbytes)
-        body[:] = chunk.body
-        copy = Chunk(chunk.id, body.toreadonly())
-        copy.is_mapped = True
-        copy.state, copy.state_version = chunk.state, chunk.state_version
-        return copy
 
     def rank(self, importance: Mapping[ChunkId, float]) -> None:
         """Say how much each chunk matters, in all: of those that matter most a byte, many stay."""
@@ -229,8 +244,17 @@ class Shelf:
 
         A pass that is still going on ends as it may: its threads end when nobody has the shelf.
         """
-        with self._counting:
+        with self._filling:
             self._spill = None
+
+
+def _copied(chunk: Chunk, place: memoryview) -> Chunk:
+    """Copy a chunk, state and all, to a place in a file; other threads run meanwhile."""
+    np.copyto(np.frombuffer(place, np.uint8), np.frombuffer(chunk.body, np.uint8))
+    copy = Chunk(chunk.id, place.toreadonly())
+    copy.is_mapped = True
+    copy.state, copy.state_version = chunk.state, chunk.state_version
+    return copy
 
 
 def shelf_of(chunks: Sequence[Chunk]) -> Shelf | None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from numpy.typing import NDArray
+
+from elasticml.data.body import aligned_buffer
 from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary
@@ -40,6 +45,9 @@ class ChunkStore:
         self.is_out_of_core = False
         #: What the member computes over: nobody else's word on the states of these counts.
         self.owned: frozenset[ChunkId] = frozenset()
+        #: Held for as long as bodies are copied to the disk.
+        self._putting = threading.Lock()
+        #: Held for a moment.
         self._counting = threading.Lock()
 
     @property
@@ -52,22 +60,100 @@ class ChunkStore:
     def put(self, chunks: Iterable[Chunk]) -> None:
         """Take chunks in, all or none; those that are here already stay as they are.
 
+        What does not fit into memory is copied to the disk meanwhile: not for an event loop, see
+        :meth:`take`.
+
         Raises
         ------
         DataError
             When they fit neither the member's memory nor its disk.
         """
+        with self._putting:
+            self._put(chunks)
+
+    async def take(self, chunks: Sequence[Chunk]) -> None:
+        """Take chunks in as :meth:`put` does: at once, or in a thread where that takes time.
+
+        Raises
+        ------
+        DataError
+            As :meth:`put` does.
+        """
+        if self._putting.acquire(blocking=False):
+            try:
+                if not self._copies(chunks):
+                    self._put(chunks)
+                    return
+            finally:
+                self._putting.release()
+        await asyncio.to_thread(self.put, chunks)
+
+    def _copies(self, chunks: Iterable[Chunk]) -> bool:
+        """Whether taking chunks in means to copy bodies to the disk."""
         with self._counting:
-            new = {chunk.id: chunk for chunk in chunks if chunk.id not in self.chunks}
-            held = self.held_bytes + sum(chunk.nbytes for chunk in new.values())
-            if new and self._is_too_much(held):
-                # What is computed over already stays where it is: its addresses are known.
-                moved = {} if self.owned or self.is_out_of_core else self.chunks
-                shelved = self._shelved([*moved.values(), *new.values()], held)
-                new = {chunk.id: chunk for chunk in shelved}
-                self.is_out_of_core = True
-            self.chunks.update(new)
-            self.held_bytes = held
+            new = self._new(chunks)
+            if not self._is_too_much(self.held_bytes + _bytes_of(new)):
+                return False
+            return not all(chunk.is_mapped for chunk in [*new.values(), *self._moved().values()])
+
+    def _put(self, chunks: Iterable[Chunk]) -> None:
+        with self._counting:
+            new = self._new(chunks)
+            nbytes = _bytes_of(new)
+            # From now on this room is taken, whoever looks meanwhile.
+            self.held_bytes = held = self.held_bytes + nbytes
+            if not new or not self._is_too_much(held):
+                self.chunks.update(new)
+                return
+            moved = self._moved()
+        try:
+            shelved = self._shelved([*moved.values(), *new.values()], held)
+        except BaseException:
+            with self._counting:
+                self.held_bytes -= nbytes
+            raise
+        with self._counting:
+            self.is_out_of_core = True
+            for chunk in shelved:
+                self._replace(chunk, moved.get(chunk.id))
+
+    def _new(self, chunks: Iterable[Chunk]) -> dict[ChunkId, Chunk]:
+        return {chunk.id: chunk for chunk in chunks if chunk.id not in self.chunks}
+
+    def _moved(self) -> dict[ChunkId, Chunk]:
+        """Chunks that go to the disk with the first ones that do not fit.
+
+        What is computed over already stays where it is: its addresses are known.
+        """
+        return {} if self.owned or self.is_out_of_core else dict(self.chunks)
+
+    def _replace(self, chunk: Chunk, former: Chunk | None) -> None:
+        """Put a chunk that is on the disk now in its place, unless that has been taken since."""
+        if former is not None:
+            if chunk.id in self.owned or self.chunks.get(chunk.id) is not former:
+                return
+            chunk.state, chunk.state_version = former.state, former.state_version
+        self.chunks[chunk.id] = chunk
+
+    def set_state(self, id: ChunkId, state: dict[str, NDArray[Any]], version: int) -> bool:
+        """Give a chunk that is here, and is not computed over, a state; return whether it is so."""
+        with self._counting:
+            chunk = self.chunks.get(id)
+            if chunk is None or id in self.owned:
+                return False
+            chunk.state, chunk.state_version = state, version
+            return True
+
+    def buffer(self, nbytes: int) -> memoryview:
+        """Return where a body may be received: on the disk where it does not fit into memory."""
+        with self._counting:
+            is_too_much = self._is_too_much(self.held_bytes + nbytes)
+        if is_too_much and self.shelf is not None:
+            try:
+                return self.shelf.buffer(nbytes)
+            except OSError:
+                pass  # whoever puts the chunk will say so
+        return aligned_buffer(nbytes)
 
     def slab(self, sizes: Sequence[int]) -> Slab | FileSlab:
         """Return where bodies of these sizes may be received: in memory, or on the shelf's disk.
@@ -78,12 +164,13 @@ class ChunkStore:
             When the disk does not take them.
         """
         with self._counting:
-            if self.shelf is None or not self._is_too_much(self.held_bytes + sum(sizes)):
+            held = self.held_bytes + sum(sizes)
+            if self.shelf is None or not self._is_too_much(held):
                 return Slab(sizes)
-            try:
-                return FileSlab(padded_sum(sizes), self.shelf.folder)
-            except OSError as error:
-                raise self._full(self.held_bytes + sum(sizes), error) from None
+        try:
+            return FileSlab(padded_sum(sizes), self.shelf.folder)
+        except OSError as error:
+            raise self._full(held, error) from None
 
     def _is_too_much(self, held: int) -> bool:
         """Whether bodies of so many bytes do not fit into memory, or some have not before."""
@@ -160,8 +247,9 @@ class ChunkStore:
 
     def own(self, ids: Sequence[ChunkId]) -> list[Chunk]:
         """Chunks to compute over, in the order of ids; the others stay, as copies of others'."""
-        owned = [self.chunks[id] for id in ids]
-        self.owned = frozenset(ids)
+        with self._counting:
+            owned = [self.chunks[id] for id in ids]
+            self.owned = frozenset(ids)
         return owned
 
     def close(self) -> None:
@@ -170,3 +258,7 @@ class ChunkStore:
             self.chunks, self.held_bytes = {}, 0
         if self.shelf is not None:
             self.shelf.close()
+
+
+def _bytes_of(chunks: Mapping[ChunkId, Chunk]) -> int:
+    return sum(chunk.nbytes for chunk in chunks.values())

@@ -15,13 +15,12 @@ from elasticml.collective.pieces import Arriving
 from elasticml.collective.transport import Link
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
-from elasticml.data.body import aligned_buffer
 from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
 from elasticml.data.digests import digest_of_chunks
 from elasticml.data.facts import DataFacts
 from elasticml.data.source import Source, source_from_spec
-from elasticml.errors import DataError, ElasticmlError, JobFailedError, error_to_dict
+from elasticml.errors import ElasticmlError, JobFailedError, error_to_dict
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.environment import Environment
@@ -88,6 +87,8 @@ class MemberShell:
         self._free: FreeMember | None = None
         self._told_of_disk = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: Those of them that take in chunks of the driver.
+        self._coming: set[asyncio.Task[Any]] = set()
 
     # --- life ----------------------------------------------------------------------------
 
@@ -139,10 +140,11 @@ class MemberShell:
         self.dismissed = "crashed"
         self.close()
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Any, *sets: set[asyncio.Task[Any]]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for tasks in (self._tasks, *sets):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
     def notice(self, grace_s: float, reason: str) -> None:
         """Tell the driver that this worker will go."""
@@ -169,7 +171,7 @@ class MemberShell:
 
     def _allocate(self, header: Header, prefix: Mapping[str, Any]) -> memoryview:
         if header.kind == Kind.CHUNK:
-            return aligned_buffer(header.payload_bytes)
+            return self._store.buffer(header.payload_bytes)
         assert self.place is not None
         return self.place.allocate(header, prefix)
 
@@ -180,12 +182,7 @@ class MemberShell:
         if frame.kind == Kind.MODEL:
             self._the_place().on_model(frame)
         elif frame.kind == Kind.CHUNK:
-            assert frame.payload is not None
-            id = chunk_id(frame.prefix["chunk"])
-            try:
-                self._store.put([Chunk.from_body(id, frame.payload)])
-            except DataError as error:
-                self._fail(error)
+            self._spawn(self._take_chunk(frame), self._coming)
         else:
             self._obey(frame.prefix)
 
@@ -293,8 +290,25 @@ class MemberShell:
 
     # --- data ----------------------------------------------------------------------------
 
+    async def _take_chunk(self, frame: Frame) -> None:
+        """Keep a chunk that the driver has sent."""
+        assert frame.payload is not None
+        shelf = self._store.shelf
+        try:
+            chunk = Chunk.from_body(chunk_id(frame.prefix["chunk"]), frame.payload)
+            chunk.is_mapped = shelf is not None and shelf.maps(frame.payload)
+            await self._store.take([chunk])
+        except Exception as error:
+            self._fail(error)
+
+    async def _all_here(self) -> None:
+        """Wait for chunks of the driver that are being copied to the disk."""
+        while self._coming:
+            await asyncio.wait(self._coming)
+
     async def _read_blocks(self, order: cmd.ReadBlocks) -> None:
         """Read all blocks, as many at once as the runner has threads; none after one has failed."""
+        await self._all_here()
         source = self._source
         assert source is not None
         try:
@@ -339,6 +353,7 @@ class MemberShell:
             )
 
     async def _load_chunks(self, order: cmd.LoadChunks) -> None:
+        await self._all_here()
         source = self._source
         assert source is not None and self.me is not None
         began_s = self._env.clock()

@@ -181,12 +181,12 @@ class Transfers:
                 delivery = await self._receive_first(link)
                 with self._pace.hurry() if delivery.states else nullcontext():
                     await self._receive_bodies(link, delivery)
-                self._take_in(source, delivery)
+                await self._take_in(source, delivery)
                 delivery = None
         except LinkClosedError:
             # What came whole before the sender went is worth having; the rest stays where it was.
             if delivery is not None:
-                self._take_in(source, delivery)
+                await self._take_in(source, delivery)
 
     async def _receive_bodies(self, link: Link, delivery: Delivery) -> None:
         slab = delivery.slab
@@ -228,11 +228,11 @@ class Transfers:
             link.close()
             raise LinkClosedError(f"no room for copies: {error.message}") from None
 
-    def _take_in(self, source: MemberId, delivery: Delivery) -> None:
+    async def _take_in(self, source: MemberId, delivery: Delivery) -> None:
         """Keep what has come whole and report it; tell of chunks whose body nobody has sent."""
         store = self._store
         try:
-            store.put(delivery.bodies.values())
+            await store.take(list(delivery.bodies.values()))
         except DataError as error:
             if delivery.states:
                 raise
@@ -243,11 +243,10 @@ class Transfers:
         for id in delivery.chunks:
             if id in delivery.missing:
                 continue
-            chunk = store.chunks.get(id)
-            if chunk is None:
+            if id not in store.chunks:
                 not_here.append(id)
                 continue
-            self._take_state(chunk, delivery)
+            self._take_state(id, delivery)
             here.append(id)
         if not_here:
             self._fail(source, self._me, not_here, delivery.order, "the target has no copy of them")
@@ -263,11 +262,14 @@ class Transfers:
                 )
             )
 
-    def _take_state(self, chunk: Chunk, delivery: Delivery) -> None:
-        id, order = chunk.id, delivery.order
+    def _take_state(self, id: ChunkId, delivery: Delivery) -> None:
+        order = delivery.order
         is_late = order < self._state_orders.get(id, order)
-        if id in delivery.states and id not in self._store.owned and not is_late:
-            chunk.state, chunk.state_version = delivery.states[id]
+        if (
+            id in delivery.states
+            and not is_late
+            and self._store.set_state(id, *delivery.states[id])
+        ):
             self._state_orders[id] = order
 
     def close(self) -> None:

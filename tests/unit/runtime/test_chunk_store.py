@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.data.shelf import Shelf
 from elasticml.errors import DataError
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.terms import ChunkId
@@ -41,3 +47,120 @@ def test_others_chunks_stay_as_copies_with_their_states() -> None:
     store.put([given, kept])
     assert store.own([kept.id]) == [kept]
     assert store.chunks[given.id].state["alpha"].tolist() == [1.0] * 4
+
+
+class Gate(Shelf):
+    """A disk that takes bodies only after somebody has said so; it tells who waits for it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(2**20, folder, lambda: 0)
+        self.reached, self.released = threading.Event(), threading.Event()
+        self.thread = 0
+
+    def settle(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        self.thread = threading.get_ident()
+        self.reached.set()
+        # A loop that stands still would never release it.
+        assert self.released.wait(60)
+        return super().settle(chunks)
+
+
+def stateful(ordinal: int) -> Chunk:
+    made = chunk(ordinal)
+    made.state, made.state_version = {"alpha": np.zeros(4)}, 1
+    return made
+
+
+def copied_meanwhile(
+    tmp_path: Path, meanwhile: Callable[[ChunkStore], object], ordinals: Sequence[int] = (3,)
+) -> ChunkStore:
+    """A store of three chunks whose next ones do not fit; something happens as all are copied."""
+    gate = Gate(tmp_path)
+    store = ChunkStore(3 * chunk(0).nbytes, gate)
+    store.put([stateful(k) for k in range(3)])
+
+    async def both() -> None:
+        taking = asyncio.create_task(store.take([stateful(k) for k in ordinals]))
+        await asyncio.to_thread(gate.reached.wait, 60)
+        assert gate.thread != threading.get_ident()
+        meanwhile(store)
+        gate.released.set()
+        await taking
+
+    asyncio.run(both())
+    return store
+
+
+def test_the_loop_goes_on_while_bodies_are_copied_to_the_disk(tmp_path: Path) -> None:
+    seen: list[object] = []
+
+    def look(store: ChunkStore) -> None:
+        seen.extend([store.ids(), store.held_bytes, store.slab([100]).take(100).nbytes])
+
+    store = copied_meanwhile(tmp_path, look)
+    assert seen == [[chunk(k).id for k in range(3)], 4 * chunk(0).nbytes, 100]
+    assert store.ids() == [chunk(k).id for k in range(4)]
+    assert all(c.is_mapped and c.shelf is store.shelf for c in store.chunks.values())
+    assert store.held_bytes == 4 * chunk(0).nbytes
+    assert store.is_out_of_core
+
+
+def test_what_is_dropped_while_it_is_copied_stays_dropped(tmp_path: Path) -> None:
+    store = copied_meanwhile(tmp_path, lambda store: store.drop([chunk(1).id]))
+    assert [id.ordinal for id in store.ids()] == [0, 2, 3]
+    assert store.held_bytes == 3 * chunk(0).nbytes
+
+
+def test_a_state_that_comes_while_a_body_is_copied_is_kept(tmp_path: Path) -> None:
+    new = {"alpha": np.ones(4)}
+    store = copied_meanwhile(tmp_path, lambda store: store.set_state(chunk(1).id, new, 7))
+    got = store.chunks[chunk(1).id]
+    assert got.is_mapped
+    assert (got.state["alpha"].tolist(), got.state_version) == ([1.0] * 4, 7)
+
+
+def test_what_is_owned_while_it_is_copied_stays_where_it_is(tmp_path: Path) -> None:
+    owned: list[Chunk] = []
+    store = copied_meanwhile(tmp_path, lambda store: owned.extend(store.own([chunk(0).id])))
+    assert store.chunks[chunk(0).id] is owned[0]
+    assert not owned[0].is_mapped
+    assert not store.set_state(chunk(0).id, {}, 9)
+    assert [store.chunks[chunk(k).id].is_mapped for k in (1, 2, 3)] == [True] * 3
+
+
+def test_the_same_chunk_from_two_sides_at_once_is_held_once(tmp_path: Path) -> None:
+    others: list[threading.Thread] = []
+
+    def put_again(store: ChunkStore) -> None:
+        others.append(threading.Thread(target=store.put, args=([chunk(3), chunk(4)],)))
+        others[0].start()
+
+    store = copied_meanwhile(tmp_path, put_again)
+    others[0].join(60)
+    assert len(store.ids()) == 5
+    assert store.held_bytes == 5 * chunk(0).nbytes
+
+
+def test_room_is_given_back_when_the_disk_takes_nothing(tmp_path: Path) -> None:
+    store = ChunkStore(chunk(0).nbytes, Shelf(2**20, tmp_path / "gone", lambda: 0))
+    store.put([chunk(0)])
+    with pytest.raises(DataError, match="gone takes no more"):
+        asyncio.run(store.take([chunk(1)]))
+    assert (store.held_bytes, store.is_out_of_core) == (chunk(0).nbytes, False)
+    assert not store.chunks[chunk(0).id].is_mapped
+    assert store.buffer(100).nbytes == 100
+
+
+def test_bodies_are_received_where_they_stay(tmp_path: Path) -> None:
+    shelf = Shelf(2**20, tmp_path, lambda: 0)
+    store = ChunkStore(chunk(0).nbytes, shelf)
+    inside = store.buffer(chunk(0).nbytes)
+    store.put([chunk(0)])
+    outside = store.buffer(chunk(1).nbytes)
+    assert [shelf.maps(inside), shelf.maps(outside)] == [False, True]
+    outside[:] = chunk(1).body
+    received = Chunk.from_body(chunk(1).id, outside)
+    received.is_mapped = True
+    asyncio.run(store.take([received]))
+    assert store.chunks[chunk(1).id] is received
+    assert store.chunks[chunk(0).id].is_mapped
