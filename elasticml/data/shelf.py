@@ -1,9 +1,9 @@
 """Chunks that do not all fit into memory: which of them stay, and how the others stream past.
 
 Bodies are mapped from files. A pass over them is cut into batches: while one is worked on, the
-active buffer, a thread of its own fetches the next one, the swap buffer, and makes ready what the
-work on it needs, such as the order of its rows; afterwards its pages are let go, but for the chunks
-that stay. Those are the ones that matter most, as far as the algorithm has said: DuHL.
+active buffer, threads of its own fetch the next ones, the swap buffers, and make ready what the
+work on them needs, such as the order of their rows; afterwards its pages are let go, but for the
+chunks that stay. Those are the ones that matter most, as far as the algorithm has said: DuHL.
 
 Source: Snap ML, section 3, "Asynchronous Data Streaming" and "Streaming Permutation Generation",
 between a disk and memory instead of memory and a GPU; and DuHL, with chunks for coordinates.
@@ -12,6 +12,7 @@ between a disk and memory instead of memory and a GPU; and DuHL, with chunks for
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -32,10 +33,12 @@ BATCH_BYTES_MIN: Final = 2**20
 BATCH_BYTES_MAX: Final = 32 * 2**20
 #: Bytes of a file that bodies are copied to, or what it takes to hold one order of them.
 _SPILL_BYTES: Final = 64 * 2**20
-#: Threads that fetch: two passes over parts of the chunks may go on at once.
+#: Threads that fetch and let go; two passes over parts of the chunks may go on at once.
 _READERS: Final = 2
-#: Batches that are in memory besides what stays: active and swap of as many passes.
-_WINDOW: Final = 2 * _READERS
+#: Batches that are fetched while one is worked on: a late one leaves the other to go on with.
+_AHEAD: Final = 2
+#: Batches that are in memory besides what stays: of two passes, and with those being let go.
+_WINDOW: Final = 2 * (_AHEAD + 1)
 
 
 class Shelf:
@@ -186,7 +189,7 @@ class Shelf:
     def stages(
         self, batches: Sequence[Sequence[Chunk]], prepare: Callable[[int], T]
     ) -> Iterator[T]:
-        """Go through batches, one in hand and one under way.
+        """Go through batches, one in hand and the next ones under way.
 
         Parameters
         ----------
@@ -205,7 +208,8 @@ class Shelf:
                 self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="em-shelf")
             submit = self._readers.submit
 
-        def ready(number: int) -> T:
+        def ready(number: int, former: Sequence[Chunk]) -> T:
+            self.release(former)
             for chunk in batches[number]:
                 if chunk.is_mapped:
                     mapped.ask_for(chunk.body)
@@ -214,20 +218,26 @@ class Shelf:
                     mapped.fetch(chunk.body)
             return prepare(number)
 
-        under_way: list[Future[T]] = [submit(ready, 0)]
+        #: What is here or under way, and what goes before each comes.
+        here: deque[tuple[int, Future[T], Sequence[Chunk]]] = deque()
+        former: Sequence[Chunk] = ()
         try:
-            for number, batch in enumerate(batches):
-                prepared = under_way[0].result()
-                under_way = [submit(ready, number + 1)] if number + 1 < len(batches) else []
-                try:
-                    yield prepared
-                finally:
-                    self.release(batch)
+            for number in range(len(batches)):
+                for k in range(number + len(here), min(number + _AHEAD + 1, len(batches))):
+                    here.append((k, submit(ready, k, former), former))
+                    former = ()
+                yield here[0][1].result()
+                self.release(former)  # the last ones, after which nothing comes
+                former = batches[here.popleft()[0]]
         finally:
-            for future in under_way:  # whoever worked has failed, or has seen enough
-                if not future.cancel():
+            # Whoever worked has come to the end, has failed, or has seen enough.
+            for k, future, before in here:
+                if future.cancel():
+                    self.release(before)
+                else:
                     wait([future])
-                self.release(batches[min(number + 1, len(batches) - 1)])
+                    self.release(batches[k])
+            self.release(former)
 
     def release(self, chunks: Sequence[Chunk]) -> None:
         """Let go of bodies; those that stay, stay."""
