@@ -196,11 +196,14 @@ class LocalSolver:
             is_first=self._grow and sigma is None and epochs >= 1.0 and self._is_untouched(v),
         )
         self._crowding.begin(serial, n_parts)
+        # Made once: new memory in each slice would wait for the threads that fetch bodies.
+        start = np.empty_like(v)
         for epoch in range(math.ceil(epochs)):
             key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
             grows, seen = plan.is_first and epoch == 0, 0.0
             for part in self._orders.epoch(key, share, plan.n_slices):
-                start = v + plan.whole * total.dv
+                np.multiply(total.dv, plan.whole, out=start)
+                start += v
                 done, weight = self._slice(part, start, plan, seen if grows else None, parallel)
                 total, seen = total.plus(done), seen + weight
         return total
