@@ -70,6 +70,7 @@ def convert(
     verbose: bool,
 ) -> None:
     """Convert data."""
+    from elasticml.cli.handover import INTERRUPTED
     from elasticml.data.convert import convert as write
     from elasticml.data.convert import facts_of
     from elasticml.data.converted import read_converted
@@ -81,7 +82,11 @@ def convert(
     began_s = time.monotonic()
     told = _Told()
     kept = {} if size is None else {"chunk_bytes": size}
-    made = write(data, dest, like=facts, tell=told, **kept)
+    try:
+        made = write(data, dest, like=facts, tell=told, **kept)
+    except KeyboardInterrupt:
+        click.echo("elasticml: interrupted; nothing was written", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     seconds = time.monotonic() - began_s
     if as_json:
         summary = {"path": made.path, "rows": told.rows, "bytes": told.nbytes, "seconds": seconds}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from elasticml.data.block_file import SUFFIX, write_block
+from elasticml.data.block_file import PART, SUFFIX, write_block
 from elasticml.data.chunk import Chunk
 from elasticml.data.converted import MANIFEST, VERSION, ConvertedSource
 from elasticml.data.facts import (
@@ -55,6 +58,8 @@ def convert(
 ) -> ConvertedSource:
     """Write a source's chunks to a new folder, which appears when all of it is there.
 
+    What a process that was killed has left of an attempt at the same folder is removed first.
+
     Blocks of the folder are of about 8 MiB whatever those of the source are, so that members can
     share data that were one compressed file.
 
@@ -85,34 +90,89 @@ def convert(
     spec = {key: value for key, value in ready.spec().items() if key != "path"}
     origin = ready.fingerprint()
     name = fingerprint({"of": origin, "settings": spec, "chunk_bytes": chunk_bytes})
-    part = place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(3)}.part")
-    try:
-        part.mkdir(parents=True)
+    with _part_of(place) as part:
         writer = _Writer(part, name)
-        _copy(ready, writer, chunk_bytes, tell)
+        _copy(ready, writer, place, chunk_bytes, tell)
         if ready.fingerprint() != origin:
             raise DataError("the data changed while they were read; convert them again")
-        _write_manifest(part, writer, name, ready.spec(), chunk_bytes)
-        os.rename(part, place)
+        with _writing(place):
+            _write_manifest(part, writer, name, ready.spec(), chunk_bytes)
+            os.rename(part, place)
+    return ConvertedSource(path=str(place))
+
+
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """Say of what fails in here that the folder cannot be written."""
+    try:
+        yield
     except OSError as error:
         raise ConfigError(
             f"{place} cannot be written: {reason_of(error)}; {remedy_of(str(place), error)}",
             path=str(place),
         ) from None
+
+
+@contextmanager
+def _part_of(place: Path) -> Iterator[Path]:
+    """Make a folder to write to, locked for as long as this process lives; nothing is left of it.
+
+    Folders beside it that nobody has locked are those of processes that were killed.
+    """
+    part = place.with_name(f".{place.name}.{secrets.token_hex(6)}{PART}")
+    with _writing(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for former in place.parent.glob(f".{glob.escape(place.name)}.*{PART}"):
+            _remove_if_left(former)
+    descriptor = None
+    try:
+        with _writing(place):
+            part.mkdir()
+            descriptor = _locked(part)
+        yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return ConvertedSource(path=str(place))
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _locked(folder: Path) -> int | None:
+    """Lock a folder; return the descriptor that holds the lock, None where it is another's."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another's, or a file system without locks: what is there stays
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_if_left(part: Path) -> None:
+    """Remove a folder that nobody has locked; one without files may be about to be locked."""
+    try:
+        is_empty = not any(part.iterdir())
+        descriptor = None if is_empty else _locked(part)
+    except OSError:  # gone meanwhile, or not ours to look at
+        return
+    if descriptor is not None:
+        shutil.rmtree(part, ignore_errors=True)
+        os.close(descriptor)
 
 
 def _copy(
-    source: Source, writer: _Writer, chunk_bytes: int, tell: Callable[[Written], None]
+    source: Source,
+    writer: _Writer,
+    place: Path,
+    chunk_bytes: int,
+    tell: Callable[[Written], None],
 ) -> None:
     infos = source.blocks()
     for done, info in enumerate(infos, 1):
         chunks, summary = source.read(info.index, chunk_bytes, 1)
-        writer.add(chunks, summary)
-        if done == len(infos):
-            writer.finish()
+        with _writing(place):
+            writer.add(chunks, summary)
+            if done == len(infos):
+                writer.finish()
         tell(Written(blocks_read=done, blocks=len(infos), rows=writer.rows, nbytes=writer.nbytes))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from elasticml.cli.convert import convert
+from elasticml.cli.convert import _Told, convert
 from elasticml.data.converted import read_converted
 from elasticml.data.source import load_all
 from elasticml.errors import ElasticmlError
@@ -58,3 +58,17 @@ def test_what_is_wrong_is_said_in_one_line(
     monkeypatch.chdir(tmp_path)
     assert says in ask(*arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.svm").write_text("1 1:2\n-1 2:3\n")
+
+    def interrupt(self: object, written: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Told, "__call__", interrupt)
+    done = CliRunner().invoke(convert, [str(tmp_path / "a.svm"), str(tmp_path / "made")])
+    assert (done.exit_code, "nothing was written" in done.output) == (130, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.svm"]

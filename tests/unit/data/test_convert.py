@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +136,71 @@ def test_nothing_is_left_when_it_goes_wrong(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         convert(source, tmp_path / "made", tell=interrupt)
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "data.svm.gz"])
+
+
+def test_errors_that_are_not_the_folders_are_not_blamed_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = svmlight(tmp_path)
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        convert(source, tmp_path / "made", tell=broken)
+    with monkeypatch.context() as patched:
+        patched.setattr(SvmlightSource, "read", broken)
+        with pytest.raises(OSError, match="Input/output error"):
+            convert(source, tmp_path / "made")
+    with monkeypatch.context() as patched:
+        patched.setattr(converting, "write_block", broken)
+        with pytest.raises(ConfigError, match="made cannot be written: Input/output error"):
+            convert(source, tmp_path / "made")
+    assert [path.name for path in tmp_path.iterdir()] == ["data.svm.gz"]
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from elasticml.data.convert import convert
+from elasticml.data.svmlight import read_svmlight
+convert(
+    read_svmlight(sys.argv[1]),
+    Path(sys.argv[2]),
+    tell=lambda written: os.kill(os.getpid(), signal.SIGKILL),
+)
+"""
+
+
+def parts(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob(".*.part"))
+
+
+def test_what_a_killed_process_has_left_goes_with_the_next_attempt(tmp_path: Path) -> None:
+    source = svmlight(tmp_path)
+    killed = [sys.executable, "-c", _KILLED, source.path, str(tmp_path / "made")]
+    assert subprocess.run(killed, check=False, cwd=Path.cwd()).returncode == -signal.SIGKILL
+    assert len(parts(tmp_path)) == 1
+    (tmp_path / ".other.1.part").mkdir()
+    (tmp_path / ".other.1.part" / "file").touch()
+    convert(source, tmp_path / "made")
+    assert parts(tmp_path) == [".other.1.part"]
+
+
+def test_an_attempt_that_is_under_way_is_nobodys_to_remove(tmp_path: Path) -> None:
+    source, inner = svmlight(tmp_path), []
+
+    def at_the_same_time(written: Written) -> None:
+        before = parts(tmp_path)
+        inner.append(convert(source, tmp_path / "made"))
+        assert parts(tmp_path) == before
+        assert len(before) == 1
+
+    # Who comes last finds the folder there.
+    with pytest.raises(ConfigError, match="made cannot be written: Directory not empty"):
+        convert(source, tmp_path / "made", tell=at_the_same_time)
+    assert len(load_all(inner[0])) > 0
+    assert parts(tmp_path) == []
 
 
 def test_data_that_change_meanwhile_are_not_kept(tmp_path: Path) -> None:
