@@ -209,3 +209,5 @@ class Algorithm:
     solver: Callable[[Mapping[str, Any], DataFacts], Solver]
     #: (settings) -> bytes per column that the trainer keeps beside models and gradients.
     column_bytes: Callable[[Mapping[str, Any]], int] = lambda settings: 0
+    #: (settings) -> forms of each chunk body that members keep: 2 with a scaled copy.
+    forms: Callable[[Mapping[str, Any]], int] = lambda settings: 1

@@ -12,6 +12,7 @@ from elasticml.algorithms.async_sgd.trainer import free_running
 from elasticml.algorithms.base import Algorithm
 from elasticml.algorithms.batch_gradient import trainer as batch_gradient
 from elasticml.algorithms.batch_gradient.solver import BatchGradientSolver
+from elasticml.algorithms.cocoa import scaled_rows
 from elasticml.algorithms.cocoa import trainer as cocoa
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.local_sgd import trainer as local_sgd
@@ -29,7 +30,9 @@ def _batch_gradient() -> Algorithm:
 
 
 def _cocoa() -> Algorithm:
-    return Algorithm(name="cocoa", trainer=cocoa.make_trainer, solver=CocoaSolver)
+    return Algorithm(
+        name="cocoa", trainer=cocoa.make_trainer, solver=CocoaSolver, forms=scaled_rows.forms
+    )
 
 
 def _async_sgd() -> Algorithm:
@@ -73,6 +76,15 @@ def column_bytes(section: Mapping[str, Any]) -> int:
     """
     name = str(section.get("name"))
     return _ALGORITHMS[name]().column_bytes(section) if name in _ALGORITHMS else 0
+
+
+def forms(section: Mapping[str, Any]) -> int:
+    """Return how many forms of each chunk body a job's members keep, by its ``algorithm`` section.
+
+    Nothing is imported for that: 1 for an algorithm at an import path.
+    """
+    name = str(section.get("name"))
+    return _ALGORITHMS[name]().forms(section) if name in _ALGORITHMS else 1
 
 
 def _imported(path: str) -> Algorithm:

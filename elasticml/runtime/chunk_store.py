@@ -33,12 +33,17 @@ class ChunkStore:
         Bytes that chunk bodies may take in memory; None means no limit.
     shelf : Shelf, optional
         Where all bodies go, on a disk, once they do not fit; without one that is an error.
+    forms : int
+        Of each body that will be on the disk, such as a scaled copy besides itself.
     """
 
-    def __init__(self, limit_bytes: int | None = None, shelf: Shelf | None = None) -> None:
+    def __init__(
+        self, limit_bytes: int | None = None, shelf: Shelf | None = None, forms: int = 1
+    ) -> None:
         self.chunks: dict[ChunkId, Chunk] = {}
         self.limit_bytes = limit_bytes
         self.shelf = shelf
+        self._forms = forms
         #: Bytes of the bodies that are here.
         self.held_bytes = 0
         #: Not all bodies have fitted into memory: those that come are put on the shelf.
@@ -55,7 +60,8 @@ class ChunkStore:
         """Bytes of bodies that can be here, in memory and on the disk; None without limit."""
         if self.limit_bytes is None or self.shelf is None:
             return self.limit_bytes
-        return max(self.limit_bytes, self.held_bytes) + disk_room(self.shelf.folder)
+        on_disk = disk_room(self.shelf.folder) // self._forms
+        return max(self.limit_bytes, self.held_bytes) + on_disk
 
     def put(self, chunks: Iterable[Chunk]) -> None:
         """Take chunks in, all or none; those that are here already stay as they are.
@@ -188,8 +194,11 @@ class ChunkStore:
         place = ""
         if self.shelf is not None and error is not None:
             place = f", and {self.shelf.folder} takes no more ({reason_of(error)})"
+        limit = f"its limit is {self.limit_bytes}"
+        if self.limit_bytes == 0:
+            limit = "its process alone takes as much as it may"
         return DataError(
-            f"the chunks on one member take {held} bytes, its limit is {self.limit_bytes}{place}: "
+            f"the chunks on one member take {held} bytes, {limit}{place}: "
             "use more members, more memory per worker, dtype float32, or a folder with room on a "
             "local disk, named in ELASTICML_SPILL",
             held=held,

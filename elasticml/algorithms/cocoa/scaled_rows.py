@@ -7,6 +7,7 @@ with all rows take the scale from the model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,11 @@ from elasticml.errors import ConfigError
 F64 = NDArray[np.float64]
 #: Columns up to which shifted sparse rows, which have no zeros left, are kept as dense ones.
 SHIFTED_COLUMNS_MAX: Final = 512
+
+
+def forms(settings: Mapping[str, Any]) -> int:
+    """Return how many forms of each chunk members keep, by a job's ``algorithm`` section."""
+    return 1 if settings.get("scale") in (None, "none") else 2
 
 
 def check_scale(scale: str, facts: DataFacts) -> None:

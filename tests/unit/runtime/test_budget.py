@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elasticml.algorithms.registry import forms
 from elasticml.data.chunk import dense_chunk
 from elasticml.data.shelf import Shelf
 from elasticml.errors import DataError
@@ -43,6 +44,28 @@ def test_a_worker_gives_its_share_and_the_job_may_want_less() -> None:
 def test_a_job_may_limit_workers_without_limit() -> None:
     assert Budget.of_worker(None, None) == Budget()
     assert Budget.of_worker(0, Path("/scratch")).at_most(GIB).process_bytes == GIB
+
+
+def test_scaled_copies_take_as_much_again_of_memory_and_disk(tmp_path: Path) -> None:
+    budget = Budget.of_worker(4 * GIB, tmp_path)
+    rooms = []
+    for section in ({"name": "cocoa"}, {"name": "cocoa", "scale": "maxabs"}):
+        store = budget.store(forms(section))
+        assert store.room_bytes is not None
+        assert store.limit_bytes is not None
+        rooms.append((store.limit_bytes, store.room_bytes - store.limit_bytes))
+    assert rooms[1] == (rooms[0][0] // 2, rooms[0][1] // 2)
+    assert forms({"name": "batch_gradient", "scale": "maxabs"}) == 1
+    assert forms({"name": "tests.toy:ALGORITHM"}) == 1
+    # Without a disk nothing is refused that was not before.
+    assert Budget.of_worker(4 * GIB, None).store(2).limit_bytes == int(0.6 * 4 * GIB)
+
+
+def test_a_process_that_takes_all_it_may_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgets, "anonymous_bytes", lambda: GIB)
+    store = Budget.of_worker(4 * GIB, None).at_most(GIB).store()
+    with pytest.raises(DataError, match="its process alone takes as much as it may: use more"):
+        store.put([chunk(0)])
 
 
 def test_a_disk_that_is_memory_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
