@@ -187,7 +187,17 @@ def test_chunks_in_memory_need_no_shelf() -> None:
     assert chunks[1].values[0, 0] == 1.0
 
 
-def test_a_slabs_places_are_given_back_one_by_one(tmp_path: Path) -> None:
+def test_a_slabs_places_are_given_back_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, nameless = [], mapped._nameless
+
+    def watched(folder: Path) -> int:
+        descriptor = nameless(folder)
+        opened.append(os.dup(descriptor))
+        return descriptor
+
+    monkeypatch.setattr(mapped, "_nameless", watched)
     slab = FileSlab(8 * MIB, tmp_path)
     kept, dropped = slab.take(4 * MIB), slab.take(4 * MIB)
     kept[:] = b"k" * (4 * MIB)
@@ -195,8 +205,13 @@ def test_a_slabs_places_are_given_back_one_by_one(tmp_path: Path) -> None:
     assert slab.maps(kept)
     assert not slab.maps(memoryview(bytearray(8)))
     assert slab.room == 0
+    assert resident(kept) >= 8 * MIB
+    assert os.fstat(opened[0]).st_blocks * 512 >= 8 * MIB
     del dropped
     gc.collect()
+    assert resident(kept) <= 4 * MIB + EDGES
+    assert os.fstat(opened[0]).st_blocks * 512 <= 4 * MIB + EDGES
+    os.close(opened[0])
     assert bytes(kept) == b"k" * (4 * MIB)
     with pytest.raises(ValueError, match="buffers of"):
         slab.take(1)
