@@ -53,7 +53,8 @@ def run(algorithm: Any, data: Source, memory: str, members: int, **settings: Any
         for record in handle.events():
             records.append(record)
             if record["event"] == "RoundEnded" and not seen:
-                seen = list(client.run(on_disk).values())
+                # One that is being killed does not answer.
+                seen = list(client.run(on_disk, on_error="ignore").values())
         ran = Ran(handle.result(), records)
     assert seen
     ran.named, ran.nameless = {n for some, _ in seen for n in some}, sum(n for _, n in seen)
@@ -87,8 +88,9 @@ def test_a_member_that_takes_over_what_does_not_fit_streams_it() -> None:
         faults=[{"round": 2, "lose": 1}],
         absent="reload",
     )
-    assert len(ran.went()) == 1
-    assert ran.result.summary["lost"] == 1
+    lost = {record["member"] for record in ran.records if record["event"] == "MemberLost"}
+    assert len(lost) == 1
+    assert ran.went() - lost
     assert ran.result.summary["gap"] <= 1e-4
     assert not ran.result.summary["gap_is_bound"]
     ended = [record for record in ran.records if record["event"] == "RoundEnded"]
