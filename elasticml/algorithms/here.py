@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from elasticml.algorithms.base import Algorithm, Model, Outcome, Parallel, Proceed, RoundEnd, Work
+from elasticml.algorithms.base import (
+    Algorithm,
+    Arrays,
+    Exchange,
+    Model,
+    Outcome,
+    Parallel,
+    Proceed,
+    RoundEnd,
+    Work,
+)
 from elasticml.data.chunk import Chunk
 from elasticml.data.source import DataFacts
 from elasticml.terms import ExchangeId
@@ -54,16 +64,22 @@ def train_here(
             answer = Proceed(go_on=done < rounds)
             continue
         serial += 1
-        work = Work(
-            exchange=ExchangeId(serial),
-            operation=asked.operation,
-            model=asked.model,
-            parameters=asked.parameters,
-            returns=asked.returns,
+        answer = answer_here(
+            asked, serial, lambda work: solver.compute(work, chunks, parallel), facts.n_rows
         )
-        answer = Outcome(
-            exchange=work.exchange,
-            arrays=solver.compute(work, chunks, parallel),
-            examples=facts.n_rows,
-            absent_examples=0,
-        )
+
+
+def answer_here(
+    asked: Exchange, serial: int, compute: Callable[[Work], Arrays], examples: int
+) -> Outcome:
+    """Answer an exchange as its only member, over so many examples, of which none is absent."""
+    work = Work(
+        exchange=ExchangeId(serial),
+        operation=asked.operation,
+        model=asked.model,
+        parameters=asked.parameters,
+        returns=asked.returns,
+    )
+    return Outcome(
+        exchange=work.exchange, arrays=compute(work), examples=examples, absent_examples=0
+    )

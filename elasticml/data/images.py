@@ -194,6 +194,10 @@ class ImageSource(Surveyless):
             for i, start in enumerate(range(0, n, step))
         ]
 
+    def dimensions(self) -> tuple[int, ...]:
+        """Return the dimensions of one example, as the header has them."""
+        return self._headers(file_facts(self.path), file_facts(self.labels))[0].shape[1:]
+
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:

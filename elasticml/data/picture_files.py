@@ -12,7 +12,7 @@ import tarfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final
@@ -220,7 +220,7 @@ def _member_of(path: str, archive: zipfile.ZipFile, name: str) -> bytes:
         raise _damaged(path, f"{name}: {error}") from None
 
 
-def tar_contents(path: str) -> Iterator[tuple[str, bytes]]:
+def tar_contents(path: str) -> Generator[tuple[str, bytes], None, None]:
     """Yield the pictures of a tar archive, in its order; then those that are links to others.
 
     Raises

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -214,6 +215,11 @@ class PictureSource(Surveyless):
         known = {_LABEL: classes} if block == 0 else {}
         return chunks, summarise(block, chunks, layout, vocabularies=known)
 
+    def shape(self) -> tuple[int, int, int]:
+        """Return (channels, height, width) of the pictures as they are read."""
+        size = self._size(None if is_tar(self.path) else self._listing())
+        return _CHANNELS[self.mode], *size
+
     @property
     def _itemsize(self) -> int:
         return 4 if self.dtype == "float32" else 8
@@ -231,10 +237,19 @@ class PictureSource(Surveyless):
             raise self._empty()
         return found
 
-    def _size(self, listing: Listing) -> Size:
-        """Height and width of all pictures: those of the first, where the job does not say them."""
+    def _size(self, listing: Listing | None) -> Size:
+        """Height and width of all pictures: those of the first, where the job does not say them.
+
+        Without a listing the source is a tar archive.
+        """
         if self.size is not None:
             return self.size
+        if listing is None:
+            with closing(tar_contents(self.path)) as pictures:
+                first = next(pictures, None)
+            if first is None:
+                raise self._empty()
+            return _size_of(*first)
         token = listing.token if listing.tells_versions else ""
         return _first_size(self.path, token, listing.names[0])
 
@@ -296,7 +311,10 @@ def _sorted(folders: Iterable[str]) -> tuple[str, ...]:
 @once_per_version
 def _first_size(path: str, token: str, name: str) -> Size:
     """Height and width of one picture of a folder or zip archive."""
-    content = next(iter(contents(path, [name], listing_of(path))))[1]
+    return _size_of(name, next(iter(contents(path, [name], listing_of(path))))[1])
+
+
+def _size_of(name: str, content: bytes) -> Size:
     picture = _picture(name, content)
     return picture.height, picture.width
 

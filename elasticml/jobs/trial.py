@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from elasticml.data.cache import Setting
+from elasticml.data.picture_shapes import picture_shape
 from elasticml.data.source import Source, read_block
 from elasticml.errors import ConfigError, DataError, blaming
 from elasticml.jobs.algorithms import AnyAlgorithm, LocalSGD
@@ -13,6 +15,8 @@ from elasticml.jobs.scoring import rows_differ
 
 #: A first block is read where it is no larger than this.
 TRIED_BYTES_MAX: Final = 2**24
+
+_T = TypeVar("_T")
 
 
 def try_data(
@@ -33,8 +37,8 @@ def try_data(
     Raises
     ------
     ConfigError, DataError
-        When a file is missing, empty, or not what it was said to be; when test rows have another
-        length than a network's.
+        When a file is missing, empty, or not what it was said to be; when a network's test rows
+        have another length than it takes, or are pictures of another shape.
     """
     if reads:
         data.blocks()
@@ -49,13 +53,34 @@ def try_data(
         wanted = math.prod(shape) if shape is not None else _trained_columns(data, reads)
         if wanted not in (None, n_columns):
             raise rows_differ(n_columns, wanted)
+        _check_shapes(data, test, shape, reads)
+
+
+def _check_shapes(
+    data: Source, test: Source, set_shape: tuple[int, ...] | None, reads: bool
+) -> None:
+    """Refuse test pictures of another shape: as many pixels, which mean something else."""
+    found = picture_shape(test)
+    if found is None:
+        return
+    wanted = _seen(lambda: picture_shape(data), reads) or set_shape
+    if wanted is not None and len(wanted) == len(found) and wanted != found:
+        raise DataError(
+            f"pictures have shape {list(found)}, wanted {list(wanted)} as in training; name "
+            "pictures of the same shape, or set size and mode alike for both"
+        )
 
 
 def _trained_columns(data: Source, reads: bool) -> int | None:
+    return _seen(lambda: _columns_of(data, False, reads), reads)
+
+
+def _seen(look: Callable[[], _T], must: bool) -> _T | None:
+    """Look at the training data; None where they cannot be seen from here and need not be."""
     try:
-        return _columns_of(data, False, reads)
+        return look()
     except (ConfigError, DataError):
-        if reads:
+        if must:
             raise
         return None
 

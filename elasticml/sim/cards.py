@@ -225,7 +225,7 @@ class World:
         while member.unsent and member.unsent[0] <= now:
             member.unsent.popleft()
         fill = len(member.unsent) / self.places
-        for _ in range(self.sends if self.n_members > 1 else 0):
+        if self.sends and self.n_members > 1:
             now = self._post(i, now)
         self.queue_max = max(self.queue_max, len(member.unsent))
         if math.isfinite(member.batch):
@@ -258,22 +258,32 @@ class World:
             free = member.unsent.popleft()
             self.stalled_s += max(0.0, free - now)
             now = max(now, free)
-        to = int(member.chance.integers(self.n_members - 1))
-        to += to >= i
+        chosen = self._recipients(i)
         mail = None
         if self.problem is not None:
             assert member.state is not None
             mail = self.problem.message(member.state, member.chance)
         card, link = i // self.costs.link.members, self.costs.link
         service = self.costs.message_bytes / link.bytes_per_second
-        begin = max(now, self.free_at[card])
-        self.free_at[card] = end = begin + service
-        self.link_busy_s += service
-        member.unsent.append(end)
-        self.posted += 1
-        arrival = (end + link.latency_s, self.posted, now, mail)
-        heapq.heappush(self.members[to].coming, arrival)
-        return now + self.costs.post_s
+        for to in chosen:
+            self.free_at[card] = max(now, self.free_at[card]) + service
+            self.link_busy_s += service
+            self.posted += 1
+            arrival = (self.free_at[card] + link.latency_s, self.posted, now, mail)
+            heapq.heappush(self.members[to].coming, arrival)
+        # One place, to however many it goes.
+        member.unsent.append(self.free_at[card])
+        return now + len(chosen) * self.costs.post_s
+
+    def _recipients(self, i: int) -> list[int]:
+        """Draw others to whom a member sends its next state, each once."""
+        chosen: list[int] = []
+        while len(chosen) < min(self.sends, self.n_members - 1):
+            to = int(self.members[i].chance.integers(self.n_members - 1))
+            to += to >= i
+            if to not in chosen:
+                chosen.append(to)
+        return chosen
 
     def _lose(self, i: int) -> None:
         assert self.problem is not None

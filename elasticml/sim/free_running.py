@@ -49,6 +49,14 @@ class Letter:
     is_asked: bool = False
 
 
+@dataclass(slots=True)
+class _Unsent:
+    """A state in the outgoing queue, and for how many it has not left yet."""
+
+    mail: Mail
+    recipients: int
+
+
 class VirtualLoop:
     """One life's loop.
 
@@ -70,7 +78,7 @@ class VirtualLoop:
         self._book = AddressBook(me, seed)
         self._ports: dict[MemberId, Port] = {}
         self._accepted: list[Port] = []
-        #: States in the outgoing queue.
+        #: States in the outgoing queue, each in one place, to however many it goes.
         self._unsent = 0
         #: Share of its places that they filled at the end of the last mini-batch.
         self._fill = 0.0
@@ -153,32 +161,42 @@ class VirtualLoop:
 
     def _post(self) -> None:
         mail = self._looper.message()
-        for member in self._book.choose(self._plan.sends):
-            self._unsent += 1
+        chosen = self._book.choose(self._plan.sends)
+        if not chosen:
+            # Everybody went while it waited for a place.
+            self._looper.counts["undelivered"] += 1
+            return
+        self._unsent += 1
+        unsent = _Unsent(mail, len(chosen))
+        for member in chosen:
             port = self._ports.get(member)
             if port is None:
                 wait_s = 2 * self._world.options.latency_s
-                self._member.later(wait_s, self._send_first, member, mail)
+                self._member.later(wait_s, self._send_first, member, unsent)
             else:
-                self._send(port, mail)
+                self._send(port, unsent)
 
-    def _send_first(self, member: MemberId, mail: Mail) -> None:
+    def _send_first(self, member: MemberId, unsent: _Unsent) -> None:
         port = self._connect(member)
         if port is None:
             self._looper.counts["undelivered"] += 1
-            self._left()
+            self._left(unsent)
         else:
-            self._send(port, mail)
+            self._send(port, unsent)
 
-    def _send(self, port: Port, mail: Mail) -> None:
+    def _send(self, port: Port, unsent: _Unsent) -> None:
+        mail = unsent.mail
         rows = None if mail.rows is None else int(mail.rows.size)
         port.send(Letter(mail), CONTROL_BYTES + 8 * letter_values(self._shapes, rows))
         self._looper.counts["sent"] += 1
         left_s = self._member.worker.endpoint.uplink_free_s - self._world.clock.now_s
-        self._member.later(max(left_s, 0.0), self._left)
+        self._member.later(max(left_s, 0.0), self._left, unsent)
 
-    def _left(self) -> None:
-        """Free a place of the outgoing queue."""
+    def _left(self, unsent: _Unsent) -> None:
+        """Free a state's place in the outgoing queue when it has left for all its recipients."""
+        unsent.recipients -= 1
+        if unsent.recipients:
+            return
         self._unsent -= 1
         if self._stalled_since_s is not None and self._unsent < self._plan.queue:
             stalled_s = self._world.clock.now_s - self._stalled_since_s

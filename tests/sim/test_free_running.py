@@ -215,3 +215,20 @@ def test_one_slot_never_stalls_and_keeps_the_link_busy(speeds):
     # The next message leaves at the end of the mini-batch in which the last one has left: 4.2
     # mini-batches of 2 ms are 5.
     assert slot["sent"] / speeds["small"]["sent"] == pytest.approx(4.2 / 5, rel=0.05)
+
+
+def test_a_state_has_one_place_to_however_many_members_it_goes(monkeypatch):
+    _, source = data(rows=200, columns=500)
+    taken: list[int] = []
+    turned = VirtualLoop._turned
+
+    def noted(loop):
+        taken.append(loop._unsent)
+        turned(loop)
+
+    monkeypatch.setattr(VirtualLoop, "_turned", noted)
+    world: dict[str, Any] = {"compute_s": {"batch": 4 * EXAMPLE_S, "other": 1e-7}}
+    result, _ = play(source, seconds=2.0, members=3, world=world, start=0.0, sends=2, batch=50)
+    last = result.rows[-1]
+    assert last["sent"] == pytest.approx(2 * last["posted"], rel=0.05)
+    assert set(taken) == {0, 1}

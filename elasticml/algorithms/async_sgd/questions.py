@@ -19,6 +19,7 @@ to those that it has met already is kept in its chunk's state, from the first qu
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -27,10 +28,10 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd.sampler import chunk_words
 from elasticml.algorithms.async_sgd.statistics import dense_rows, nearest_of, whole
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Work
+from elasticml.algorithms.here import answer_here
 from elasticml.algorithms.parallel import Serial, runs
 from elasticml.data.chunk import Chunk
 from elasticml.errors import LocalProtocolError
-from elasticml.terms import ExchangeId
 
 F64 = NDArray[np.float64]
 
@@ -130,25 +131,14 @@ def ask_here(
         By default this thread alone.
     """
     examples = sum(chunk.n_rows for chunk in chunks)
-    threads, number = Serial() if parallel is None else parallel, 0
+    threads = Serial() if parallel is None else parallel
     try:
-        exchange = next(questions)
-        while True:
-            number += 1
-            work = Work(
-                exchange=ExchangeId(number),
-                operation=exchange.operation,
-                model=exchange.model,
-                parameters=exchange.parameters,
-                returns=exchange.returns,
+        asked = next(questions)
+        for serial in count(1):
+            outcome = answer_here(
+                asked, serial, lambda work: answer(work, chunks, threads), examples
             )
-            outcome = Outcome(
-                exchange=work.exchange,
-                arrays=answer(work, chunks, threads),
-                examples=examples,
-                absent_examples=0,
-            )
-            exchange = questions.send(outcome)
+            asked = questions.send(outcome)
     except StopIteration as end:
         return end.value
 

@@ -34,6 +34,8 @@ F64 = NDArray[np.float64]
 HEADER_BYTES = 64
 #: Rows on which the excess is evaluated.
 EVALUATED = 4000
+#: The first look at a run comes after this share of it, so that what is there early is seen early.
+FIRST_LOOK = 1 / 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +293,7 @@ def free_run(
     )
     if looks:
         ideal_s = samples * taken.sample_s + samples / loop.batch * taken.batch_s
-        world.looks = tuple(np.geomspace(ideal_s / 50, 1.3 * ideal_s, looks))
+        world.looks = tuple(np.geomspace(FIRST_LOOK * ideal_s, 1.3 * ideal_s, looks))
     world.look = lambda at: found.append(_look(data, world, loop, at))
     world.prepare(None if data is None else data.dealt(n_members))
     world.run(samples=samples, seconds=seconds)

@@ -52,6 +52,19 @@ def test_below_the_critical_size_the_card_is_full_and_above_it_nobody_stalls() -
     assert large.link_use < 0.6
 
 
+def test_a_state_has_one_place_to_however_many_it_goes() -> None:
+    costs = Costs(CARD, 1e-5, 1000, post_s=0.0)
+    # Three members, two messages of 1 ms each in a turn of 8 ms.
+    run = world(costs, n_members=3, batch=800, sends=2, places=1).prepare().run(samples=8000)
+    assert run.posted == 3 * 10 * 2
+    assert run.queue_max == 1
+    assert run.stalled_s == 0.0
+    assert run.link_use == pytest.approx(6 / 8, rel=0.1)
+    # No more than there are others, and to none of them twice.
+    pair = world(costs, n_members=2, batch=800, sends=5).prepare().run(samples=8000)
+    assert pair.posted == 2 * 10
+
+
 def test_an_infinite_mini_batch_is_a_whole_pass() -> None:
     rng = np.random.default_rng(0)
     chunks = [[dense_chunk(ChunkId("x", i, 0), np.zeros(40), rng.random((40, 2)))] for i in (0, 1)]

@@ -1,0 +1,67 @@
+"""Shapes of pictures, which the number of their columns does not tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import elasticml as em
+from elasticml.data.picture_shapes import picture_shape
+from elasticml.errors import DataError
+from tests.unit.data.test_images import write
+from tests.unit.data.test_pictures import every_place, png
+
+
+def idx_file(folder, *dimensions: int) -> str:
+    folder.mkdir()
+    write(folder, "labels-idx1-ubyte", np.zeros(3, np.uint8))
+    return write(folder, "images-idx3-ubyte", np.zeros((3, *dimensions), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "shape"), [((4, 6), (1, 4, 6)), ((3, 2, 5), (3, 2, 5)), ((24,), None)]
+)
+def test_an_idx_file_s_dimensions_are_a_shape_where_they_are_those_of_a_picture(
+    tmp_path, dimensions, shape
+):
+    assert picture_shape(em.read_images(idx_file(tmp_path / "a", *dimensions))) == shape
+
+
+@every_place
+def test_pictures_have_the_shape_in_which_they_are_read(tmp_path, put):
+    files = {"a/1.png": png(np.zeros((4, 6, 3), np.uint8)), "b/1.png": b"never read"}
+    path = put(tmp_path, files)
+    assert picture_shape(em.read_images(path)) == (3, 4, 6)
+    assert picture_shape(em.read_images(path, mode="L")) == (1, 4, 6)
+    assert picture_shape(em.read_images(path, size=(8, 2))) == (3, 8, 2)
+
+
+@every_place
+def test_a_place_without_pictures_is_named(tmp_path, put):
+    path = put(tmp_path, {"a/notes.txt": b"no"})
+    with pytest.raises(DataError, match="has no pictures in folders"):
+        picture_shape(em.read_images(path))
+
+
+def test_other_data_have_none():
+    assert picture_shape(em.from_arrays(np.zeros((2, 16)), np.zeros(2))) is None
+
+
+def test_a_network_s_test_pictures_of_equal_area_and_another_shape_are_refused(tmp_path):
+    train = em.read_images(idx_file(tmp_path / "train", 4, 6))
+    test = em.read_images(idx_file(tmp_path / "test", 3, 8))
+    algorithm = em.LocalSGD(model="tests.networks:linear")
+    em.Job(algorithm, train, test=train).check_data()
+    told = r"data\.test: .*pictures have shape \[1, 3, 8\], wanted \[1, 4, 6\] as in training"
+    with pytest.raises(DataError, match=told):
+        em.Job(algorithm, train, test=test).check_data()
+    # Without training pictures the shape that is set tells, where it is a picture's.
+    rows = em.from_arrays(np.zeros((2, 24)), np.arange(2))
+    em.Job(algorithm, rows, test=test).check_data()
+    shaped = em.LocalSGD(model="tests.networks:linear", shape=(1, 4, 6))
+    with pytest.raises(DataError, match=told):
+        em.Job(shaped, rows, test=test).check_data()
+    flat = em.LocalSGD(model="tests.networks:linear", shape=(24,))
+    em.Job(flat, rows, test=test).check_data()
+    # A linear model's columns are numbers without a place.
+    em.Job(em.BatchGradient(), train, test=test).check_data()
