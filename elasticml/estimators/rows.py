@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.data.chunk import Chunk, Dtype
@@ -62,10 +63,13 @@ class Table:
     Parameters
     ----------
     X : ndarray or sparse (n, d), float64 or float32
+    parallel : Parallel, optional
+        Whose threads work on one problem; by default the caller's thread alone.
     """
 
-    def __init__(self, X: Any) -> None:
+    def __init__(self, X: Any, parallel: Parallel | None = None) -> None:
         self.X = X
+        self.parallel: Parallel = Serial() if parallel is None else parallel
 
     @cached_property
     def cut(self) -> Cut:
@@ -75,7 +79,7 @@ class Table:
     @cached_property
     def blocks(self) -> RowBlocks:
         """For products with the whole."""
-        return RowBlocks(self.X, Serial())
+        return RowBlocks(self.X, self.parallel)
 
 
 def cut_arrays(X: Any) -> Cut:
