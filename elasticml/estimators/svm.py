@@ -127,7 +127,10 @@ class LinearSVC(LinearClassifier):
             When a parameter, the labels or the weights are not as they should be.
         """
         self._validate_params()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, order="C")
+        # Newton steps want float64; steps on dual variables take values as they are.
+        is_dual = self.loss == "hinge" or self.dual is True
+        kept = [np.float64, np.float32] if is_dual else np.float64
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=kept, order="C")
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -142,7 +145,7 @@ class LinearSVC(LinearClassifier):
         problem = self._problem(X)
         positives = [1] if len(self.classes_) == 2 else range(len(self.classes_))
 
-        def task(positive: int) -> tuple[F64, F64]:
+        def task(positive: int) -> tuple[F64, F64 | None]:
             return _against_rest(codes, positive, of_class, weights)
 
         pool = parallel(n_threads(self.n_jobs))
@@ -183,9 +186,11 @@ class LinearSVC(LinearClassifier):
 
 def _against_rest(
     codes: NDArray[np.int64], positive: int, of_class: F64, weights: F64 | None
-) -> tuple[F64, F64]:
-    """Return a class's targets and the weights of its rows."""
+) -> tuple[F64, F64 | None]:
+    """Return a class's targets and the weights of its rows, None where all are one."""
     is_positive = codes == positive
+    if weights is None and np.all(of_class == 1.0):
+        return np.where(is_positive, 1.0, -1.0), None
     rest = of_class[0] if len(of_class) == 2 else 1.0
     each = np.where(is_positive, of_class[positive], rest)
     return np.where(is_positive, 1.0, -1.0), each if weights is None else each * weights
@@ -195,7 +200,7 @@ def _solve_all(
     problem: Problem,
     X: Any,
     positives: Sequence[int],
-    task: Callable[[int], tuple[F64, F64]],
+    task: Callable[[int], tuple[F64, F64 | None]],
     client: Any,
     pool: Parallel,
 ) -> list[Solution]:

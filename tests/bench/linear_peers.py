@@ -88,7 +88,11 @@ def run(task: Told, python: str) -> list[Told]:
     command = [python, __file__, "--task", json.dumps(task)]
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60 + 5 * task["limit_s"]
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60 + 5 * task["limit_s"],
         )
         out, failed = done.stdout, done.returncode
         error = done.stderr.strip().splitlines()[-1:]
