@@ -99,7 +99,7 @@ def first_models(l2: float, *, grow: bool) -> tuple[float, np.ndarray]:
 
 
 def test_a_first_pass_grows_where_rows_move_their_own_margins_little() -> None:
-    (grown, _), (plain, _) = first_models(1.0, grow=True), first_models(1.0, grow=False)
+    (grown, _), (plain, _) = first_models(0.2, grow=True), first_models(0.2, grow=False)
     assert grown < plain
     (_, grown), (_, plain) = first_models(0.01, grow=True), first_models(0.01, grow=False)
     np.testing.assert_array_equal(grown, plain)
