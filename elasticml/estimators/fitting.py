@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from elasticml.algorithms.here import train_here
 from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import minimise
-from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.data.arrays import from_arrays
 from elasticml.errors import JobFailedError
@@ -73,7 +72,7 @@ def solve(
     Parameters
     ----------
     table : Table
-        The rows; what is made of them for one problem serves the next.
+        The rows, and the threads for one problem; what is made of them for one serves the next.
     targets : ndarray (n,)
         -1 and +1, or values for the squared loss.
     weights : ndarray (n,), optional
@@ -100,7 +99,12 @@ def solve(
         return _by_newton(problem, wanted, table, targets, weights)
     own = table.cut.relabelled(targets, weights)
     trained = train_here(
-        algorithm("cocoa"), section, own.facts, own.chunks, rounds=problem.rounds, parallel=Serial()
+        algorithm("cocoa"),
+        section,
+        own.facts,
+        own.chunks,
+        rounds=problem.rounds,
+        parallel=table.parallel,
     )
     gap = math.nan if trained.model.gap is None else trained.model.gap
     # Where only rounding is left of the gap, there is nothing to go on for.

@@ -10,14 +10,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.row_blocks import RowBlocks
-from elasticml.data.chunk import Chunk, Dtype
-from elasticml.data.facts import DataFacts, merge_summaries
-from elasticml.data.rows import cut_rows, rows_of_arrays
+from elasticml.data import lent
+from elasticml.data.chunk import Chunk
+from elasticml.data.facts import DataFacts, merge_summaries, summarise
 
 F64 = NDArray[np.float64]
+#: About so many chunks, of a size between these: what is told of each costs some microseconds.
+_CHUNKS: Final = 64
 _CHUNK_BYTES: Final = 2**20
+_CHUNK_BYTES_MAX: Final = 2**24
 _NAME: Final = "memory"
 
 
@@ -39,11 +43,9 @@ class Cut:
         """
         chunks, at = [], 0
         for chunk in self.chunks:
-            other = Chunk(chunk.id, chunk.body)
             rows = slice(at, at + chunk.n_rows)
-            other.labels = np.ascontiguousarray(labels[rows])
-            other.weights = None if weights is None else np.ascontiguousarray(weights[rows])
-            chunks.append(other)
+            some = None if weights is None else weights[rows]
+            chunks.append(lent.relabelled(chunk, labels[rows], some))
             at += chunk.n_rows
         found, counts = np.unique(labels, return_counts=True)
         classes = tuple(found.tolist())
@@ -62,10 +64,13 @@ class Table:
     Parameters
     ----------
     X : ndarray or sparse (n, d), float64 or float32
+    parallel : Parallel, optional
+        Whose threads work on one problem; by default the caller's thread alone.
     """
 
-    def __init__(self, X: Any) -> None:
+    def __init__(self, X: Any, parallel: Parallel | None = None) -> None:
         self.X = X
+        self.parallel: Parallel = Serial() if parallel is None else parallel
 
     @cached_property
     def cut(self) -> Cut:
@@ -75,17 +80,20 @@ class Table:
     @cached_property
     def blocks(self) -> RowBlocks:
         """For products with the whole."""
-        return RowBlocks(self.X, Serial())
+        return RowBlocks(self.X, self.parallel)
 
 
 def cut_arrays(X: Any) -> Cut:
-    """Cut rows into chunks of about 1 MiB; all labels are 0.
+    """Cut rows into chunks that look at them; all labels are 0.
 
     Parameters
     ----------
     X : ndarray or sparse (n, d), float64 or float32
+        Finite.
     """
-    dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
-    rows = rows_of_arrays(X, np.zeros(X.shape[0]), None, name=_NAME)
-    chunks, summary = cut_rows(rows, None, _NAME, 0, _CHUNK_BYTES, dtype)
-    return Cut(chunks=chunks, facts=merge_summaries([summary], name=_NAME))
+    size = X.nnz * 8 if hasattr(X, "nnz") else X.nbytes
+    chunks = lent.lend(X, _NAME, min(max(size // _CHUNKS, _CHUNK_BYTES), _CHUNK_BYTES_MAX))
+    return Cut(
+        chunks=chunks,
+        facts=merge_summaries([summarise(0, chunks, chunks[0].layout)], name=_NAME),
+    )

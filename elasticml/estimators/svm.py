@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
@@ -12,10 +13,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.parallel import InPieces
 from elasticml.estimators.base import LinearClassifier, warn_of_gap, weights_of
 from elasticml.estimators.fitting import Problem, Solution, solve
-from elasticml.estimators.places import client_for, stored_values
+from elasticml.estimators.places import client_for, n_threads, stored_values
 from elasticml.estimators.rows import Table
+from elasticml.runtime.execution import parallel
 
 F64 = NDArray[np.float64]
 
@@ -45,6 +49,9 @@ class LinearSVC(LinearClassifier):
         Of the order of rows.
     max_iter : int
         At most: passes over the rows, or Newton steps.
+    n_jobs : int, optional
+        Threads in this process: with more than two classes for so many of these at a time, which
+        changes no bit; else for passes over the rows, which end elsewhere within the tolerance.
     client : distributed.Client or address, optional
         Fits as an elastic job on this cluster; by default see ``solver_path_``.
 
@@ -73,6 +80,7 @@ class LinearSVC(LinearClassifier):
         "class_weight": [None, dict, StrOptions({"balanced"})],
         "random_state": ["random_state"],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "n_jobs": [None, Integral],
     }
 
     def __init__(
@@ -87,6 +95,7 @@ class LinearSVC(LinearClassifier):
         class_weight: Any = None,
         random_state: Any = None,
         max_iter: int = 1000,
+        n_jobs: int | None = None,
         client: Any = None,
     ) -> None:
         self.loss = loss
@@ -98,6 +107,7 @@ class LinearSVC(LinearClassifier):
         self.class_weight = class_weight
         self.random_state = random_state
         self.max_iter = max_iter
+        self.n_jobs = n_jobs
         self.client = client
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> LinearSVC:
@@ -117,7 +127,10 @@ class LinearSVC(LinearClassifier):
             When a parameter, the labels or the weights are not as they should be.
         """
         self._validate_params()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, order="C")
+        # Newton steps want float64; steps on dual variables take values as they are.
+        is_dual = self.loss == "hinge" or self.dual is True
+        kept = [np.float64, np.float32] if is_dual else np.float64
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=kept, order="C")
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -129,21 +142,22 @@ class LinearSVC(LinearClassifier):
         of_class = compute_class_weight(
             self.class_weight, classes=self.classes_, y=y, sample_weight=weights
         )
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        table = Table(X)
-        found = []
-        with client_for(self.client, stored_values(X)) as client:
-            self.solver_path_ = "in-process" if client is None else "job"
-            for positive in [1] if len(self.classes_) == 2 else range(len(self.classes_)):
-                targets = np.where(codes == positive, 1.0, -1.0)
-                rest = of_class[0] if len(self.classes_) == 2 else 1.0
-                each = np.where(codes == positive, of_class[positive], rest)
-                each = each if weights is None else each * weights
-                found.append(solve(self._problem(X, seed), table, targets, each, client))
-        self._keep(found)
+        problem = self._problem(X)
+        positives = [1] if len(self.classes_) == 2 else range(len(self.classes_))
+
+        def task(positive: int) -> tuple[F64, F64 | None]:
+            return _against_rest(codes, positive, of_class, weights)
+
+        pool = parallel(n_threads(self.n_jobs))
+        try:
+            with client_for(self.client, stored_values(X)) as client:
+                self.solver_path_ = "in-process" if client is None else "job"
+                self._keep(_solve_all(problem, X, positives, task, client, pool))
+        finally:
+            pool.close()
         return self
 
-    def _problem(self, X: Any, seed: int) -> Problem:
+    def _problem(self, X: Any) -> Problem:
         dual = self.dual
         if dual == "auto":
             dual = self.loss == "hinge" or X.shape[0] < X.shape[1]
@@ -156,7 +170,7 @@ class LinearSVC(LinearClassifier):
             intercept_scaling=float(self.intercept_scaling) if self.fit_intercept else None,
             tol=self.tol,
             rounds=self.max_iter,
-            seed=seed,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
 
     def _keep(self, found: list[Solution]) -> None:
@@ -168,3 +182,33 @@ class LinearSVC(LinearClassifier):
         self.n_iter_ = max(one.rounds for one in found)
         for one in found:
             warn_of_gap(one.gap, one.wanted_gap, one.rounds)
+
+
+def _against_rest(
+    codes: NDArray[np.int64], positive: int, of_class: F64, weights: F64 | None
+) -> tuple[F64, F64 | None]:
+    """Return a class's targets and the weights of its rows, None where all are one."""
+    is_positive = codes == positive
+    if weights is None and np.all(of_class == 1.0):
+        return np.where(is_positive, 1.0, -1.0), None
+    rest = of_class[0] if len(of_class) == 2 else 1.0
+    each = np.where(is_positive, of_class[positive], rest)
+    return np.where(is_positive, 1.0, -1.0), each if weights is None else each * weights
+
+
+def _solve_all(
+    problem: Problem,
+    X: Any,
+    positives: Sequence[int],
+    task: Callable[[int], tuple[F64, F64 | None]],
+    client: Any,
+    pool: Parallel,
+) -> list[Solution]:
+    """Solve for each class: several at a time here, or one with all threads; jobs one by one."""
+    if len(positives) == 1 or client is not None:
+        table = Table(X, pool)
+        return [solve(problem, table, *task(k), client) for k in positives]
+    table = Table(X)
+    # Made before threads ask for it at once.
+    _ = table.blocks if problem.is_primal else table.cut
+    return InPieces(pool).map(lambda k: solve(problem, table, *task(k), None), positives)

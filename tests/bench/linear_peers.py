@@ -1,14 +1,19 @@
 """Linear models against their peers: seconds to the same suboptimality, on the same threads.
 
     python tests/bench/linear_peers.py [--sets reuters kdd ijcnn1] [--models hinge logistic ridge
-        lasso] [--peers elasticml snapml ...] [--threads 1 2] [--repeats 3] [--limit-s 120]
-        [--python PEERS_VENV/bin/python]
+        lasso] [--peers elasticml snapml ...] [--threads 1 2] [--repeats 5] [--limit-s 60]
+        [--python PEERS_VENV/bin/python] [--folder KEPT] [--only find] [--begin-s 100]
 
-Every run of a peer is a process of its own, which loads the data from shared .npy files first; the
-clock covers a fit in memory, without imports and compilation. Peers fit from scratch with more and
-more effort until the objective, taken outside the clock, is within 1e-6 of the best that any of
-them has reached; later repeats fit with the efforts that were needed alone. Peers take turns. "-"
-is what is not reached within the limit, "none" where a peer has no such model, or is not installed.
+Every peer has a process of its own for each problem, which loads the data from shared .npy files
+first; the clock covers a fit in memory, without imports. The first fit of a process, which may
+compile, is told apart. Peers fit from scratch with more and more effort until the objective, taken
+outside the clock, is within 1e-6 of what the first peer has certified as the least; then, on a
+quiet machine, the efforts that were needed are fitted again ``--repeats`` times, or for 5 seconds,
+whichever ends first. "-" is what is not reached within the limit, "none" where a peer has no such
+model, or is not installed; why is told below the table.
+
+With ``--folder`` what was found and measured is kept, and not run again: ``--only find`` looks for
+the efforts, for which any machine will do, and ``--begin-s`` begins no problem after so long.
 
 Peers other than scikit-learn want a venv of their own: ``python -m venv V && V/bin/pip install
 snapml vowpalwabbit dask-ml pyspark scipy``; Spark needs Java.
@@ -18,12 +23,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,88 +36,157 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "papers")]
 
-from tests.bench.peers.fits import PEERS, SERIAL  # noqa: E402
+from tests.bench.peers.fits import PEERS, SERIAL, Fits  # noqa: E402
 from tests.bench.peers.problems import MODELS, Data, Problem, largest_l1, write  # noqa: E402
 
 TARGETS = (1e-3, 1e-6)
 #: These run with the Python that runs this script.
-OURS = ("elasticml", "liblinear", "saga", "lbfgs", "cd")
+OURS = ("elasticml", "liblinear", "saga", "lbfgs", "cholesky", "cd")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-Try = dict[str, float]
+#: Fits of one effort end after so long, however few they are.
+PATIENCE_S = 5.0
+
+Told = dict[str, Any]
 
 
-def be_peer(task: dict[str, Any]) -> None:
+def be_peer(task: Told) -> None:
     """Fit with one effort after the other; print a line for each."""
     data = Data(Path(task["folder"]), task["set"])
     problem = Problem(**task["problem"])
-    began = time.perf_counter()
     try:
         fits = PEERS[task["peer"]](data, problem, task["threads"])
-        for effort, (seconds, w) in enumerate(islice(fits, task["last"] + 1)):
-            told = {"effort": effort, "s": seconds, "objective": data.objective(problem, w)}
-            print(json.dumps(told), flush=True)
-            if time.perf_counter() - began > task["limit_s"]:
-                return
+        print(json.dumps({"first_s": fits.fit(0)[0]}), flush=True)
     except (LookupError, ImportError) as error:
         print(json.dumps({"none": str(error)}), flush=True)
+        return
+    if task["efforts"] is None:
+        _find(fits, data, problem, task)
+        return
+    for effort in task["efforts"]:
+        seconds: list[float] = []
+        while len(seconds) < task["repeats"] and sum(seconds) < PATIENCE_S:
+            seconds.append(fits.fit(effort)[0])
+        print(json.dumps({"effort": effort, "seconds": seconds}), flush=True)
 
 
-def run(task: dict[str, Any], python: str) -> list[dict[str, Any]]:
+def _find(fits: Fits, data: Data, problem: Problem, task: Told) -> None:
+    began = time.perf_counter()
+    for effort in range(fits.efforts):
+        seconds, w = fits.fit(effort)
+        objective = data.objective(problem, w)
+        told = {"effort": effort, "s": seconds, "objective": objective}
+        print(json.dumps(told), flush=True)
+        is_there = task["least"] is not None and objective <= task["least"] * (1 + TARGETS[-1])
+        if is_there or time.perf_counter() - began > task["limit_s"]:
+            return
+
+
+def run(task: Told, python: str) -> list[Told]:
     """Run a peer in a process of its own; its lines."""
     environment = {**os.environ, **dict.fromkeys(THREADS, str(task["threads"]))}
     command = [python, __file__, "--task", json.dumps(task)]
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=3 * task["limit_s"]
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60 + 5 * task["limit_s"],
         )
         out, failed = done.stdout, done.returncode
         error = done.stderr.strip().splitlines()[-1:]
     except subprocess.TimeoutExpired as late:
-        out = late.stdout or b""
-        out, failed, error = out.decode() if isinstance(out, bytes) else out, 0, []
-    if failed:
-        print(f"{task['peer']} failed: {error}", file=sys.stderr)
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        text = late.stdout or b""
+        out, failed, error = text.decode() if isinstance(text, bytes) else text, 0, []
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return [*lines, {"failed": " ".join(error)}] if failed else lines
 
 
-def compare(task: dict[str, Any], peers: list[str], options: argparse.Namespace) -> None:
-    """Run all peers, several times, and print a line per target."""
-    pythons = {p: sys.executable if p in OURS else options.python for p in peers}
-    tries: dict[str, list[Try]] = {}
+def find(task: Told, peer: str, python: str, least: float | None) -> Told:
+    """Find the efforts with which a peer comes to each target."""
+    return {"lines": run({**task, "peer": peer, "efforts": None, "least": least}, python)}
+
+
+def least_of(found: dict[str, Told]) -> float | None:
+    """Return the least objective of all peers."""
+    lines = [line for told in found.values() for line in told["lines"]]
+    return min((line["objective"] for line in lines if "objective" in line), default=None)
+
+
+def needed(told: Told, least: float) -> list[int | None]:
+    """Return the first effort that comes to each target."""
+    tries = [line for line in told["lines"] if "objective" in line]
+    return [
+        next((t["effort"] for t in tries if t["objective"] <= least * (1 + target)), None)
+        for target in TARGETS
+    ]
+
+
+def compare(task: Told, kept: dict[str, Told], options: argparse.Namespace) -> None:
+    """Run all peers that are not in ``kept``, which is this problem's."""
+    peers = [p for p in options.peers if task["threads"] == 1 or p not in SERIAL]
     for peer in peers:
-        tries[peer] = run({**task, "peer": peer, "last": 10**6}, pythons[peer])
-    reached = [t["objective"] for some in tries.values() for t in some if "objective" in t]
-    best = min(reached)
-    needed = {
-        peer: [
-            next((t for t in some if t.get("objective", best + 1e300) <= best * (1 + target)), None)
-            for target in TARGETS
-        ]
-        for peer, some in tries.items()
-    }
-    seconds = {peer: [[t["s"]] if t else [] for t in found] for peer, found in needed.items()}
-    for repeat in range(1, options.repeats):
-        for peer in peers[repeat % len(peers) :] + peers[: repeat % len(peers)]:
-            last = max((t["effort"] for t in needed[peer] if t), default=-1)
-            if last < 0:
-                continue
-            again = run({**task, "peer": peer, "last": last}, pythons[peer])
-            for k, found in enumerate(needed[peer]):
-                if found:
-                    seconds[peer][k] += [t["s"] for t in again if t["effort"] == found["effort"]]
-    problem = task["problem"]
+        python = sys.executable if peer in OURS else options.python
+        if peer not in kept:
+            kept[peer] = find(task, peer, python, least_of(kept))
+    if options.only == "find":
+        return
+    least = least_of(kept)
+    for peer in peers:
+        python = sys.executable if peer in OURS else options.python
+        efforts = sorted({e for e in needed(kept[peer], least or 0.0) if e is not None})
+        if efforts and "seconds" not in kept[peer]:
+            lines = run({**task, "peer": peer, "efforts": efforts}, python)
+            kept[peer]["first_s"] = next(t["first_s"] for t in lines if "first_s" in t)
+            kept[peer]["seconds"] = {t["effort"]: t["seconds"] for t in lines if "effort" in t}
+
+
+def rows(name: str, kept: dict[str, Told], peers: list[str]) -> list[str]:
+    """Write the lines of one problem."""
+    least = least_of(kept)
+    if least is None:
+        return []
+    told = []
     for k, target in enumerate(TARGETS):
-        cells = []
+        cells, medians = [], []
         for peer in peers:
-            has_none = any("none" in t for t in tries[peer])
-            some = seconds[peer][k]
-            cells.append("none" if has_none else f"{median(some):.3g}" if some else "-")
-        ours = seconds[peers[0]][k]
-        others = [median(seconds[p][k]) for p in peers[1:] if seconds[p][k]]
-        ratio = f"{median(ours) / min(others):.2f}" if ours and others else "-"
-        head = f"{task['set']} | {problem['model']} | {task['threads']} | {target:g}"
-        print(f"| {head} | {' | '.join(cells)} | {ratio} |", flush=True)
+            cell, seconds = _cell(kept.get(peer), k, least)
+            cells.append(cell)
+            medians.append(seconds)
+        others = [s for s in medians[1:] if s is not None]
+        ours = medians[0]
+        ratio = "-" if ours is None or not others else f"{ours / min(others):.2f}"
+        told.append(f"| {name} | {target:g} | {' | '.join(cells)} | {ratio} |")
+    return told
+
+
+def _cell(told: Told | None, k: int, least: float) -> tuple[str, float | None]:
+    if told is None:
+        return "", None
+    if any("none" in line for line in told["lines"]):
+        return "none", None
+    effort = needed(told, least)[k]
+    if effort is None:
+        return "-", None
+    if "seconds" not in told:
+        return "found", None
+    # A file's keys are words.
+    seconds = median({int(e): s for e, s in told["seconds"].items()}[effort])
+    return f"{1e3 * seconds:.3g}", seconds
+
+
+def reasons(kept: dict[str, dict[str, Told]]) -> list[str]:
+    """Say why peers have no figures."""
+    return sorted(
+        {
+            f"{peer}, {name}: {line.get('none') or line['failed']}"
+            for name, found in kept.items()
+            for peer, told in found.items()
+            for line in told["lines"]
+            if "none" in line or "failed" in line
+        }
+    )
 
 
 def prepare(name: str, folder: Path) -> None:
@@ -144,27 +218,53 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--peers", nargs="+", choices=[*PEERS], default=[*PEERS])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit-s", type=float, default=120.0)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--limit-s", type=float, default=60.0, help="of looking for efforts")
     parser.add_argument("--l2", type=float, default=0.01)
     parser.add_argument("--l1", type=float, default=0.1, help="of the largest that counts")
     parser.add_argument("--python", default=sys.executable, help="that has the other peers")
+    parser.add_argument("--folder", type=Path, help="keeps data and results")
+    parser.add_argument("--only", choices=("find",), help="find efforts, measure nothing")
+    parser.add_argument("--begin-s", type=float, default=math.inf)
     options = parser.parse_args()
     if options.task:
         be_peer(json.loads(options.task))
         return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        study(folder, options)
+
+
+def study(folder: Path, options: argparse.Namespace) -> None:
+    """Run all problems; print tables."""
+    results, began = folder / "results.json", time.perf_counter()
+    kept: dict[str, dict[str, Told]] = json.loads(results.read_text()) if results.exists() else {}
+    names = []
+    for name in options.sets:
+        if not (folder / f"{name}-columns.npy").exists():
+            prepare(name, folder)
+        data = Data(folder, name)
+        for problem in problems(options.models, data, options.l2, options.l1):
+            for threads in options.threads:
+                names.append(f"{name} | {problem['model']} | {threads}")
+                if time.perf_counter() - began > options.begin_s:
+                    continue
+                task = {"folder": str(folder), "set": name, "problem": problem}
+                task |= {"threads": threads, "limit_s": options.limit_s}
+                task |= {"repeats": options.repeats}
+                compare(task, kept.setdefault(names[-1], {}), options)
+                results.write_text(json.dumps(kept, indent=1))
+    print("Milliseconds of a fit, medians:\n")
     print(f"| set | model | threads | to | {' | '.join(options.peers)} | first / best other |")
     print("|" + "---|" * (5 + len(options.peers)), flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in options.sets:
-            prepare(name, Path(folder))
-            data = Data(Path(folder), name)
-            for problem in problems(options.models, data, options.l2, options.l1):
-                for threads in options.threads:
-                    peers = [p for p in options.peers if threads == 1 or p not in SERIAL]
-                    shared = {"folder": folder, "set": name, "problem": problem}
-                    shared |= {"threads": threads, "limit_s": options.limit_s}
-                    compare(shared, peers, options)
+    for name in names:
+        print("\n".join(rows(name, kept.get(name, {}), options.peers)))
+    print("\nSeconds of the first fit of a process, with any compilation:\n")
+    for name in names:
+        first = {p: t["first_s"] for p, t in kept.get(name, {}).items() if "first_s" in t}
+        print(f"{name}: {', '.join(f'{p} {s:.2f}' for p, s in first.items())}")
+    print("\n" + "\n".join(reasons(kept)))
 
 
 if __name__ == "__main__":

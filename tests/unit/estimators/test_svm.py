@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC as Theirs
 
 import elasticml as em
+from elasticml.algorithms.cocoa.local import LocalSolver
 from tests.unit.estimators.contract import assert_contract
 
 #: Rows of weight 2 and rows that stand twice are visited in other orders, and dual steps end within
@@ -24,6 +25,9 @@ EXCUSED = {
     "check_sample_weight_equivalence_on_dense_data": "ends within a tolerance",
     "check_sample_weight_equivalence_on_sparse_data": "ends within a tolerance",
 }
+
+#: Of a local solver: threads for any work.
+FEW_VALUES = {**LocalSolver.__init__.__kwdefaults__, "values_per_thread": 0}
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
@@ -59,6 +63,21 @@ def test_it_finds_liblinears_model(loss, dual, make):
     np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_float32_rows_are_taken_as_they_are_and_give_the_model_of_float64_ones(make):
+    X, y = make_classification(300, 12, random_state=0)
+    X = X.astype(np.float32)
+    held = make(X)
+    before = held.copy()
+    given = {"loss": "hinge", "C": 0.1, "tol": 1e-9, "max_iter": 20_000}
+    single = em.LinearSVC(**given, random_state=0).fit(held, y)
+    double = em.LinearSVC(**given, random_state=0).fit(make(X.astype(np.float64)), y)
+    assert single.coef_.dtype == np.float64
+    np.testing.assert_allclose(single.coef_, double.coef_, atol=1e-4)
+    assert single.dual_gap_ <= 1e-9 * 0.1 * 300
+    assert abs(held - before).max() == 0.0
+
+
 @pytest.mark.parametrize("dual", [True, False])
 def test_the_gap_bounds_what_is_left_to_gain(dual):
     X, y = make_classification(300, 12, random_state=1)
@@ -86,6 +105,30 @@ def test_each_of_three_classes_has_liblinears_model_against_the_rest(class_weigh
     assert np.array_equal(ours.predict(X), theirs.predict(X))
 
 
+@pytest.mark.parametrize("dual", [True, False])
+def test_classes_that_are_fitted_at_a_time_have_the_same_bits(dual):
+    X, y = make_classification(200, 9, n_informative=6, n_classes=5, random_state=3)
+    given = {"dual": dual, "tol": 1e-3, "random_state": 0}
+    alone = em.LinearSVC(**given).fit(X, y)
+    beside = em.LinearSVC(**given, n_jobs=3).fit(X, y)
+    assert np.array_equal(alone.coef_, beside.coef_)
+    assert np.array_equal(alone.dual_gap_, beside.dual_gap_)
+
+
+@pytest.mark.parametrize(
+    ("loss", "dual"), [("hinge", True), ("squared_hinge", True), ("squared_hinge", False)]
+)
+def test_threads_of_one_model_end_at_the_same_one(loss, dual, monkeypatch):
+    # So few values are worth a thread here, so that rows are dealt to three.
+    monkeypatch.setattr(LocalSolver.__init__, "__kwdefaults__", FEW_VALUES)
+    X, y = make_classification(400, 12, random_state=0)
+    given = {"loss": loss, "dual": dual, "C": 0.1, "tol": 1e-12, "max_iter": 20_000}
+    alone, beside = (em.LinearSVC(**given, n_jobs=n).fit(X, y) for n in (1, 3))
+    np.testing.assert_allclose(alone.coef_, beside.coef_, atol=1e-6)
+    assert not np.array_equal(alone.coef_, beside.coef_)
+    assert beside.dual_gap_ <= 1e-12 * 0.1 * 400
+
+
 def test_it_works_in_a_pipeline_and_a_grid_and_survives_pickling():
     X, y = make_classification(200, 8, random_state=2)
     pipeline = make_pipeline(StandardScaler(), em.LinearSVC())
@@ -107,6 +150,7 @@ def test_it_says_when_it_ends_too_early():
         ({"C": 0.0}, "'C' parameter of LinearSVC must be a float in the range"),
         ({"loss": "hinge", "dual": False}, "dual=False with loss='hinge'"),
         ({"tol": 0.0}, "'tol' parameter"),
+        ({"n_jobs": 0}, "n_jobs=0 has no meaning"),
     ],
 )
 def test_a_wrong_setting_is_named(given, message):
