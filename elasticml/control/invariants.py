@@ -11,8 +11,8 @@ from elasticml.terms import MemberId, mask_of
 if TYPE_CHECKING:
     from elasticml.control.driver import Driver
 
-#: Up to so many members all books are derived anew at every check, whatever has changed.
-BOOKS_MEMBERS_MIN = 1000
+#: Books of up to so many members and chunks are derived anew at every check, whatever has changed.
+BOOKS_ENTRIES_MIN = 100
 
 
 def check(driver: Driver) -> None:
@@ -28,9 +28,11 @@ def check(driver: Driver) -> None:
         if state.stage == "ended":
             return
         at = _books(driver)
-        # The books of thousands of members take as long as an exchange of theirs: they are derived
-        # again when something in them has changed. Those of few are every time.
-        if at != driver.checked_at or len(state.membership.members) <= BOOKS_MEMBERS_MIN:
+        # Large books take as long as an exchange, while all members wait: they are derived again
+        # when something in them has changed. Small ones are every time.
+        n_entries = len(state.membership.members) + len(state.ledger.info)
+        always = driver.check_every_event or n_entries <= BOOKS_ENTRIES_MIN
+        if always or at != driver.checked_at:
             state.membership.check()
             state.ledger.check(state.membership.members)
             _tree(driver)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from elasticml.algorithms.base import Parallel
+from elasticml.collective.fine_pause import fine_pause
 from elasticml.collective.transport import Transport
 from elasticml.runtime.execution import Runner
 from elasticml.runtime.slowness import Slowness
@@ -32,6 +32,6 @@ class Environment:
     cpu: str = field(default_factory=cpu_class)
     blas_threads: int = field(default_factory=blas_threads)
     #: Waits for so many seconds, on the clock's time.
-    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    pause: Callable[[float], Awaitable[None]] = fine_pause
     #: Made slower on purpose, for tests and studies; 1 times as slow where nobody asked for it.
     slowness: Slowness = field(default_factory=Slowness)

@@ -12,6 +12,7 @@ import math
 from typing import Final
 
 from elasticml.algorithms.async_sgd.base import Queue
+from elasticml.algorithms.async_sgd.turns import TurnCosts
 
 #: Mini-batches never grow beyond this: a member must look at its mailbox now and then.
 BATCH_MAX: Final = 10_000_000
@@ -86,6 +87,10 @@ class LogPI:
     places, least, most : int
         As for :class:`AdaptiveB`; wants a short queue: a deep one is filled before b has grown, and
         what it then sends is old.
+    fixed_share : float, optional
+        b does not go below the size from which on what a turn takes besides its examples is at most
+        this share of it: where the network is no limit, a queue that never fills would have b
+        shrink until turns are nothing else. None: no such bound.
     """
 
     def __init__(
@@ -96,9 +101,14 @@ class LogPI:
         places: int = 2,
         least: int = 1,
         most: int = BATCH_MAX,
+        fixed_share: float | None = None,
     ) -> None:
         self._target = target
         self._gain = gain
+        self._fixed_share = fixed_share
+        self._costs = TurnCosts()
+        #: Examples and seconds at the end of the last turn.
+        self._ended = (0, 0.0)
         self._places = places
         self._bounds = (float(max(1, least)), float(most))
         self._batch = _Real()
@@ -111,7 +121,19 @@ class LogPI:
         self._before = q
         error = _clip(q - self._target, -1.0, 2.0)
         factor = math.exp(self._gain * error + 2.0 * self._gain * change)
-        return self._batch.scaled(batch, factor, self._bounds)
+        return self._batch.scaled(batch, factor, self._bounds_after(queue))
+
+    def _bounds_after(self, queue: Queue) -> tuple[float, float]:
+        """Return the bounds of b, with what is known of turns after this one."""
+        least, most = self._bounds
+        if self._fixed_share is None:
+            return least, most
+        n, seconds = queue.examples - self._ended[0], queue.seconds - self._ended[1]
+        is_first, self._ended = not self._ended[0], (queue.examples, queue.seconds)
+        # Who found the queue full has waited; the first turn began when its life was under way.
+        if n > 0 and seconds > 0.0 and queue.fill < 1.0 and not is_first:
+            self._costs.add(n, seconds)
+        return min(max(least, self._costs.least(self._fixed_share)), most), most
 
 
 class _Real:

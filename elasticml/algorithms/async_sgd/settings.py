@@ -27,6 +27,8 @@ Batch = int | Literal["auto", "adaptive", "inf"]
 #: controller, which wants a short one.
 _PLACES_PAPER: Final = 16
 _PLACES_AUTO: Final = 2
+#: Of a turn that 'batch: auto' lets be spent on anything but its examples.
+_FIXED_SHARE: Final = 0.1
 #: Examples of a mini-batch at least, where its size is left to us.
 _BATCH_KMEANS: Final = 256
 _BATCH_LINEAR: Final = 32
@@ -270,7 +272,14 @@ def _controller(settings: Settings, places: int) -> Callable[[], Controller]:
     target = settings.queue_target
     if settings.batch == "auto":
         least = first_batch(settings) // 64 or 1
-        return lambda: LogPI(target=0.5 if target is None else target, places=places, least=least)
+        # In the paper's mode a controller follows the network alone, as the paper's own does.
+        share = None if settings.mode == "paper" else _FIXED_SHARE
+        return lambda: LogPI(
+            target=0.5 if target is None else target,
+            places=places,
+            least=least,
+            fixed_share=share,
+        )
     if settings.batch == "adaptive":
         return lambda: AdaptiveB(
             target=1.0 if target is None else target, gamma=settings.gamma, places=places

@@ -41,7 +41,8 @@ class Places:
 
     def of(self, chunks: Sequence[Chunk]) -> I64:
         """Return the numbers of chunks, shape (n,)."""
-        return np.array([self.starts[c.id.block] + c.id.ordinal for c in chunks], np.int64)
+        starts = self.starts.tolist()
+        return np.array([starts[c.id.block] + c.id.ordinal for c in chunks], np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elasticml.control import events as ev
+from elasticml.control import invariants
 from elasticml.control.commands import Dismiss, EndJob
 from elasticml.control.invariants import check
 from elasticml.control.mobility import Transfer
@@ -251,3 +252,27 @@ def test_a_round_tells_each_slots_examples_where_they_have_changed():
     total = sum(info.rows for info in made.driver.state.ledger.info.values())
     assert sum(begun[0]["rows"].values()) == total
     assert [r for r, fields in enumerate(begun) if "rows" in fields] == [0]
+
+
+@pytest.mark.parametrize("n_entries", [0, 100])
+def test_large_books_are_derived_again_when_they_have_changed(monkeypatch, n_entries):
+    monkeypatch.setattr(invariants, "BOOKS_ENTRIES_MIN", n_entries)
+    made = world()
+    until(made, lambda: made.driver.state.last_exchange == 1)
+    driver = made.driver
+    driver.check_every_event = False
+    check(driver)
+    ledger = driver.state.ledger
+    assert len(ledger.info) < 100
+    # What no method of the ledger does: nothing says that something has changed.
+    ledger.total_rows += 1
+    if n_entries == 0:
+        check(driver)
+        ledger.changes += 1
+    with pytest.raises(LocalProtocolError, match="rows do not add up"):
+        check(driver)
+    # Tests have all derived after every event.
+    monkeypatch.setattr(invariants, "BOOKS_ENTRIES_MIN", 0)
+    driver.checked_at, driver.check_every_event = invariants._books(driver), True
+    with pytest.raises(LocalProtocolError, match="rows do not add up"):
+        check(driver)

@@ -1,0 +1,67 @@
+"""Pauses on the event loop that end within a tenth of a millisecond of what was asked for.
+
+``asyncio.sleep`` ends on whole milliseconds: epoll's waits do. A timer of the kernel that is a file
+descriptor wakes the loop as a socket does, when it is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import os
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+#: Longer pauses need not be exact.
+FINE_S_MAX: Final = 0.02
+#: ``CLOCK_MONOTONIC`` and ``TFD_NONBLOCK | TFD_CLOEXEC`` of Linux.
+_CLOCK, _FLAGS = 1, os.O_NONBLOCK | os.O_CLOEXEC
+#: ``struct itimerspec``: interval and first expiry, seconds and nanoseconds each.
+_SPEC: Final = struct.Struct("@4l")
+
+
+async def fine_pause(seconds: float) -> None:
+    """Pause for so many seconds; as ``asyncio.sleep`` where they are many, or there is no timer."""
+    timer = None if not 0.0 < seconds <= FINE_S_MAX else _timer(seconds)
+    if timer is None:
+        await asyncio.sleep(seconds)
+        return
+    loop = asyncio.get_running_loop()
+    due: asyncio.Future[None] = loop.create_future()
+    try:
+        loop.add_reader(timer, _end, due)
+        await due
+    finally:
+        loop.remove_reader(timer)
+        os.close(timer)
+
+
+def _end(due: asyncio.Future[None]) -> None:
+    if not due.done():
+        due.set_result(None)
+
+
+def _timer(seconds: float) -> int | None:
+    """Open a timer that is due once; None where this system has none to give."""
+    library = _library()
+    if library is None:
+        return None
+    create, set_time = library
+    timer: int = create(_CLOCK, _FLAGS)
+    if timer < 0:
+        return None
+    if set_time(timer, 0, _SPEC.pack(0, 0, 0, max(1, round(seconds * 1e9))), None):
+        os.close(timer)
+        return None
+    return timer
+
+
+@functools.cache
+def _library() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    try:
+        library = ctypes.CDLL(None)
+        return library.timerfd_create, library.timerfd_settime
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,100 @@
+"""What turns take besides their examples, learned from turns of known cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.async_sgd.base import Queue
+from elasticml.algorithms.async_sgd.controllers import LogPI
+from elasticml.algorithms.async_sgd.turns import SEEN_MIN, TurnCosts
+from elasticml.sim.cards import GIGABIT, INFINIBAND, Costs, critical_batch, replay
+
+#: Seconds of a turn, and of an example.
+FIXED_S, EACH_S = 40e-6, 1e-6
+
+
+def seen(sizes, more_s=lambda k: 0.0) -> TurnCosts:
+    costs = TurnCosts()
+    for k, n in enumerate(sizes):
+        costs.add(n, FIXED_S + EACH_S * n + more_s(k))
+    return costs
+
+
+def test_the_least_batch_is_that_of_the_share():
+    costs = seen([1000] * SEEN_MIN + [100] * SEEN_MIN)
+    for share in (0.5, 0.1, 0.01):
+        n = costs.least(share)
+        assert pytest.approx(share) == FIXED_S / (FIXED_S + EACH_S * n)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        [500] * 99,
+        # Not far enough apart; one of them seen too rarely.
+        [500] * SEEN_MIN + [1000] * SEEN_MIN,
+        [100] * (SEEN_MIN - 1) + [1000] * SEEN_MIN,
+    ],
+)
+def test_nothing_is_known_of_turns_of_one_size(sizes):
+    assert seen(sizes).least(0.1) == 0.0
+
+
+def test_turns_that_were_held_up_count_for_nothing_beside_quick_ones():
+    held_up = seen([1000] * 40 + [100] * 40, more_s=lambda k: 5e-3 * (k % 8 != 3))
+    assert held_up.least(0.1) == pytest.approx(9 * FIXED_S / EACH_S)
+
+
+def test_turns_without_a_fixed_part_have_no_least_batch():
+    costs = TurnCosts()
+    for n in [1000] * SEEN_MIN + [100] * SEEN_MIN:
+        costs.add(n, EACH_S * n)
+    assert costs.least(0.1) == pytest.approx(0.0, abs=1e-6)
+    for _ in range(SEEN_MIN):
+        # More examples in less time: no line of costs.
+        costs.add(100_000, 1e-6)
+    assert costs.least(0.1) == 0.0
+
+
+def told(controller, turns):
+    """Sizes after turns of (examples, fill), each of which takes what it costs."""
+    examples, seconds, batch, sizes = 0, 1.0, 4096, []
+    for n, fill in turns:
+        examples, seconds = examples + n, seconds + FIXED_S + EACH_S * n
+        batch = controller.next(batch, Queue(fill=fill, examples=examples, seconds=seconds))
+        sizes.append(batch)
+    return sizes
+
+
+def test_log_pi_goes_no_lower_than_the_share_lets_it_and_follows_the_queue_above():
+    turns = [(4096, 0.0)] * (SEEN_MIN + 1) + [(64, 0.0)] * 200 + [(400, 0.5)] * 400
+    free, bound = (told(LogPI(fixed_share=share), turns) for share in (None, 0.1))
+    wanted = round(9 * FIXED_S / EACH_S)
+    assert min(free) < wanted / 4
+    assert min(bound[2 * SEEN_MIN :]) == wanted
+    assert bound[-1] > 4 * wanted
+
+
+def test_turns_that_waited_for_a_place_tell_nothing():
+    turns = [(4096, 1.0)] * 40 + [(64, 1.0)] * 40 + [(64, 0.0)] * 400
+    assert min(told(LogPI(fixed_share=0.1), turns)) < 9 * FIXED_S / EACH_S / 4
+
+
+@pytest.mark.parametrize("share", [None, 0.1])
+def test_where_the_network_is_no_limit_little_time_goes_to_turns(share):
+    costs = Costs(INFINIBAND, EACH_S, 9824, post_s=5e-6, batch_s=25e-6, merge_s=10e-6)
+    assert critical_batch(costs) < 1
+    run = replay(costs, lambda: LogPI(fixed_share=share), batch=1200, places=2, seconds=0.4)
+    late = run.sizes_after(0.2)
+    speed = late.sum() * EACH_S / (16 * 0.2)
+    # The quickest turns have no merge: what merges take comes on top of the tenth.
+    assert speed < 0.5 if share is None else speed > 0.86
+
+
+def test_where_it_is_one_the_critical_batch_stays():
+    costs = Costs(GIGABIT, 5.1e-6, 40_064, post_s=5e-6, batch_s=25e-6, merge_s=10e-6)
+    controller = lambda: LogPI(fixed_share=0.1)  # noqa: E731
+    run = replay(costs, controller, batch=4000, places=2, seconds=6.0)
+    assert np.mean(run.sizes_after(4.0)) == pytest.approx(critical_batch(costs), rel=0.1)
