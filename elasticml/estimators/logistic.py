@@ -7,19 +7,17 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import minimise
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.algorithms.softmax_function import SoftmaxFunction
-from elasticml.estimators.base import LinearClassifier, warn_of_gap, weights_of
+from elasticml.estimators.base import LinearClassifier, warn_of_gap
 from elasticml.estimators.places import client_for, n_threads, stored_values
 from elasticml.estimators.sparse_classifiers import by_columns, fit_binary, fit_softmax
 from elasticml.runtime.execution import parallel
@@ -103,15 +101,14 @@ class LogisticRegression(LinearClassifier):
         self.n_jobs = n_jobs
         self.client = client
 
-    def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> LogisticRegression:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> LogisticRegression:
         """Fit the model.
 
         Parameters
         ----------
-        X : array_like or sparse (n_samples, n_features)
-        y : array_like (n_samples,)
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.taken`.
+        y : array_like (n_samples,), optional where X has it
             At least two different labels.
         sample_weight : array_like (n_samples,), optional
             Not negative.
@@ -121,16 +118,9 @@ class LogisticRegression(LinearClassifier):
         ValueError
             When a parameter, the labels or the weights are not as they should be.
         """
-        self._validate_params()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                "LogisticRegression needs at least 2 classes, but the data contain only one "
-                f"class: {self.classes_[0]!r}"
-            )
-        weights = self._weights(X, y, codes, sample_weight)
+        X, y, weights = self._checked(X, y, sample_weight, accept_sparse="csr", dtype=np.float64)
+        codes = self._codes(y)
+        weights = self._weighted(y, codes, weights)
         if self.l1_ratio > 0.0 and math.isfinite(self.C):
             self._fit_sparse(X, codes, weights)
             return self
@@ -144,10 +134,8 @@ class LogisticRegression(LinearClassifier):
             pool.close()
         return self
 
-    def _weights(
-        self, X: Any, y: Any, codes: NDArray[np.int64], sample_weight: ArrayLike | None
-    ) -> F64 | None:
-        weights = weights_of(sample_weight, X)
+    def _weighted(self, y: Any, codes: NDArray[np.int64], weights: F64 | None) -> F64 | None:
+        """Return the rows' weights times their classes'."""
         if self.class_weight is not None:
             of_class = compute_class_weight(
                 self.class_weight, classes=self.classes_, y=y, sample_weight=weights
