@@ -9,16 +9,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.base import Algorithm
+from elasticml.algorithms.cocoa.solver import CocoaSolver
+from elasticml.algorithms.cocoa.trainer import make_trainer
 from elasticml.algorithms.here import train_here
 from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import minimise
-from elasticml.algorithms.registry import algorithm
-from elasticml.data.arrays import from_arrays
 from elasticml.errors import JobFailedError
 from elasticml.estimators.rows import Table
 
 F64 = NDArray[np.float64]
 
+#: Not asked of the registry, which loads every algorithm's code.
+_COCOA: Final = Algorithm(name="cocoa", trainer=make_trainer, solver=CocoaSolver)
 #: Loss of the zero model in classification; of the squared loss it is half the mean square.
 _AT_ZERO: Final = {"hinge": 1.0, "squared_hinge": 1.0, "logistic": math.log(2.0)}
 
@@ -93,13 +96,13 @@ def solve(
     wanted = problem.tol * _loss_at_zero(problem.loss, targets, weights, total)
     section = problem.section(total, wanted)
     if client is not None:
-        source = from_arrays(table.X, targets, weights)
-        return _as_job(problem, section, wanted, source, client, total)
+        rows = (table.X, targets, weights)
+        return _as_job(problem, section, wanted, rows, client, total)
     if problem.is_primal:
         return _by_newton(problem, wanted, table, targets, weights)
     own = table.cut.relabelled(targets, weights)
     trained = train_here(
-        algorithm("cocoa"),
+        _COCOA,
         section,
         own.facts,
         own.chunks,
@@ -141,17 +144,18 @@ def _as_job(
     problem: Problem,
     section: dict[str, Any],
     wanted: float,
-    source: Any,
+    rows: tuple[Any, F64, F64 | None],
     client: Any,
     total: float,
 ) -> Solution:
+    from elasticml.data.arrays import from_arrays
     from elasticml.job import Job
     from elasticml.jobs.algorithms import CoCoA
     from elasticml.jobs.settings import Stop
 
     job = Job(
         CoCoA(**{key: value for key, value in section.items() if key != "name"}),
-        source,
+        from_arrays(*rows),
         name="estimator",
         stop=Stop(rounds=problem.rounds),
         evaluate=False,

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import InPieces
-from elasticml.estimators.base import LinearClassifier, warn_of_gap, weights_of
+from elasticml.estimators.base import LinearClassifier, warn_of_gap
 from elasticml.estimators.fitting import Problem, Solution, solve
 from elasticml.estimators.places import client_for, n_threads, stored_values
 from elasticml.estimators.rows import Table
@@ -110,13 +108,14 @@ class LinearSVC(LinearClassifier):
         self.n_jobs = n_jobs
         self.client = client
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> LinearSVC:
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> LinearSVC:
         """Fit one model, or one for each of more than two classes.
 
         Parameters
         ----------
-        X : array_like or sparse (n_samples, n_features)
-        y : array_like (n_samples,)
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.taken`.
+        y : array_like (n_samples,), optional where X has it
             At least two different labels.
         sample_weight : array_like (n_samples,), optional
             Not negative.
@@ -126,19 +125,13 @@ class LinearSVC(LinearClassifier):
         ValueError
             When a parameter, the labels or the weights are not as they should be.
         """
-        self._validate_params()
         # Newton steps want float64; steps on dual variables take values as they are.
         is_dual = self.loss == "hinge" or self.dual is True
         kept = [np.float64, np.float32] if is_dual else np.float64
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=kept, order="C")
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                "LinearSVC needs at least 2 classes, but the data contain only one class: "
-                f"{self.classes_[0]!r}"
-            )
-        weights = weights_of(sample_weight, X)
+        X, y, weights = self._checked(
+            X, y, sample_weight, accept_sparse="csr", dtype=kept, order="C"
+        )
+        codes = self._codes(y)
         of_class = compute_class_weight(
             self.class_weight, classes=self.classes_, y=y, sample_weight=weights
         )
