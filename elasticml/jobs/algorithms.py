@@ -97,6 +97,8 @@ class CoCoA(Settings):
     bucket: Count | Literal["auto"] = "auto"
     #: Leave rows out for a while that cannot change soon; None: unless ``mode="paper"``.
     shrink: bool | None = None
+    #: Where members solve their local problems; "auto": on a GPU where a member has one.
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
     tolerance: float = Field(default=0.0, ge=0)
     #: By default the job's.

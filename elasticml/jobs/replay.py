@@ -183,7 +183,7 @@ def _source_of(spec: Mapping[str, Any]) -> Source:
 def _algorithm_of(start: Record, given: Given | None) -> Mapping[str, Any]:
     """Return the algorithm's settings, and the model that it started from."""
     section = dict(start["spec"]["algorithm"])
-    if section["name"] == "local_sgd":
+    if section["name"] in ("cocoa", "local_sgd"):
         section["device"] = "cpu"  # where the run has computed, or it is refused
     wanted = start.get("warm_start_digest")
     if wanted is None:

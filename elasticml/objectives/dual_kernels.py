@@ -26,6 +26,8 @@ F64 = NDArray[np.float64]
 NEWTON_STEPS: Final = 2
 #: Logistic dual variables keep this distance from 0 and 1, where their entropy has no slope.
 EDGE: Final = 1e-15
+#: Distance from 0 and 1 within which one Newton step does not begin at the old value.
+NEWTON_MARGIN: Final = 0.05
 
 
 def _inlined(function: _Function) -> _Function:
@@ -34,6 +36,35 @@ def _inlined(function: _Function) -> _Function:
 
 def _kernel(function: _Function) -> _Function:
     return cast(_Function, njit(nogil=True, cache=True)(function))
+
+
+@_inlined
+def _logistic_goal(m: float) -> float:
+    """Return ``sigma(-m)``, kept off the ends: where a row goes whose margin stays as it is."""
+    e = math.exp(-abs(m))
+    goal = (e if m > 0.0 else 1.0) / (1.0 + e)
+    return min(max(goal, EDGE), 1.0 - EDGE)
+
+
+@_inlined
+def _weighed_start(old: float, goal: float, q: float) -> float:
+    """Weigh two dual variables by the largest curvature of the logistic loss between them."""
+    spread = max(old * (1.0 - old), goal * (1.0 - goal))
+    if (old - 0.5) * (goal - 0.5) < 0.0:
+        spread = 0.25
+    return old + (goal - old) / (1.0 + q * spread)
+
+
+@_inlined
+def _newton_trial(new: float, slope: float, q: float, low: float, high: float) -> float:
+    """Take a Newton step towards the root of ``slope``, or half the way to the end it crosses."""
+    step = slope * new * (1.0 - new) / (1.0 + q * new * (1.0 - new))
+    trial = new + step
+    if trial <= low:
+        trial = 0.5 * (new + low)
+    elif trial >= high:
+        trial = 0.5 * (new + high)
+    return trial
 
 
 @_kernel
@@ -48,14 +79,9 @@ def logistic_step(a: float, m: float, q: float) -> float:
     Error: over a grid of a, m and q the two steps lose at most a sixth of what the row could gain,
     and nothing that rounding would not in the median.
     """
-    e = math.exp(-abs(m))
-    goal = (e if m > 0.0 else 1.0) / (1.0 + e)
-    goal = min(max(goal, EDGE), 1.0 - EDGE)
+    goal = _logistic_goal(m)
     old = min(max(a, EDGE), 1.0 - EDGE)
-    spread = max(old * (1.0 - old), goal * (1.0 - goal))
-    if (old - 0.5) * (goal - 0.5) < 0.0:
-        spread = 0.25
-    new = old + (goal - old) / (1.0 + q * spread)
+    new = _weighed_start(old, goal, q)
     low, high = min(old, goal), max(old, goal)
     for _ in range(NEWTON_STEPS):
         slope = math.log((1.0 - new) / new) - m - q * (new - a)
@@ -63,14 +89,32 @@ def logistic_step(a: float, m: float, q: float) -> float:
             low = new
         else:
             high = new
-        step = slope * new * (1.0 - new) / (1.0 + q * new * (1.0 - new))
-        trial = new + step
-        if trial <= low:
-            trial = 0.5 * (new + low)
-        elif trial >= high:
-            trial = 0.5 * (new + high)
-        new = trial
+        new = _newton_trial(new, slope, q, low, high)
     return new
+
+
+@_kernel
+def logistic_newton_step(a: float, m: float, q: float) -> float:
+    """Return the new dual variable of the logistic loss after one Newton step from its old value.
+
+    Near 0 and 1, where the entropy's slope has no bound and a Newton step hardly moves, the step
+    begins where :func:`logistic_step` begins.
+
+    Source: Snap ML, section 3.1, "Extension for Logistic Regression"; the start at the ends and
+    the halved way where a step would leave the interval of the root are ours.
+    """
+    goal = _logistic_goal(m)
+    old = min(max(a, EDGE), 1.0 - EDGE)
+    start = old
+    if old < NEWTON_MARGIN or old > 1.0 - NEWTON_MARGIN:
+        start = _weighed_start(old, goal, q)
+    slope = math.log((1.0 - start) / start) - m - q * (start - a)
+    low, high = min(old, goal), max(old, goal)
+    if slope > 0.0:
+        low = start
+    else:
+        high = start
+    return _newton_trial(start, slope, q, low, high)
 
 
 @_inlined

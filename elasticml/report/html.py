@@ -151,6 +151,8 @@ def _key_figures(run: RunData) -> str:
             "",
         ),
     ]
+    if finite(summary.get("cuda_rounds")) > 0:
+        cards.append(("CUDA rounds", number(summary["cuda_rounds"]), "computed on a GPU"))
     moved = finite(summary.get("moved_bytes", _last(run, "moved_bytes")))
     chunks = summary.get("chunks_moved")
     cards.append(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticml.algorithms.base import Arrays, Model
+from elasticml.algorithms.base import ON_CUDA, Arrays, Model
 from elasticml.data.facts import DataFacts
 from elasticml.training.packed_records import PackedRecords
 
@@ -174,6 +174,7 @@ class Journal:
             "retired": self.retired,
             "attempts": self.attempts,
             "stand_in_rounds": sum(1 for row in self.rows if row.get("stand_ins")),
+            "cuda_rounds": sum(1 for row in self.rows if row.get(ON_CUDA)),
             "chunks_moved": self.chunks_moved,
             "moved_bytes": self.moved_bytes,
         }

@@ -19,7 +19,7 @@ the shares; with ``sigma`` it is that number.
     change of the model by the members' steps; ``dual`` (), the change of the sum of ``-loss*``;
     ``curvature`` (), see :mod:`line_search`; ``visited`` (), rows visited; ``partitions`` (), parts
     of the data that changed without seeing each other; ``unset`` (), rows that could not take part
-    because their chunk's serial is not ``settle``.
+    because their chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU.
 ``certify``
     Down: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state gets
     its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a
@@ -42,7 +42,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.base import Exchange, Scalar
+from elasticml.algorithms.base import ON_CUDA, Arrays, Exchange, Scalar
 from elasticml.algorithms.scaling import Columns
 
 F64 = NDArray[np.float64]
@@ -78,10 +78,17 @@ def pass_exchange(
             "visited": (),
             "partitions": (),
             "unset": (),
+            ON_CUDA: (),
         },
         parameters=parameters,
         seal=seal,
     )
+
+
+def visited_of(arrays: Arrays) -> dict[str, float]:
+    """Return what a round says of the rows visited: how many on a GPU, only where some were."""
+    visited, on_cuda = float(arrays["visited"]), float(arrays[ON_CUDA])
+    return {"visited": visited, **({ON_CUDA: on_cuda} if on_cuda else {})}
 
 
 def certify_exchange(

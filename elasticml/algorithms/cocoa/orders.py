@@ -97,14 +97,14 @@ class Orders:
             yield from self._streamed(self._shelf, key, share)
             return
         order = self._visits.copy()
-        visits.shuffle(order, _mixed(*key))
+        visits.shuffle(order, mixed(*key))
         # A fraction of an epoch visits the first buckets of its order.
         order = order[: max(1, round(share * order.size))]
         yield from np.array_split(order, min(n_slices, order.size))
 
     def _streamed(self, shelf: Shelf, key: tuple[int, int, int], share: float) -> Iterator[I64]:
         turns = np.arange(len(self._pieces), dtype=np.int64)
-        visits.shuffle_xorshift(turns, _mixed(*key))
+        visits.shuffle_xorshift(turns, mixed(*key))
         numbers = turns[: max(1, round(share * turns.size))].tolist()
         batches = shelf.batches([self._pieces[number].chunk for number in numbers])
         ends = np.cumsum([len(batch) for batch in batches]).tolist()
@@ -115,7 +115,7 @@ class Orders:
                 self._measure(number)
             parts = [self._visits[self._starts[n] : self._starts[n + 1]] for n in some]
             order = np.concatenate(parts)
-            visits.shuffle_xorshift(order, _mixed(*key, k + 1))
+            visits.shuffle_xorshift(order, mixed(*key, k + 1))
             return order
 
         for order in shelf.stages(batches, ordered):
@@ -123,7 +123,7 @@ class Orders:
                 yield order
 
 
-def _mixed(*numbers: int) -> int:
+def mixed(*numbers: int) -> int:
     """Hash whole numbers into one of 63 bits."""
     z = 0
     for number in numbers:

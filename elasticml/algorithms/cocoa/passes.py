@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.cocoa.tables import Piece
 
 F64 = NDArray[np.float64]
 
@@ -76,3 +81,27 @@ class Plan:
         if self.n_slices > 1:
             return self.whole * crowding
         return max(1.0, self.damping * self.total_weight / weight)
+
+
+class Ascent(Protocol):
+    """Improves a member's dual variables, wherever it computes: see ``local.LocalSolver``."""
+
+    def bind(self, pieces: Sequence[Piece]) -> None:
+        """Take over the rows to work on; their ``alpha`` is changed by :meth:`run`."""
+        ...
+
+    def run(
+        self,
+        v: F64,
+        *,
+        l2_total: float,
+        total_weight: float,
+        damping: float,
+        epochs: float,
+        seed: int,
+        serial: int,
+        parallel: Parallel,
+        sigma: float | None = None,
+    ) -> Update:
+        """Go through the rows in random order, changing their dual variables in place."""
+        ...

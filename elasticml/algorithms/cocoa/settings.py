@@ -27,6 +27,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "intercept": (False, True),
     "scale": ("none", "maxabs", "standard"),
     "shrink": (None, False, True),
+    "device": ("auto", "cpu", "cuda"),
 }
 
 
@@ -56,6 +57,8 @@ class Settings:
     bucket: int | None = None
     #: Leave rows out for a while that cannot change soon: less work, hardly another round.
     shrink: bool = True
+    #: Where members solve their local problems; "auto": on CUDA where a member has it.
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     #: Stop when the certified gap is at most this.
     tolerance: float = 0.0
     seed: int = 0
@@ -117,7 +120,7 @@ def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Read the settings that are numbers, words and switches."""
     values = {
         key: raw[key]
-        for key in ("mode", "aggregation", "intercept", "scale", "shrink")
+        for key in ("mode", "aggregation", "intercept", "scale", "shrink", "device")
         if raw.get(key) is not None
     }
     for key in ("l2", "gamma", "local_epochs", "intercept_scaling"):

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms import column_statistics
-from elasticml.algorithms.base import Arrays, Parallel, Work
+from elasticml.algorithms.base import ON_CUDA, Arrays, Parallel, Work
 from elasticml.algorithms.cocoa import dual_state, messages, statistics
 from elasticml.algorithms.cocoa.bins import MOMENTS, Plan, plan_statistics
+from elasticml.algorithms.cocoa.devices import device_of
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.passes import Ascent
 from elasticml.algorithms.cocoa.scaled_rows import scaled_chunk
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.statistics import RowMap
@@ -59,13 +61,8 @@ class CocoaSolver:
         self._loss = self._settings.loss
         self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
         self._held: dict[ChunkId, _Held] = {}
-        self._local = LocalSolver(
-            loss=self._loss.name,
-            dtype=facts.layout.dtype,
-            bucket=self._settings.bucket,
-            intercept_scaling=self._constant or None,
-            shrink=self._settings.shrink,
-        )
+        self._device = device_of(self._settings.device)
+        self._local = self._local_solver(facts.layout.dtype)
         self._operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
             messages.PASS: self._pass,
             messages.CERTIFY: self._certify,
@@ -73,6 +70,21 @@ class CocoaSolver:
             column_statistics.COLUMN_MAXABS: self._maxabs,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
+
+    def _local_solver(self, dtype: str) -> Ascent:
+        """Make the local solver of the device; that of a GPU loads what it needs only then."""
+        scaling = self._constant or None
+        if self._device == "cuda":
+            from elasticml.algorithms.cocoa.cuda_local import CudaSolver
+
+            return CudaSolver(loss=self._loss.name, dtype=dtype, intercept_scaling=scaling)
+        return LocalSolver(
+            loss=self._loss.name,
+            dtype=dtype,
+            bucket=self._settings.bucket,
+            intercept_scaling=scaling,
+            shrink=self._settings.shrink,
+        )
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over exactly these chunks.
@@ -160,6 +172,7 @@ class CocoaSolver:
             "visited": np.array(float(update.visited)),
             "partitions": np.array(float(update.partitions)),
             "unset": np.array(float(sum(chunk.n_rows for chunk in chunks) - rows)),
+            ON_CUDA: np.array(float(update.visited if self._device == "cuda" else 0)),
         }
 
     def _change(

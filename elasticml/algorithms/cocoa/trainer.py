@@ -308,7 +308,7 @@ class _Ascent:
                 "gamma": self.gamma_taken,
                 "damping": damping,
                 "unset": float(outcome.arrays["unset"]),
-                "visited": float(outcome.arrays["visited"]),
+                **messages.visited_of(outcome.arrays),
                 "resyncs": self.resyncs,
                 "drift": self.drift,
             },

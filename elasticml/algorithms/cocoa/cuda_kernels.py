@@ -1,0 +1,174 @@
+"""The CUDA kernels of the local pass: twice-parallel asynchronous stochastic coordinate ascent.
+
+Blocks take rows, each its own, and change the model that all of them share by atomic additions; the
+threads of a block share a row's values. Neighbouring threads read neighbouring values. Only
+imported where there is a CUDA device, or numba's simulator of one.
+
+Source: Parnell and others, "Large-scale stochastic learning using GPUs", 2017, as used by Snap ML,
+section 3.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import cuda, float64
+
+from elasticml.objectives.dual_kernels import logistic_newton_step, minus_conjugate_of, stepped
+
+#: Most threads of a block, a power of two.
+THREADS_MAX: Final = 256
+#: What :func:`ascend` and :func:`compare` add to: change of the dual, curvature, rows visited,
+#: values visited; then ``|r|^2 - |before|^2``, and ``|r|^2 + |before|^2``.
+N_SUMS: Final = 6
+
+
+@cuda.jit(device=True)
+def _sum_of_block(partial: Any) -> None:
+    """Add up what each thread has put into shared memory, as a tree; the sum is in the first place.
+
+    The number of threads is a power of two.
+    """
+    lane = cuda.threadIdx.x
+    half = cuda.blockDim.x // 2
+    cuda.syncthreads()
+    while half > 0:
+        if lane < half:
+            partial[lane] += partial[lane + half]
+        cuda.syncthreads()
+        half //= 2
+
+
+@cuda.jit
+def norms_of(indptr: Any, values: Any, norms: Any) -> None:
+    """Write the squared norms of the rows; ``values`` (0,) stands for ones."""
+    partial = cuda.shared.array(THREADS_MAX, float64)
+    lane = cuda.threadIdx.x
+    for i in range(cuda.blockIdx.x, norms.size, cuda.gridDim.x):
+        total = 0.0
+        for j in range(indptr[i] + lane, indptr[i + 1], cuda.blockDim.x):
+            x = float64(values[j]) if values.size > 0 else 1.0
+            total += x * x
+        partial[lane] = total
+        _sum_of_block(partial)
+        if lane == 0:
+            norms[i] = partial[0]
+        cuda.syncthreads()
+
+
+@cuda.jit
+def ascend(
+    order: Any,
+    indptr: Any,
+    indices: Any,
+    values: Any,
+    targets: Any,
+    weights: Any,
+    norms: Any,
+    alpha: Any,
+    code: int,
+    quadratic: float,
+    unit: float,
+    intercept: float,
+    share: float,
+    r: Any,
+    sums: Any,
+) -> None:
+    """Maximise the local dual problem over one row after another, each block by itself.
+
+    Parameters
+    ----------
+    order : ndarray (n,), int64
+        The rows to visit; of ``gridDim`` blocks the k-th takes every ``gridDim``-th from the k-th.
+    indptr : ndarray (rows + 1,), int64
+    indices : ndarray (stored,) or (0,), int32
+        Empty where rows are dense.
+    values : ndarray (stored,) or (0,)
+        Empty where all are ones.
+    targets, norms, alpha : ndarray (rows,), float64
+    weights : ndarray (rows,) or (0,), float64
+        Empty stands for ones.
+    code : int
+        The loss; the logistic one takes one Newton step.
+    quadratic, unit, intercept : float
+        As for :func:`elasticml.algorithms.cocoa.visits.visit`.
+    share : float
+        Of each step, what is taken: the damping.
+    r : ndarray (D,)
+        ``v + sigma' u``.
+    sums : ndarray (N_SUMS,), float64
+    """
+    partial = cuda.shared.array(THREADS_MAX, float64)
+    found = cuda.shared.array(1, float64)
+    lane, width, last = cuda.threadIdx.x, cuda.blockDim.x, r.size - 1
+    dual, curvature, visited, stored = 0.0, 0.0, 0.0, 0.0
+    for k in range(cuda.blockIdx.x, order.size, cuda.gridDim.x):
+        i = order[k]
+        begin, end = indptr[i], indptr[i + 1]
+        total = 0.0
+        for j in range(begin + lane, end, width):
+            x = float64(values[j]) if values.size > 0 else 1.0
+            total += x * float64(r[indices[j] if indices.size > 0 else j - begin])
+        partial[lane] = total
+        _sum_of_block(partial)
+        if lane == 0:
+            y, old = targets[i], alpha[i]
+            s = weights[i] if weights.size > 0 else 1.0
+            fold = y if code != 1 else 1.0
+            z = fold * (partial[0] + intercept * float64(r[last]))
+            q = unit * s * (norms[i] + intercept * intercept)
+            new = old
+            if s > 0.0:
+                new = logistic_newton_step(old, z, q) if code == 0 else stepped(code, old, z, y, q)
+                new = old + share * (new - old) if share < 1.0 else new
+            alpha[i] = new
+            found[0] = unit * s * fold * (new - old)
+            dual += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
+            curvature += 0.5 * quadratic * s * (new - old) * (new - old)
+            visited += 1.0
+            stored += float64(end - begin)
+            if intercept != 0.0 and new != old:
+                cuda.atomic.add(r, last, r.dtype.type(intercept * found[0]))
+        cuda.syncthreads()
+        change = found[0]
+        if change != 0.0:
+            for j in range(begin + lane, end, width):
+                x = float64(values[j]) if values.size > 0 else 1.0
+                at = indices[j] if indices.size > 0 else j - begin
+                cuda.atomic.add(r, at, r.dtype.type(change * x))
+        # The next row is to see what others have added, not what a cache has kept of it.
+        cuda.threadfence()
+        cuda.syncthreads()
+    if lane == 0:
+        cuda.atomic.add(sums, 0, dual)
+        cuda.atomic.add(sums, 1, curvature)
+        cuda.atomic.add(sums, 2, visited)
+        cuda.atomic.add(sums, 3, stored)
+
+
+@cuda.jit
+def compare(r: Any, before: Any, sums: Any) -> None:
+    """Add ``|r|^2 - |before|^2`` and ``|r|^2 + |before|^2`` to the sums."""
+    partial = cuda.shared.array(THREADS_MAX, float64)
+    lane = cuda.threadIdx.x
+    difference, size = 0.0, 0.0
+    for j in range(cuda.grid(1), r.size, cuda.gridsize(1)):
+        a, b = float64(r[j]), float64(before[j])
+        # Not a^2 - b^2, of which rounding would leave little.
+        difference += (a - b) * (a + b)
+        size += a * a + b * b
+    partial[lane] = difference
+    _sum_of_block(partial)
+    if lane == 0:
+        cuda.atomic.add(sums, 4, partial[0])
+    cuda.syncthreads()
+    partial[lane] = size
+    _sum_of_block(partial)
+    if lane == 0:
+        cuda.atomic.add(sums, 5, partial[0])
+
+
+def empty_sums() -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return sums of nothing."""
+    return np.zeros(N_SUMS)

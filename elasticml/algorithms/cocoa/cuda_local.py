@@ -1,0 +1,257 @@
+"""A member's coordinate ascent on the dual problem over all its rows, on a GPU.
+
+Only imported where there is a CUDA device, or numba's simulator of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numba import cuda
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.cocoa import cuda_kernels, cuda_rows, tables, visits
+from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
+from elasticml.algorithms.cocoa.cuda_rows import DeviceRows
+from elasticml.algorithms.cocoa.orders import mixed
+from elasticml.algorithms.cocoa.passes import Plan, Update
+from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.objectives.conjugates import dual_loss_named
+
+F64 = NDArray[np.float64]
+
+#: Threads of a warp, which run in step.
+_WARP: Final = 32
+#: Values of a row that a thread shall have before a block gets more threads.
+_VALUES_PER_THREAD: Final = 4
+#: Blocks that are at work for each of the device's multiprocessors, of a warp each.
+_BLOCKS_PER_PROCESSOR: Final = 16
+#: Rows of a sub-epoch for each block: fewer blocks than rows, or none would see another's steps.
+_ROWS_PER_BLOCK: Final = 8
+
+
+class CudaSolver:
+    """Improves the dual variables of the rows it is given, as :class:`local.LocalSolver` does.
+
+    All blocks work on one model, which they change by atomic additions: the order of additions,
+    and with it the last bits of the sums, is another every time. A *sub-epoch* is one visit to all
+    rows that are on the device together. One after which the local dual objective is lower than
+    before is undone, and steps are halved from then on, until other rows are bound.
+
+    Parameters
+    ----------
+    loss : str
+        Name of a loss with a dual; steps are exact but for the logistic loss: one Newton step.
+    dtype : {"float32", "float64"}
+        Of the chunks' values, and of the device's model.
+    intercept_scaling : float, optional
+        Value of the constant column that belongs to the model's last coordinate; None for none.
+    blocks, threads : int, optional
+        Blocks at work at a time, and threads of each, a power of two up to 256; by default as the
+        device and the rows suggest. One block visits rows one after another, as a processor does.
+    room_bytes : float, optional
+        Of the device's memory, what rows may take; by default four fifths of what is free.
+
+    Source: Snap ML, section 3.1.
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: str,
+        dtype: str,
+        intercept_scaling: float | None,
+        blocks: int | None = None,
+        threads: int | None = None,
+        room_bytes: float | None = None,
+    ) -> None:
+        self._loss = dual_loss_named(loss)
+        self._dtype = np.dtype(dtype)
+        self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
+        self._blocks_wanted, self._threads_wanted = blocks, threads
+        self._room_bytes = room_bytes
+        self._pieces: tuple[Piece, ...] = ()
+        self._batches: list[tuple[Piece, ...]] = []
+        #: All rows, where they are on the device together.
+        self._resident: DeviceRows | None = None
+        self._blocks, self._threads = 1, _WARP
+        self._weight = 0.0
+        self._damping = AdaptiveDamping(least=1.0)
+
+    @property
+    def damping(self) -> float:
+        """The share of each step that is taken."""
+        return self._damping.share
+
+    def bind(self, pieces: Sequence[Piece]) -> None:
+        """Take over the rows to work on; they are sent to the device when first visited.
+
+        Costs next to nothing when all arrays are the same objects as at the last call.
+
+        Parameters
+        ----------
+        pieces : sequence of Piece
+            Their ``alpha`` is changed by :meth:`run`; nothing else is written to.
+
+        Raises
+        ------
+        ValueError
+            When shapes or types do not fit.
+        """
+        if tables.is_same(self._pieces, pieces):
+            return
+        tables.check(pieces, self._dtype)
+        self._pieces = tuple(piece for piece in pieces if piece.chunk.n_rows)
+        self._resident = None  # first, so that its memory is free when it is asked for
+        room = self._room_bytes
+        if room is None:
+            room = cuda_rows.SHARE * cuda.current_context().get_memory_info().free
+        self._batches = cuda_rows.batches_of(self._pieces, room)
+        n_rows = sum(piece.chunk.n_rows for piece in self._pieces)
+        stored = sum(cuda_rows.stored_of(piece.chunk) for piece in self._pieces)
+        self._threads = self._threads_wanted or threads_for(stored / max(1, n_rows))
+        self._blocks = self._blocks_wanted or blocks_for(_processors(), self._threads)
+        self._damping = AdaptiveDamping(least=1.0 / self._blocks)
+        self._weight = tables.total_weight(self._pieces)
+
+    def run(
+        self,
+        v: F64,
+        *,
+        l2_total: float,
+        total_weight: float,
+        damping: float,
+        epochs: float,
+        seed: int,
+        serial: int,
+        parallel: Parallel,
+        sigma: float | None = None,
+    ) -> Update:
+        """Go through the rows in random order, changing their dual variables in place.
+
+        Parameters are those of :meth:`local.LocalSolver.run`; one thread of this process is enough
+        to keep the device at work, so that ``parallel`` is not used.
+
+        Returns
+        -------
+        Update
+            Also of what sub-epochs that were undone have looked at.
+        """
+        if self._weight <= 0.0:
+            return Update(dv=np.zeros(v.size))
+        plan = Plan(
+            l2_total=l2_total,
+            total_weight=total_weight,
+            own_weight=self._weight,
+            damping=damping,
+            sigma=sigma,
+            reach=0.0,
+            n_parts=1,
+            n_slices=1,
+            is_first=False,
+        )
+        start = v.astype(self._dtype)
+        model = _Model(cuda.to_device(start), cuda.to_device(start))
+        total = Update(dv=np.zeros(0), partitions=1)
+        for epoch in range(math.ceil(epochs)):
+            key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
+            for number in self._turns(key):
+                rows = self._rows(number)
+                cuda_rows.send_alpha(rows)
+                order = _order(rows.n_rows, share, (*key, number) if number else key)
+                total = total.plus(self._sub_epoch(rows, order, model, plan))
+                cuda_rows.fetch_alpha(rows)
+        dv = (model.r.copy_to_host().astype(np.float64) - start) / plan.whole
+        return replace(total, dv=dv)
+
+    def _turns(self, key: tuple[int, int, int]) -> list[int]:
+        """Put the batches into a random order."""
+        turns = np.arange(len(self._batches), dtype=np.int64)
+        visits.shuffle(turns, mixed(*key))
+        return [int(number) for number in turns]
+
+    def _rows(self, number: int) -> DeviceRows:
+        """Return a batch on the device; it stays there where it is the only one."""
+        if self._resident is not None:
+            return self._resident
+        rows = cuda_rows.send_rows(self._batches[number], self._dtype, self._threads)
+        if len(self._batches) == 1:
+            self._resident = rows
+        return rows
+
+    def _sub_epoch(
+        self, rows: DeviceRows, order: NDArray[np.int64], model: _Model, plan: Plan
+    ) -> Update:
+        """Visit rows, and undo it where the local dual objective has not grown."""
+        grid = max(1, min(self._blocks, order.size // _ROWS_PER_BLOCK)), self._threads
+        rows.before.copy_to_device(rows.alpha)
+        model.before.copy_to_device(model.r)
+        sums = cuda.to_device(cuda_kernels.empty_sums())
+        cuda_kernels.ascend[grid](
+            cuda.to_device(order),
+            rows.indptr,
+            rows.indices,
+            rows.values,
+            rows.targets,
+            rows.weights,
+            rows.norms,
+            rows.alpha,
+            self._loss.code,
+            self._loss.curvature,
+            plan.whole / plan.l2_total,
+            self._intercept,
+            self._damping.share,
+            model.r,
+            sums,
+        )
+        cuda_kernels.compare[grid](model.r, model.before, sums)
+        dual, curvature, visited, stored, difference, size = sums.copy_to_host().tolist()
+        # The local dual problem in terms of r: sum of -conj, less l2 S |r|^2 / (2 sigma').
+        half = 0.5 * plan.l2_total / plan.whole
+        precision = float(np.finfo(self._dtype).eps)
+        work = Update(dv=np.zeros(0), visited=int(visited), stored=int(stored), partitions=1)
+        if self._damping.accepts(dual - half * difference, abs(dual) + half * size, precision):
+            return replace(work, dual=dual, curvature=curvature)
+        model.r, model.before = model.before, model.r
+        rows.alpha, rows.before = rows.before, rows.alpha
+        return work
+
+
+class _Model:
+    """The model on the device, ``v + sigma' u``, and as it was before a sub-epoch."""
+
+    def __init__(self, r: Any, before: Any) -> None:
+        self.r, self.before = r, before
+
+
+def threads_for(values_per_row: float) -> int:
+    """Return the threads of a block: a warp, or more where rows are long."""
+    threads = _WARP
+    while (
+        2 * threads <= cuda_kernels.THREADS_MAX
+        and values_per_row >= 2 * threads * _VALUES_PER_THREAD
+    ):
+        threads *= 2
+    return threads
+
+
+def blocks_for(processors: int, threads: int) -> int:
+    """Return how many blocks keep a device's multiprocessors at work."""
+    return max(1, processors * _BLOCKS_PER_PROCESSOR * _WARP // threads)
+
+
+def _processors() -> int:
+    """Count the device's multiprocessors; the simulator has none to speak of."""
+    return int(getattr(cuda.current_context().device, "MULTIPROCESSOR_COUNT", 1))
+
+
+def _order(n_rows: int, share: float, key: Sequence[int]) -> NDArray[np.int64]:
+    """Draw the rows to visit: all in random order, or the first of them."""
+    order = np.arange(n_rows, dtype=np.int64)
+    visits.shuffle(order, mixed(*key))
+    return order[: max(1, round(share * n_rows))]

@@ -1,0 +1,180 @@
+"""Rows of chunks in a GPU's memory, and which of them are there together.
+
+Dense rows lie there as they are, all others by their columns; values that are all ones are left
+out. Where not all chunks fit, they come in batches, one after another.
+
+Source: Snap ML, section 3.2, "Asynchronous Data Streaming", without a swap buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numba import cuda
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.cuda_kernels import norms_of
+from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.data.chunk import Chunk
+from elasticml.data.ngrams import first_columns
+from elasticml.data.shelf import flow
+
+#: Bytes of a row besides its values and columns: pointer, target, weight, norm, dual variable, the
+#: same before the sub-epoch, and its place in the order.
+ROW_BYTES: Final = 7 * 8
+#: Share of the free memory that rows may take; the rest is for the model, and for fragments.
+SHARE: Final = 0.8
+
+
+@dataclass(slots=True, eq=False)
+class DeviceRows:
+    """Some pieces' rows, one behind the other, in the memory of the device."""
+
+    pieces: tuple[Piece, ...]
+    n_rows: int
+    #: Values of all rows, ones that are left out included.
+    stored: int
+    indptr: Any
+    indices: Any
+    values: Any
+    targets: Any
+    weights: Any
+    norms: Any
+    alpha: Any
+    before: Any
+
+
+def columns_of(chunk: Chunk) -> NDArray[np.int32]:
+    """List the set columns of every row of a sequence chunk, (n_rows, k), ascending in each."""
+    layout, (lo, hi) = chunk.layout, chunk.layout.ngrams
+    sigma = len(layout.alphabet)
+    first = first_columns(sigma, layout.length, layout.ngrams)
+    parts = []
+    for n in range(lo, hi + 1):
+        places = layout.length - n + 1
+        # The first n letters of the hi-gram that begins at each place.
+        grams = chunk.codes[:, :places].astype(np.int32) // sigma ** (hi - n)
+        parts.append(grams + (first[n - lo] + sigma**n * np.arange(places)).astype(np.int32))
+    return np.concatenate(parts, axis=1)
+
+
+def stored_of(chunk: Chunk) -> int:
+    """Count the values of a chunk's rows, ones that are not stored included."""
+    layout = chunk.layout
+    if layout.kind == "sequence":
+        lengths = range(layout.ngrams[0], layout.ngrams[1] + 1)
+        return chunk.n_rows * sum(layout.length - n + 1 for n in lengths)
+    return max(chunk.values.size, chunk.indices.size)
+
+
+def device_bytes(chunk: Chunk) -> int:
+    """Return what a chunk's rows take on the device."""
+    kind, itemsize = chunk.layout.kind, np.dtype(chunk.layout.dtype).itemsize
+    each = (itemsize if kind in ("dense", "csr") else 0) + (0 if kind == "dense" else 4)
+    return stored_of(chunk) * each + chunk.n_rows * ROW_BYTES
+
+
+def batches_of(pieces: Sequence[Piece], room_bytes: float) -> list[tuple[Piece, ...]]:
+    """Cut pieces into batches that fit, in their order: a single one where all fit.
+
+    Parameters
+    ----------
+    room_bytes : float
+        Of the device's memory, what rows may take.
+
+    Returns
+    -------
+    list of tuple of Piece
+        None is empty; a piece that takes more than the room is a batch by itself.
+    """
+    batches: list[list[Piece]] = []
+    taken = 0
+    for piece in pieces:
+        size = device_bytes(piece.chunk)
+        if not batches or taken + size > room_bytes:
+            batches.append([])
+            taken = 0
+        batches[-1].append(piece)
+        taken += size
+    return [tuple(batch) for batch in batches]
+
+
+def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> DeviceRows:
+    """Copy the rows of some pieces to the device, piece by piece, and take their squared norms.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+        At least one row altogether; layouts are of one kind.
+    dtype : dtype
+        Of the values.
+    threads : int
+        Of a block.
+    """
+    kind = pieces[0].chunk.layout.kind
+    n_rows = sum(piece.chunk.n_rows for piece in pieces)
+    stored = sum(stored_of(piece.chunk) for piece in pieces)
+    is_weighted = any(piece.weights is not None for piece in pieces)
+    has_values = kind in ("dense", "csr")
+    rows = DeviceRows(
+        pieces=tuple(pieces),
+        n_rows=n_rows,
+        stored=stored,
+        indptr=cuda.to_device(_pointers(pieces)),
+        indices=cuda.device_array(0 if kind == "dense" else stored, np.int32),
+        values=cuda.device_array(stored if has_values else 0, dtype),
+        targets=cuda.device_array(n_rows, np.float64),
+        weights=cuda.device_array(n_rows if is_weighted else 0, np.float64),
+        norms=cuda.device_array(n_rows, np.float64),
+        alpha=cuda.device_array(n_rows, np.float64),
+        before=cuda.device_array(n_rows, np.float64),
+    )
+    row = at = 0
+    for piece, chunk in zip(pieces, flow([piece.chunk for piece in pieces]), strict=True):
+        end, stop = row + chunk.n_rows, at + stored_of(chunk)
+        if has_values:
+            _put(rows.values, at, stop, chunk.values.reshape(-1))
+        if kind != "dense":
+            columns = columns_of(chunk).reshape(-1) if kind == "sequence" else chunk.indices
+            _put(rows.indices, at, stop, columns)
+        _put(rows.targets, row, end, piece.targets)
+        if is_weighted:
+            ones = np.ones(chunk.n_rows) if piece.weights is None else piece.weights
+            _put(rows.weights, row, end, ones)
+        row, at = end, stop
+    norms_of[min(n_rows, 1024), threads](rows.indptr, rows.values, rows.norms)
+    return rows
+
+
+def send_alpha(rows: DeviceRows) -> None:
+    """Copy the pieces' dual variables to the device."""
+    rows.alpha.copy_to_device(np.concatenate([piece.alpha for piece in rows.pieces]))
+
+
+def fetch_alpha(rows: DeviceRows) -> None:
+    """Copy the dual variables back into the pieces."""
+    alpha, row = rows.alpha.copy_to_host(), 0
+    for piece in rows.pieces:
+        piece.alpha[:] = alpha[row : row + piece.chunk.n_rows]
+        row += piece.chunk.n_rows
+
+
+def _pointers(pieces: Sequence[Piece]) -> NDArray[np.int64]:
+    """Return where each row begins, and behind them the number of values, (rows + 1,)."""
+    counts = []
+    for piece in pieces:
+        chunk = piece.chunk
+        if chunk.layout.kind in ("csr", "binary_csr"):
+            counts.append(np.diff(chunk.indptr))
+        else:
+            counts.append(np.full(chunk.n_rows, stored_of(chunk) // max(1, chunk.n_rows)))
+    return np.concatenate([[0], np.cumsum(np.concatenate(counts), dtype=np.int64)])
+
+
+def _put(target: Any, begin: int, end: int, source: NDArray[Any]) -> None:
+    """Copy an array into a part of one on the device."""
+    if end > begin:
+        target[begin:end].copy_to_device(np.ascontiguousarray(source))

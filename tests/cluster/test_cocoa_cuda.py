@@ -1,0 +1,33 @@
+"""CoCoA on real worker processes that take numba's simulator for their GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import elasticml as em
+
+pytestmark = pytest.mark.cluster
+
+
+def test_workers_that_have_a_gpu_solve_on_it_and_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(24, 3))
+    data = em.from_arrays(X, X @ rng.normal(size=3))
+    job = em.Job(
+        em.CoCoA(loss="squared", l2=1.0, device="cuda"),
+        data,
+        name="cuda",
+        chunk_size=512,
+        stop=em.Stop(rounds=60, gap=1e-3),
+    )
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        result = job.run(client)
+    assert result.summary["gap"] <= 1e-3
+    rounds = result.summary["rounds"]
+    assert result.summary["cuda_rounds"] == rounds > 0
+    assert [row["on_cuda"] for row in result.history[:rounds]] == [24.0] * rounds

@@ -1,0 +1,322 @@
+"""What ``test_cuda.py`` runs in a process of its own, on numba's simulator of a GPU.
+
+The simulator's threads are Python's, and its barriers take a switch of threads each.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+from numba.core import config
+
+from elasticml.algorithms.cocoa import cuda_kernels, cuda_local, cuda_rows
+from elasticml.algorithms.cocoa.cuda_local import CudaSolver, blocks_for, threads_for
+from elasticml.algorithms.cocoa.devices import device_of
+from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.data.chunk import csr_chunk
+from elasticml.objectives.conjugates import DUAL_LOSSES
+from elasticml.objectives.dual_kernels import logistic_newton_step, stepped
+from elasticml.terms import ChunkId
+from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, problem
+
+LOSSES = list(DUAL_LOSSES)
+GAP = 1e-6
+EXACT = [loss for loss in LOSSES if loss != "logistic"]
+
+
+@pytest.fixture(autouse=True)
+def _switches() -> Generator[None]:
+    assert config.ENABLE_CUDASIM, "run by test_cuda.py, with NUMBA_ENABLE_CUDASIM=1"
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def on_cuda(p: Problem, *, blocks: int = 1, threads: int = 4, **more: Any) -> CudaSolver:
+    settings = {"intercept_scaling": 0.5, "blocks": blocks, "threads": threads, **more}
+    return CudaSolver(loss=p.loss, dtype=p.dtype, **settings)
+
+
+def gap_after(p: Problem, solver: CudaSolver, epochs: int) -> float:
+    """Return the gap after so many passes, or after as many as it takes."""
+    v, gap = np.zeros(p.X.shape[1]), np.inf
+    for serial in range(epochs):
+        v = v + p.run(solver, v, serial).dv
+        gap = p.primal(v) - p.dual()
+        assert gap >= -1e-7
+        if gap <= GAP:
+            break
+    return gap
+
+
+# --- one block: one row after another ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", EXACT)
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_block_takes_the_steps_of_the_cpu(kind: str, loss: str) -> None:
+    p, q = problem(kind, loss, n=66), problem(kind, loss, n=66)
+    cpu, gpu = p.solver(bucket=1, shrink=False, grow=False), on_cuda(q)
+    v = w = np.zeros(p.X.shape[1])
+    for serial in range(2):
+        a = p.run(cpu, v, serial, epochs=1 + serial, sigma=1.7)
+        b = q.run(gpu, w, serial, epochs=1 + serial, sigma=1.7)
+        v, w = v + a.dv, w + b.dv
+        assert (b.visited, b.partitions) == (a.visited, a.partitions)
+        assert (a.visited, a.partitions) == (66 * (1 + serial), 1)
+        np.testing.assert_allclose(b.dual, a.dual, rtol=1e-12)
+        np.testing.assert_allclose(b.curvature, a.curvature, rtol=1e-12)
+    np.testing.assert_allclose(q.alpha, p.alpha, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(w, v, rtol=0, atol=1e-13)
+    assert gpu.damping == 1.0
+
+
+def test_one_block_takes_one_newton_step_a_row_for_the_logistic_loss() -> None:
+    p = problem("csr", "logistic", n=70)
+    solver, r = on_cuda(p), np.zeros(p.X.shape[1])
+    expected = np.zeros(70)
+    unit = 1.0 / (p.l2 * p.s.sum())
+    for serial in range(2):
+        before = r.copy()
+        for i in cuda_local._order(70, 1.0, (3, serial, 0)):
+            row = p.y[i] * p.X[i]
+            q = unit * p.s[i] * float(row @ row)
+            new = logistic_newton_step(expected[i], float(row @ r), q)
+            r += unit * p.s[i] * (new - expected[i]) * row
+            expected[i] = new
+        update = p.run(solver, before, serial)
+        np.testing.assert_allclose(update.dv, r - before, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(p.alpha, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_the_number_of_threads_of_a_block_changes_nothing_but_rounding(threads: int) -> None:
+    p, q = problem("dense", "hinge", n=30), problem("dense", "hinge", n=30)
+    v = np.zeros(p.X.shape[1])
+    a, b = p.run(on_cuda(p), v, 0), q.run(on_cuda(q, threads=threads), v, 0)
+    np.testing.assert_allclose(b.dv, a.dv, rtol=0, atol=1e-13)
+
+
+# --- several blocks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_several_blocks_reach_the_certified_optimum(loss: str, dtype: str) -> None:
+    p = problem("csr", loss, dtype, n=40)
+    p.l2 = 0.5
+    assert gap_after(p, on_cuda(p, blocks=4, threads=2), 25) <= GAP
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pass_says_what_it_did(kind: str) -> None:
+    p = problem(kind, "squared_hinge", n=70)
+    solver, v = on_cuda(p, blocks=5), np.zeros(p.X.shape[1])
+    for serial in range(2):
+        dual = p.dual() + 0.5 * p.l2 * float(v @ v)
+        update = p.run(solver, v, serial, epochs=2)
+        v = v + update.dv
+        np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-13)
+        after = p.dual() + 0.5 * p.l2 * float(v @ v)
+        np.testing.assert_allclose(update.dual / p.s.sum(), after - dual, rtol=1e-9, atol=1e-13)
+        assert update.visited == 140
+        assert update.stored == 2 * sum(cuda_rows.stored_of(x.chunk) for x in p.pieces)
+
+
+def test_rows_that_do_not_fit_come_in_batches_and_reach_the_same_optimum() -> None:
+    p = problem("csr", "squared_hinge", n=130)
+    p.l2 = 0.4
+    room = 1.05 * max(cuda_rows.device_bytes(piece.chunk) for piece in p.pieces)
+    solver = on_cuda(p, blocks=2, threads=2, room_bytes=room)
+    solver.bind(p.pieces)
+    assert len(solver._batches) == 3
+    assert p.run(solver, np.zeros(p.X.shape[1]), 0).visited == 130
+    for piece in p.pieces:
+        piece.alpha[:] = 0.0
+    assert gap_after(p, solver, 14) <= GAP
+
+
+def test_rows_stay_on_the_device_while_the_pieces_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[int] = []
+    real = cuda_rows.send_rows
+
+    def counted(pieces: Any, *rest: Any) -> Any:
+        sent.append(len(pieces))
+        return real(pieces, *rest)
+
+    monkeypatch.setattr(cuda_rows, "send_rows", counted)
+    p = problem("csr", "hinge", n=130)
+    solver, v = on_cuda(p), np.zeros(p.X.shape[1])
+    p.run(solver, v, 0)
+    p.run(solver, v, 1)
+    assert sent == [3]
+    solver.bind(p.pieces[1:])
+    p.run(solver, v, 2)
+    assert sent == [3, 3]
+
+
+# --- damping ----------------------------------------------------------------------------------
+
+
+class Instead:
+    """Stands in for a kernel: ``kernel[grid](...)`` calls a function with arrays of the host."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return self._call
+
+    def _call(self, *given: Any) -> None:
+        arrays = [x.copy_to_host() if hasattr(x, "copy_to_host") else x for x in given]
+        self._function(*arrays)
+        for x, array in zip(given, arrays, strict=True):
+            if hasattr(x, "copy_to_device") and array.size:
+                x.copy_to_device(array)
+
+
+def worse(r: np.ndarray, before: np.ndarray, sums: np.ndarray) -> None:
+    """Say that the model's square has grown by more than the dual variables gain."""
+    sums[4:] = 1e9
+
+
+def test_a_sub_epoch_that_loses_is_undone_and_steps_are_halved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    p = problem("dense", "squared", n=70)
+    solver, v = on_cuda(p, blocks=2), np.zeros(p.X.shape[1])
+    v = v + p.run(solver, v, 0).dv
+    known = p.alpha
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_kernels, "compare", Instead(worse))
+        update = p.run(solver, v, 1)
+    np.testing.assert_array_equal(p.alpha, known)
+    np.testing.assert_array_equal(update.dv, np.zeros(v.size))
+    assert (update.dual, update.curvature, update.visited) == (0.0, 0.0, 70)
+    assert solver.damping == 0.5
+    # The first row of the next pass goes half the way.
+    first = int(cuda_local._order(70, 1.0, (3, 2, 0))[0])
+    p.run(solver, v, 2, epochs=1 / 70)
+    unit = p.s[first] / (p.l2 * p.s.sum())
+    x = p.X[first]
+    whole = stepped(1, known[first], float(x @ v), p.y[first], unit * float(x @ x)) - known[first]
+    step = p.alpha - known
+    np.testing.assert_allclose(step[first], 0.5 * whole, rtol=1e-10)
+    assert np.count_nonzero(step) == 1
+
+
+def test_other_rows_begin_with_whole_steps_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem("csr", "hinge", n=130)
+    solver, v = on_cuda(p, blocks=2), np.zeros(p.X.shape[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda_kernels, "compare", Instead(worse))
+        for serial in range(3):
+            p.run(solver, v, serial)
+    assert solver.damping == 0.5  # one in two: both blocks' rows gain together whatever they are
+    solver.bind(p.pieces[:1])
+    assert solver.damping == 1.0
+
+
+def blind(*given: Any) -> None:
+    """Ascend as so many blocks at once do that none of them sees a step of another."""
+    order, indptr, _, values, targets, weights, norms, alpha, code, _, unit, *rest = given
+    intercept, share, r, sums = rest
+    stale = r.copy()
+    for i in order:
+        x = values[indptr[i] : indptr[i + 1]]
+        s = weights[i] if weights.size else 1.0
+        fold = targets[i] if code != 1 else 1.0
+        z = fold * (float(x @ stale[: x.size]) + intercept * stale[-1])
+        q = unit * s * (norms[i] + intercept * intercept)
+        step = share * (stepped(code, alpha[i], z, targets[i], q) - alpha[i])
+        loss = DUAL_LOSSES["squared"]
+        sums[0] -= loss.minus_conjugate(alpha[[i]], targets[[i]], np.array([s]))
+        alpha[i] += step
+        sums[0] += loss.minus_conjugate(alpha[[i]], targets[[i]], np.array([s]))
+        r[: x.size] += unit * s * fold * step * x
+        r[-1] += unit * s * fold * step * intercept
+        sums[2] += 1
+
+
+def test_steps_that_do_not_see_each_other_are_damped_until_they_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    p = problem("dense", "squared", n=24)
+    p.l2 = 0.5
+    p.X[:] = p.X[0]
+    for piece in p.pieces:
+        values = np.array(piece.chunk.values)
+        values[:] = p.X[0, :-1]
+        piece.chunk.values = values
+    monkeypatch.setattr(cuda_kernels, "ascend", Instead(blind))
+    solver = on_cuda(p, blocks=24, threads=1)
+    gap = gap_after(p, solver, 150)
+    assert 1 / 24 <= solver.damping <= 1 / 2
+    assert gap <= GAP
+
+
+# --- what lies at the edges -------------------------------------------------------------------
+
+
+def test_no_rows_are_no_work() -> None:
+    p = problem("csr", "hinge", n=70)
+    solver, v = on_cuda(p), np.arange(13.0)
+    solver.bind([])
+    update = solver.run(
+        v,
+        l2_total=1.0,
+        total_weight=1.0,
+        damping=1.0,
+        epochs=1,
+        seed=0,
+        serial=0,
+        parallel=None,  # type: ignore[arg-type]
+    )
+    np.testing.assert_array_equal(update.dv, np.zeros(13))
+    assert update.visited == 0
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_empty_row_a_weightless_one_and_a_single_column(loss: str) -> None:
+    chunk = csr_chunk(
+        ChunkId("edge", 0, 0),
+        np.array([1.0, -1.0, 1.0]),
+        np.array([0, 0, 1, 2]),
+        np.array([0, 0]),
+        np.array([2.0, 3.0]),
+        1,
+    )
+    weights = np.array([1.0, 0.0, 2.0])
+    piece = Piece(chunk, np.array(chunk.labels), weights, np.zeros(3))
+    X = np.array([[0.0], [2.0], [3.0]])
+    p = Problem([piece], X, np.array(chunk.labels), weights, loss, "float64", l2=0.3)
+    solver = on_cuda(p, intercept_scaling=None)
+    assert gap_after(p, solver, 30) <= GAP
+    assert piece.alpha[1] == 0.0
+
+
+def test_the_columns_of_sequences_are_those_of_their_products() -> None:
+    p = problem("sequence", "hinge", n=70)
+    chunk = p.pieces[0].chunk
+    X = np.zeros((chunk.n_rows, chunk.layout.n_columns))
+    X[np.arange(chunk.n_rows)[:, None], cuda_rows.columns_of(chunk)] = 1.0
+    np.testing.assert_array_equal(X, p.X[:60, :-1])
+
+
+def test_blocks_are_a_warp_or_more_and_as_many_as_a_device_can_hold() -> None:
+    assert [threads_for(n) for n in (0, 10, 255, 256, 1023, 10**6)] == [32, 32, 32, 64, 128, 256]
+    assert [blocks_for(132, n) for n in (32, 64, 256)] == [2112, 1056, 264]
+    assert blocks_for(1, 256) >= 1
+
+
+def test_the_simulator_is_taken_for_a_device() -> None:
+    assert cuda.is_available()
+    assert [device_of(wanted) for wanted in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]

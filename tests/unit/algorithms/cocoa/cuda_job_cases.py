@@ -1,0 +1,96 @@
+"""Whole jobs that ``test_cuda.py`` runs in a process of its own, on numba's simulator of a GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from numba.core import config
+
+from elasticml.algorithms.cocoa import cuda_local
+from elasticml.data.arrays import from_arrays
+from elasticml.errors import ConfigError
+from elasticml.replaying.checks import check_devices
+from tests.memory_world import World, toy_record
+
+GAP = 1e-5
+_rng = np.random.default_rng(3)
+X = _rng.normal(size=(48, 4)) / 2.0
+Y = np.sign(X @ _rng.normal(size=4) + 0.1 * _rng.normal(size=48))
+
+
+@pytest.fixture(autouse=True)
+def _switches(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    assert config.ENABLE_CUDASIM, "run by test_cuda.py, with NUMBA_ENABLE_CUDASIM=1"
+    # Python's threads are no warp: four of them say the same.
+    monkeypatch.setattr(cuda_local, "_WARP", 4)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def record(device: str, loss: str = "hinge", **more: Any) -> dict[str, Any]:
+    algorithm = {"name": "cocoa", "loss": loss, "l2": 0.5, "device": device, **more}
+    return toy_record(
+        algorithm=algorithm,
+        absent="reload",
+        chunk_bytes=512,
+        members={"start": 3, "min": 1},
+        stop={"rounds": 80, "gap": GAP},
+    )
+
+
+async def ended(world: World, kills: int = 0) -> list[dict[str, Any]]:
+    """Run the world's job to its end; after so many rounds a member is killed, if any is to be.
+
+    Returns
+    -------
+    list of dict
+        The rounds of the story.
+    """
+    killed = False
+
+    def turn(_: int) -> None:
+        nonlocal killed
+        if kills and not killed and len(world.events("RoundEnded")) >= kills:
+            killed = True
+            world.kill("w1")
+
+    for _ in range(3):
+        await world.add()
+    await world.run(turn)
+    await world.settle()
+    rows, summary = world.events("RoundEnded"), world.shell.desk.summary
+    await world.close()
+    assert summary["gap"] <= GAP
+    assert summary["cuda_rounds"] == sum("on_cuda" in row for row in rows)
+    return rows
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "logistic", "squared"])
+async def test_a_job_on_cuda_is_certified_and_says_where_it_was_solved(loss: str) -> None:
+    rows = await ended(World(record("cuda", loss, intercept=True), source=from_arrays(X, Y)))
+    assert [row["on_cuda"] for row in rows] == [48.0] * len(rows)
+    assert [row["visited"] for row in rows] == [48.0] * len(rows)
+    with pytest.raises(ConfigError, match="computed on CUDA, first in round"):
+        check_devices(rows)
+
+
+@pytest.mark.asyncio
+async def test_a_member_that_is_killed_takes_nothing_of_the_certificate_along() -> None:
+    world = World(record("auto"), source=from_arrays(X, Y))
+    rows = await ended(world, kills=2)
+    assert len(world.events("MemberLost")) == 1
+    assert rows[-1]["on_cuda"] == 48.0
+
+
+@pytest.mark.asyncio
+async def test_the_processor_is_chosen_where_it_is_asked_for() -> None:
+    rows = await ended(World(record("cpu"), source=from_arrays(X, Y)))
+    assert all("on_cuda" not in row for row in rows)
+    check_devices(rows)

@@ -1,0 +1,132 @@
+"""The GPU solver, on numba's simulator in a process of its own; and machines without a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
+from elasticml.algorithms.cocoa.devices import device_of, has_cuda
+from elasticml.algorithms.cocoa.settings import read_settings
+from elasticml.algorithms.cocoa.solver import CocoaSolver
+from elasticml.errors import ConfigError
+from elasticml.objectives.dual_kernels import logistic_newton_step
+from tests.serial_world import deal, facts_of
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[3]
+#: Whatever else this machine does: the simulator's threads pass the interpreter to each other.
+WAIT_S = 900
+NO_GPU = pytest.mark.skipif(has_cuda(), reason="needs a machine without a GPU")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(WAIT_S + 60)
+@pytest.mark.parametrize("cases", ["cuda_cases.py", "cuda_job_cases.py"])
+def test_the_gpu_solver_holds_on_the_simulator(cases: str) -> None:
+    found = run(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(HERE / cases),
+        NUMBA_ENABLE_CUDASIM="1",
+        ELASTICML_CI="1",
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+# --- without a GPU ----------------------------------------------------------------------------
+
+
+@NO_GPU
+def test_a_process_without_a_gpu_says_so_and_computes_on_its_processor() -> None:
+    assert [device_of(wanted) for wanted in ("auto", "cpu")] == ["cpu", "cpu"]
+    facts = facts_of(deal(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), 1, chunk_rows=2)[0])
+    with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, and this process has no"):
+        CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts)
+
+
+@NO_GPU
+def test_a_solver_that_computes_on_the_processor_does_not_load_cuda() -> None:
+    found = run(
+        "-c",
+        "import sys; from elasticml.algorithms.cocoa.solver import CocoaSolver\n"
+        "from elasticml.algorithms.cocoa.devices import device_of\n"
+        "assert device_of('auto') == 'cpu'\n"
+        "assert 'numba.cuda' not in sys.modules",
+        NUMBA_ENABLE_CUDASIM="0",
+    )
+    assert found.returncode == 0, found.stderr
+
+
+def test_a_device_that_nobody_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"algorithm\.device is 'tpu', wanted one of auto, cpu"):
+        read_settings({"device": "tpu"})
+    assert read_settings({}).device == "auto"
+
+
+# --- damping ----------------------------------------------------------------------------------
+
+
+def test_damping_is_halved_by_what_loses_and_by_nothing_else() -> None:
+    damping = AdaptiveDamping(least=0.2)
+    assert damping.accepts(1.0, 1.0, 1e-7)
+    assert damping.accepts(0.0, 1.0, 1e-7)
+    assert damping.accepts(-1e-8, 1.0, 1e-7)  # rounding
+    assert damping.share == 1.0
+    assert not damping.accepts(-1e-6, 1.0, 1e-7)
+    assert damping.share == 0.5
+    assert not damping.accepts(np.nan, 1.0, 1e-7)
+    assert damping.share == 0.25
+    assert not damping.accepts(-np.inf, 1.0, 1e-7)
+    assert damping.share == 0.2
+    assert not damping.accepts(np.inf, np.inf, 1e-7)
+    assert damping.share == 0.2
+    with pytest.raises(ValueError, match="least is 0, wanted a number above 0"):
+        AdaptiveDamping(least=0)
+
+
+# --- one Newton step --------------------------------------------------------------------------
+
+
+def test_newton_steps_from_the_old_value_reach_the_root_that_many_steps_find() -> None:
+    for q in (0.0, 0.3, 20.0):
+        for m in (-6.0, 0.0, 0.7, 9.0):
+            for a in (0.0, 1e-9, 0.3, 0.97, 1.0):
+                low, high = 0.0, 1.0
+                for _ in range(200):
+                    middle = 0.5 * (low + high)
+                    # d/da of the entropy, less margin and quadratic term, falls in a.
+                    slope = np.log((1.0 - middle) / middle) - m - q * (middle - a)
+                    low, high = (middle, high) if slope > 0.0 else (low, middle)
+                new = a
+                # A step from ``new`` sees the margin that its own earlier steps have moved.
+                for _ in range(60):
+                    new = logistic_newton_step(new, m + q * (new - a), q)
+                    assert 0.0 < new < 1.0
+                assert new == pytest.approx(low, rel=1e-6, abs=1e-12)
+
+
+def test_a_newton_step_in_the_middle_is_newton_s() -> None:
+    a, m, q = 0.4, 0.1, 2.0
+    slope = np.log((1.0 - a) / a) - m
+    assert logistic_newton_step(a, m, q) == pytest.approx(a + slope / (1 / (a * (1 - a)) + q))
