@@ -62,6 +62,21 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
         return self._margins(X)
 
 
+def classes_and_codes(y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the sorted labels (n_classes,), and the place of each row's in them (n,).
+
+    As ``np.unique(y, return_inverse=True)``, without sorting the rows of two classes.
+    """
+    if y.dtype.kind in "biuf" and y.size:
+        is_first = y == y[0]
+        others = y[~is_first]
+        if others.size and (others == others[0]).all():
+            is_upper = is_first if y[0] > others[0] else ~is_first
+            return np.array(sorted((y[0], others[0])), y.dtype), is_upper.astype(np.int64)
+    labels, codes = np.unique(y, return_inverse=True)
+    return labels, codes.ravel()
+
+
 def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:
     """Check sample weights; None where all are one."""
     if sample_weight is None:

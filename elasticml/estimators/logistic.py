@@ -18,7 +18,7 @@ from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import minimise
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.algorithms.softmax_function import SoftmaxFunction
-from elasticml.estimators.base import LinearClassifier, warn_of_gap, weights_of
+from elasticml.estimators.base import LinearClassifier, classes_and_codes, warn_of_gap, weights_of
 from elasticml.estimators.places import client_for, n_threads, stored_values
 from elasticml.runtime.execution import parallel
 
@@ -115,7 +115,7 @@ class LogisticRegression(LinearClassifier):
         self._validate_params()
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.classes_, codes = classes_and_codes(y)
         if len(self.classes_) < 2:
             raise ValueError(
                 "LogisticRegression needs at least 2 classes, but the data contain only one "

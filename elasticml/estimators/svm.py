@@ -15,7 +15,7 @@ from sklearn.utils.validation import validate_data
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import InPieces
-from elasticml.estimators.base import LinearClassifier, warn_of_gap, weights_of
+from elasticml.estimators.base import LinearClassifier, classes_and_codes, warn_of_gap, weights_of
 from elasticml.estimators.fitting import Problem, Solution, solve
 from elasticml.estimators.places import client_for, n_threads, stored_values
 from elasticml.estimators.rows import Table
@@ -129,7 +129,7 @@ class LinearSVC(LinearClassifier):
         self._validate_params()
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, order="C")
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.classes_, codes = classes_and_codes(y)
         if len(self.classes_) < 2:
             raise ValueError(
                 "LinearSVC needs at least 2 classes, but the data contain only one class: "
@@ -142,7 +142,7 @@ class LinearSVC(LinearClassifier):
         problem = self._problem(X)
         positives = [1] if len(self.classes_) == 2 else range(len(self.classes_))
 
-        def task(positive: int) -> tuple[F64, F64]:
+        def task(positive: int) -> tuple[F64, F64 | None]:
             return _against_rest(codes, positive, of_class, weights)
 
         pool = parallel(n_threads(self.n_jobs))
@@ -183,19 +183,22 @@ class LinearSVC(LinearClassifier):
 
 def _against_rest(
     codes: NDArray[np.int64], positive: int, of_class: F64, weights: F64 | None
-) -> tuple[F64, F64]:
-    """Return a class's targets and the weights of its rows."""
+) -> tuple[F64, F64 | None]:
+    """Return a class's targets and the weights of its rows, None where all are one."""
     is_positive = codes == positive
     rest = of_class[0] if len(of_class) == 2 else 1.0
+    targets = np.where(is_positive, 1.0, -1.0)
+    if of_class[positive] == rest == 1.0:
+        return targets, weights
     each = np.where(is_positive, of_class[positive], rest)
-    return np.where(is_positive, 1.0, -1.0), each if weights is None else each * weights
+    return targets, each if weights is None else each * weights
 
 
 def _solve_all(
     problem: Problem,
     X: Any,
     positives: Sequence[int],
-    task: Callable[[int], tuple[F64, F64]],
+    task: Callable[[int], tuple[F64, F64 | None]],
     client: Any,
     pool: Parallel,
 ) -> list[Solution]:
