@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.data.kernels import csr_adjoint, csr_forward, csr_product
+from elasticml.data.products import read_only
 
 F64 = NDArray[np.float64]
 
@@ -34,7 +35,10 @@ class RowBlocks:
         is_csr = getattr(X, "format", None) == "csr" and X.indices.dtype == np.int32
         #: Sparse rows of doubles, for kernels that take one vector; None for other rows.
         self._rows = (
-            [(part.indptr, part.indices, part.data) for part in self._parts]
+            [
+                (read_only(part.indptr), read_only(part.indices), read_only(part.data))
+                for part in self._parts
+            ]
             if is_csr and X.dtype == np.float64
             else None
         )
@@ -42,7 +46,7 @@ class RowBlocks:
     def forward(self, w: F64) -> F64:
         """Return ``X @ w``; w (d,) or (d, k)."""
         if w.ndim == 1 and self._rows is not None:
-            w, margins = np.ascontiguousarray(w), np.empty(self.n)
+            w, margins = read_only(np.ascontiguousarray(w)), np.empty(self.n)
 
             def multiply(k: int) -> None:
                 assert self._rows is not None
@@ -73,7 +77,8 @@ class RowBlocks:
         if self._rows is None:
             p = curvatures * (self.forward(v) + offset)
             return self.adjoint(p), p
-        v, p = np.ascontiguousarray(v), np.empty(self.n)
+        v, p = read_only(np.ascontiguousarray(v)), np.empty(self.n)
+        curvatures = read_only(curvatures)
 
         def multiply(k: int) -> F64:
             assert self._rows is not None
@@ -87,7 +92,7 @@ class RowBlocks:
     def squares(self, c: F64) -> F64:
         """Return ``(X * X).T @ c``; c (n,)."""
         if self._rows is not None and all(part.has_canonical_format for part in self._parts):
-            return self._added(c, [values * values for _, _, values in self._rows])
+            return self._added(c, [read_only(values * values) for _, _, values in self._rows])
         found = np.zeros(self.d)
         for part, rows in zip(self._across, self._slices, strict=True):
             square = part.multiply(part) if hasattr(part, "multiply") else part * part
@@ -97,7 +102,7 @@ class RowBlocks:
     def _added(self, c: F64, values: list[F64]) -> F64:
         """Return ``A.T @ c`` for the sparse rows A with these values in the places of X's."""
         assert self._rows is not None
-        c, parts = np.ascontiguousarray(c), self._rows
+        c, parts = read_only(np.ascontiguousarray(c)), self._rows
 
         def multiply(k: int) -> F64:
             out = np.zeros(self.d)

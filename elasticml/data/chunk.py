@@ -6,7 +6,6 @@ content; the state (per-example quantities of an algorithm) is versioned and bel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,40 +130,6 @@ class Chunk:
                 chunk=str(id),
             )
         return chunk
-
-    @staticmethod
-    def of_arrays(
-        id: ChunkId, layout: Layout, labels: NDArray[np.float64], arrays: Mapping[str, NDArray[Any]]
-    ) -> Chunk:
-        """Look at arrays as a chunk that stays in this process: it has no body to be sent.
-
-        Parameters
-        ----------
-        labels : ndarray (n,)
-        arrays : mapping
-            Those of the layout's kind, by the names of the attributes, contiguous and as a body
-            has them; nothing is copied or checked.
-        """
-        chunk = object.__new__(Chunk)
-        chunk.id, chunk.layout, chunk.body, chunk.content_id = id, layout, memoryview(b""), ""
-        chunk.n_rows = len(labels)
-        chunk.labels, chunk.weights = labels, None
-        chunk.indptr = arrays.get("indptr", np.empty(0, np.int32))
-        chunk.indices = arrays.get("indices", np.empty(0, np.int32))
-        chunk.values = arrays.get("values", np.empty(0, layout.dtype))
-        chunk.codes = arrays.get("codes", np.empty((0, 0), np.uint8))
-        chunk.nbytes = labels.nbytes + sum(array.nbytes for array in arrays.values())
-        chunk.state, chunk.state_version = {}, 0
-        chunk.is_mapped, chunk.shelf = False, None
-        return chunk
-
-    def relabelled(self, labels: NDArray[np.float64], weights: NDArray[np.float64] | None) -> Chunk:
-        """Return the same rows, shared, with other labels and weights, (n,) each, and no state."""
-        names = ("indptr", "indices", "values", "codes")
-        arrays = {name: getattr(self, name) for name in names}
-        other = Chunk.of_arrays(self.id, self.layout, labels, arrays)
-        other.weights = weights
-        return other
 
     def info(self) -> ChunkInfo:
         """Say what the ledger needs to know."""

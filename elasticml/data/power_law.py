@@ -241,7 +241,7 @@ def _margins(shape: Shape, n_columns: int, indptr: I64, columns: I64, values: F6
 
 def _separator(columns: I64, shape: Shape, n_columns: int) -> F64:
     """Return the planted weights of columns: normal ones, made from the columns' numbers."""
-    u1, u2 = (_hashed(columns, salt) for salt in (1, 2))
+    u1, u2 = (hashed(columns, salt) for salt in (1, 2))
     weights: F64 = np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2)
     if shape.told_by:
         ranks = columns * _permutation(n_columns)[1] % n_columns
@@ -249,7 +249,7 @@ def _separator(columns: I64, shape: Shape, n_columns: int) -> F64:
     return weights
 
 
-def _hashed(numbers: I64, salt: int) -> F64:
+def hashed(numbers: I64, salt: int) -> F64:
     """Uniform numbers in (0, 1], one for each whole number: SplitMix64's finisher."""
     with np.errstate(over="ignore"):
         z = (numbers.astype(np.uint64) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)

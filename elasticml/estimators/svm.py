@@ -127,7 +127,10 @@ class LinearSVC(LinearClassifier):
             When a parameter, the labels or the weights are not as they should be.
         """
         self._validate_params()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, order="C")
+        # Newton steps want float64; steps on dual variables take values as they are.
+        is_dual = self.loss == "hinge" or self.dual is True
+        kept = [np.float64, np.float32] if is_dual else np.float64
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=kept, order="C")
         check_classification_targets(y)
         self.classes_, codes = classes_and_codes(y)
         if len(self.classes_) < 2:

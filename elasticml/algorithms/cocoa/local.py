@@ -35,6 +35,9 @@ _VALUES_PER_CALL: Final = 8_000_000
 VALUES_PER_THREAD: Final = 1_000_000
 #: Most slices of an epoch.
 SLICES_MAX: Final = 16
+#: Mean of ``|x|^2 / (l2 S)``, how much a row's own margin moves with its dual variable, up to which
+#: a first pass counts as if the rows seen so far were all.
+GROW_MAX: Final = 0.25
 
 
 class LocalSolver:
@@ -58,7 +61,8 @@ class LocalSolver:
         Let a member's very first pass, from nothing, count at each row as if the rows seen so far
         were all there are (and with ``damping`` 1). Its dual variables then belong to a model of
         the right size from the beginning, and the first pass does what otherwise takes three or
-        four: see docs/performance.md. Members' first models are averaged, so that it is safe.
+        four: see docs/performance.md. Members' first models are averaged, so that it is safe. It
+        does not pay where a row's own dual variable is what moves its margin most.
     values_per_thread : int
         Stored values below which a further thread would cost more than it brings.
     """
@@ -91,6 +95,7 @@ class LocalSolver:
         self._orders = Orders(self._bucket)
         self._grams = np.zeros((0, tables.GRAM_FIELDS), np.int64)
         self._weight = 0.0
+        self._norm = 0.0
         self._stored_per_visit = 1.0
 
     def bind(self, pieces: Sequence[Piece]) -> None:
@@ -130,6 +135,8 @@ class LocalSolver:
             visits.write_norms(self._table[number], self._grams, self._like)
         self._orders.bind(pieces)
         self._weight = tables.total_weight(pieces)
+        total = sum(float(self._caches[key].norms.sum(dtype=np.float64)) for key in keys)
+        self._norm = total / max(1, sum(sizes))
         self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._orders.size))
 
     def run(
@@ -188,7 +195,7 @@ class LocalSolver:
             reach=reach,
             n_parts=n_parts,
             n_slices=self._orders.slices(self._slices(n_parts)),
-            is_first=self._grow and sigma is None and epochs >= 1.0 and self._is_untouched(v),
+            is_first=self._is_untouched(v) and self._grows(l2_total, sigma, epochs),
         )
         self._crowding.begin(serial, n_parts)
         for epoch in range(math.ceil(epochs)):
@@ -243,6 +250,11 @@ class LocalSolver:
         stored = self._stored_per_visit * self._orders.size
         worth = n_threads if self._values_per_thread <= 0 else stored // self._values_per_thread
         return int(max(1, min(n_threads, worth)))
+
+    def _grows(self, l2_total: float, sigma: float | None, epochs: float) -> bool:
+        """Tell whether a first pass counts as if the rows seen so far were all."""
+        pays = self._norm <= GROW_MAX * l2_total
+        return self._grow and pays and sigma is None and epochs >= 1.0
 
     def _is_untouched(self, v: F64) -> bool:
         """Tell whether nothing has been computed yet; if so, no row rests any longer."""

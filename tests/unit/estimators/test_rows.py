@@ -1,4 +1,4 @@
-"""An estimator's rows as kernels want them: shared, canonical, and cut for threads."""
+"""An estimator's rows as kernels want them: counted, and multiplied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.estimators.base import classes_and_codes
-from elasticml.estimators.rows import Table, cut_arrays
+from elasticml.estimators.rows import Table
 
 
 class TwoThreads(Serial):
@@ -18,44 +18,6 @@ class TwoThreads(Serial):
 
 def some_rows(n: int = 40, d: int = 7) -> sp.csr_matrix:
     return sp.random(n, d, density=0.4, format="csr", random_state=3)
-
-
-@pytest.mark.parametrize("make", [sp.csr_matrix.toarray, sp.csr_matrix], ids=["dense", "sparse"])
-def test_chunks_share_the_rows_memory(make) -> None:
-    X = make(some_rows())
-    whole = X.data if sp.issparse(X) else X
-    assert all(np.shares_memory(chunk.values, whole) for chunk in cut_arrays(X).chunks)
-
-
-def test_chunks_hold_all_rows_in_their_order() -> None:
-    X, y = some_rows(), np.where(np.arange(40) % 3, 1.0, -1.0)
-    cut = cut_arrays(X, n_threads=5).relabelled(y, np.arange(40.0))
-    assert len(cut.chunks) == 5
-    parts = [sp.csr_matrix((c.values, c.indices, c.indptr), (c.n_rows, 7)) for c in cut.chunks]
-    np.testing.assert_array_equal(sp.vstack(parts).toarray(), X.toarray())
-    np.testing.assert_array_equal(np.concatenate([c.labels for c in cut.chunks]), y)
-    np.testing.assert_array_equal(np.concatenate([c.weights for c in cut.chunks]), np.arange(40.0))
-    assert cut.facts.label_counts == {-1.0: 14, 1.0: 26}
-    assert cut.facts.weight_sum == 780.0
-
-
-def test_entries_that_are_repeated_are_one_value_in_chunks() -> None:
-    X = sp.csr_matrix(([1.0, 2.0, 5.0], [1, 1, 0], [0, 2, 3]), shape=(2, 3))
-    values = [chunk.values.tolist() for chunk in cut_arrays(X).chunks]
-    assert values == [[3.0], [5.0]]
-    assert X.data.tolist() == [1.0, 2.0, 5.0]
-
-
-def test_rows_of_ones_need_no_values() -> None:
-    X = some_rows()
-    X.data[:] = 1.0
-    cut = cut_arrays(X)
-    assert cut.facts.layout.kind == "binary_csr"
-    assert [chunk.values.size for chunk in cut.chunks] == 4 * [0]
-
-
-def test_a_single_row_is_a_single_chunk() -> None:
-    assert [chunk.n_rows for chunk in cut_arrays(np.ones((1, 2)), n_threads=3).chunks] == [1]
 
 
 def test_other_labels_than_two_signs_are_counted() -> None:

@@ -63,6 +63,21 @@ def test_it_finds_liblinears_model(loss, dual, make):
     np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_float32_rows_are_taken_as_they_are_and_give_the_model_of_float64_ones(make):
+    X, y = make_classification(300, 12, random_state=0)
+    X = X.astype(np.float32)
+    held = make(X)
+    before = held.copy()
+    given = {"loss": "hinge", "C": 0.1, "tol": 1e-9, "max_iter": 20_000}
+    single = em.LinearSVC(**given, random_state=0).fit(held, y)
+    double = em.LinearSVC(**given, random_state=0).fit(make(X.astype(np.float64)), y)
+    assert single.coef_.dtype == np.float64
+    np.testing.assert_allclose(single.coef_, double.coef_, atol=1e-4)
+    assert single.dual_gap_ <= 1e-9 * 0.1 * 300
+    assert abs(held - before).max() == 0.0
+
+
 @pytest.mark.parametrize("dual", [True, False])
 def test_the_gap_bounds_what_is_left_to_gain(dual):
     X, y = make_classification(300, 12, random_state=1)

@@ -1,0 +1,108 @@
+"""Chunks that look at the arrays of whoever lends them: nothing is copied, nothing travels.
+
+For solvers that run where the rows are. A lent chunk has no body and no content id: it can be
+neither sent, nor kept on a disk, nor cached by content. The lender leaves the arrays as
+they are meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from elasticml.data.chunk import Chunk, Dtype, Layout
+from elasticml.data.cut import is_binary, row_bounds
+from elasticml.terms import ChunkId
+
+F64 = NDArray[np.float64]
+
+_NO_BODY: Final = memoryview(b"")
+
+
+def lend(X: Any, name: str, chunk_bytes: int) -> list[Chunk]:
+    """Cut rows into chunks without copying a value; all labels are 0.
+
+    Sparse rows whose columns do not ascend, or are repeated, are copied once, as a whole.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d), float64 or float32
+        Finite; dense rows are copied where they do not lie one behind the other.
+    name : str
+        Of the chunks' source.
+    chunk_bytes : int
+        What a chunk holds at most, if it is more than one row.
+    """
+    dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
+    if not scipy.sparse.issparse(X):
+        return _lend_dense(np.ascontiguousarray(X), dtype, name, chunk_bytes)
+    X = scipy.sparse.csr_array(X)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    indptr, indices = X.indptr.astype(np.int64), X.indices.astype(np.int32, copy=False)
+    binary = is_binary(X.data)
+    kind, itemsize = ("binary_csr", 0) if binary else ("csr", X.data.itemsize)
+    layout = Layout(kind=kind, dtype=dtype, n_columns=X.shape[1])  # type: ignore[arg-type]
+    cuts = row_bounds(12 + np.diff(indptr) * (4 + itemsize), chunk_bytes).tolist()
+    chunks = []
+    for k, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        first, last = int(indptr[start]), int(indptr[stop])
+        chunk = _empty(ChunkId(name, 0, k), layout, stop - start)
+        chunk.indptr = _locked((indptr[start : stop + 1] - first).astype(np.int32))
+        chunk.indices = _locked(indices[first:last])
+        chunk.values = _locked(X.data[:0] if binary else X.data[first:last])
+        chunks.append(chunk)
+    return chunks
+
+
+def relabelled(chunk: Chunk, labels: F64, weights: F64 | None) -> Chunk:
+    """Return the same rows with other labels and weights, and without state.
+
+    Parameters
+    ----------
+    labels : ndarray (chunk.n_rows,)
+    weights : ndarray (chunk.n_rows,), optional
+        None where all are one.
+    """
+    other = _empty(chunk.id, chunk.layout, chunk.n_rows)
+    other.indptr, other.indices, other.values = chunk.indptr, chunk.indices, chunk.values
+    other.labels = np.ascontiguousarray(labels, np.float64)
+    other.weights = None if weights is None else np.ascontiguousarray(weights, np.float64)
+    return other
+
+
+def _lend_dense(X: NDArray[Any], dtype: Dtype, name: str, chunk_bytes: int) -> list[Chunk]:
+    layout = Layout(kind="dense", dtype=dtype, n_columns=X.shape[1])
+    bytes_of_rows = np.full(X.shape[0], 8 + X.itemsize * X.shape[1], np.int64)
+    cuts = row_bounds(bytes_of_rows, chunk_bytes).tolist()
+    chunks = []
+    for k, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        chunk = _empty(ChunkId(name, 0, k), layout, stop - start)
+        chunk.values = _locked(X[start:stop])
+        chunks.append(chunk)
+    return chunks
+
+
+def _empty(id: ChunkId, layout: Layout, n_rows: int) -> Chunk:
+    """Return a chunk of no body whose rows are still to be lent."""
+    chunk = Chunk.__new__(Chunk)
+    chunk.id, chunk.body, chunk.layout, chunk.n_rows = id, _NO_BODY, layout, n_rows
+    chunk.nbytes, chunk.content_id = 0, ""
+    chunk.labels, chunk.weights = np.zeros(n_rows), None
+    chunk.indptr, chunk.indices = np.zeros(0, np.int32), np.zeros(0, np.int32)
+    chunk.values, chunk.codes = np.zeros(0, layout.dtype), np.zeros((0, 0), np.uint8)
+    chunk.state, chunk.state_version = {}, 0
+    chunk.is_mapped, chunk.shelf = False, None
+    return chunk
+
+
+def _locked(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view that nobody writes through, which is what kernels are compiled for."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
