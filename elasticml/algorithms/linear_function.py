@@ -91,6 +91,7 @@ class LinearFunction:
             gradient=image + penalised,
             product=self._product(margins),
             gap=value - self._dual(margins, image),
+            is_quadratic=self._loss.name == "squared",
         )
 
     def diagonal(self) -> F64:
@@ -107,6 +108,8 @@ class LinearFunction:
         return found
 
     def _forward(self, w: F64) -> F64:
+        if not w.any():
+            return np.zeros(self._rows.n)
         margins = self._rows.forward(w[: self._d])
         return margins + self._constant * w[-1] if self._n_model > self._d else margins
 
@@ -124,7 +127,12 @@ class LinearFunction:
                 curvature = np.empty(margins.size)
                 self._loss.loss.curvature(margins, self._targets, self._weights, curvature)
                 curved.append(curvature / self._total)
-            return self._adjoint(curved[0] * self._forward(v)) + self._penalty * v
+            offset = self._constant * float(v[-1]) if self._n_model > self._d else 0.0
+            found = self._penalty * v
+            image, products = self._rows.product(v[: self._d], offset, curved[0])
+            found[: self._d] += image
+            found[self._d :] += self._constant * products.sum()
+            return found
 
         return product
 

@@ -30,6 +30,8 @@ F64 = NDArray[np.float64]
 TAKEN: Final = 1e-4
 #: Share of the value below which a promised decrease is rounding.
 HIDDEN: Final = 64.0 * float(np.finfo(np.float64).eps)
+#: Share of the gradient that would make the gap as small as wanted, to which a step is solved.
+NEAR: Final = 0.5
 #: Share of the value below which a gap that no step makes smaller is rounding.
 ROUNDED: Final = 1e-10
 
@@ -45,6 +47,8 @@ class Point:
     product: Callable[[F64], F64]
     #: ``value`` minus a lower bound of the least value; NaN where there is none.
     gap: float
+    #: One Newton step, solved as exactly as the gap asks for, is enough.
+    is_quadratic: bool = False
 
 
 class Smooth(Protocol):
@@ -94,7 +98,7 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
             # Steps that no longer help do not prove a model: a gap far above rounding is reported.
             is_small = not here.gap > max(gap, ROUNDED * abs(here.value))
             return Minimum(point=here, steps=done, converged=is_small)
-        newton = _newton(here, gradient, scale, radius, residual_for(norm, first))
+        newton = _newton(here, gradient, scale, radius, _residual(here, gap, norm, first))
         there = function.at(here.w + scale * newton.step)
         change, slope = there.value - here.value, float(gradient @ newton.step)
         after = float(np.linalg.norm(scale * there.gradient))
@@ -107,6 +111,19 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
         if change <= -TAKEN * newton.promised:
             here = there
     return Minimum(point=here, steps=steps, converged=here.gap <= gap)
+
+
+def _residual(here: Point, wanted: float, norm: float, first: float) -> float:
+    """Return how exactly to solve for a step: no more so than the wanted gap takes.
+
+    Near the optimum, and everywhere on a quadratic function, the gap goes with the square of the
+    gradient.
+    """
+    usual = residual_for(norm, first)
+    if not 0.0 < wanted < here.gap < math.inf:
+        return usual
+    enough = NEAR * math.sqrt(wanted / here.gap)
+    return enough if here.is_quadratic else max(usual, enough)
 
 
 def _newton(here: Point, gradient: F64, scale: F64, radius: float, residual: float) -> NewtonStep:

@@ -39,8 +39,8 @@ class Forward:
     def __init__(self, layout: Layout, w: F64) -> None:
         self._layout = layout
         self._d = w.size
-        self._w = _read_only(w)
-        self._table = _read_only(_fold(layout, w)) if layout.kind == "sequence" else None
+        self._w = read_only(w)
+        self._table = read_only(_fold(layout, w)) if layout.kind == "sequence" else None
 
     def __call__(self, chunk: Chunk, out: F64) -> None:
         """Write ``X @ w`` of the chunk into ``out``.
@@ -74,7 +74,7 @@ class Forward:
     ) -> None:
         """Do what :meth:`Adjoint.add_product` says, into that one's sum or table."""
         _check(chunk, self._layout, self._d, products)
-        c, kind = _read_only(curvatures), chunk.layout.kind
+        c, kind = read_only(curvatures), chunk.layout.kind
         if kind == "sequence":
             assert self._table is not None
             kernels.sequence_product(chunk.codes, self._table, offset, c, products, out)
@@ -120,7 +120,7 @@ class Adjoint:
             As for :class:`Forward`.
         """
         _check(chunk, self._layout, self._d, coefficients)
-        c = _read_only(coefficients)
+        c = read_only(coefficients)
         kind = chunk.layout.kind
         if kind == "sequence":
             assert self._table is not None
@@ -190,9 +190,7 @@ class Adjoint:
             out += self._sum
             return
         sigma, lo, hi, first = _numbering(self._layout)
-        kernels.unfold_table(
-            _read_only(self._table), sigma, lo, hi, self._layout.length, first, out
-        )
+        kernels.unfold_table(read_only(self._table), sigma, lo, hi, self._layout.length, first, out)
 
 
 def make_forward(layout: Layout, w: F64) -> Forward:
@@ -285,17 +283,17 @@ def _check(chunk: Chunk, layout: Layout, d: int, vector: F64) -> None:
 
 def _numbering(layout: Layout) -> tuple[int, int, int, NDArray[np.int64]]:
     sigma, (lo, hi) = len(layout.alphabet), layout.ngrams
-    return sigma, lo, hi, _read_only(first_columns(sigma, layout.length, layout.ngrams))
+    return sigma, lo, hi, read_only(first_columns(sigma, layout.length, layout.ngrams))
 
 
 def _fold(layout: Layout, w: F64) -> F64:
     sigma, lo, hi, first = _numbering(layout)
     table = np.empty((layout.length, CODES_MAX))
-    kernels.fold_weights(_read_only(w), sigma, lo, hi, layout.length, first, table)
+    kernels.fold_weights(read_only(w), sigma, lo, hi, layout.length, first, table)
     return table
 
 
-def _read_only(array: NDArray[_Number]) -> NDArray[_Number]:
+def read_only(array: NDArray[_Number]) -> NDArray[_Number]:
     """View the array as read-only: chunks are, and so each kernel is compiled only once."""
     view = array[:]
     view.flags.writeable = False

@@ -58,7 +58,7 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
     def _codes(self, y: Any) -> NDArray[np.int64]:
         """Keep the classes; return each row's place among them, (n_samples,)."""
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        self.classes_, codes = classes_and_codes(y)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs at least 2 classes, but the data contain only one "
@@ -95,6 +95,21 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
         """Return the coefficient of determination; takes what ``fit`` takes."""
         X, y, sample_weight = taken(X, y, sample_weight, n_columns=self.n_features_in_)
         return float(super().score(X, y, sample_weight))
+
+
+def classes_and_codes(y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the sorted labels (n_classes,), and the place of each row's in them (n,).
+
+    As ``np.unique(y, return_inverse=True)``, without sorting the rows of two classes.
+    """
+    if y.dtype.kind in "biuf" and y.size:
+        is_first = y == y[0]
+        others = y[~is_first]
+        if others.size and (others == others[0]).all():
+            is_upper = is_first if y[0] > others[0] else ~is_first
+            return np.array(sorted((y[0], others[0])), y.dtype), is_upper.astype(np.int64)
+    labels, codes = np.unique(y, return_inverse=True)
+    return labels, codes.ravel()
 
 
 def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:

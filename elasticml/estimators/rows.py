@@ -47,15 +47,24 @@ class Cut:
             some = None if weights is None else weights[rows]
             chunks.append(lent.relabelled(chunk, labels[rows], some))
             at += chunk.n_rows
-        found, counts = np.unique(labels, return_counts=True)
-        classes = tuple(found.tolist())
+        counts = _counts(labels)
         facts = replace(
             self.facts,
-            classes=classes,
-            label_counts=dict(zip(classes, counts.tolist(), strict=True)),
+            classes=tuple(counts),
+            label_counts=counts,
             weight_sum=float(at if weights is None else weights.sum()),
         )
         return Cut(chunks=chunks, facts=facts)
+
+
+def _counts(labels: F64) -> dict[float, int]:
+    """Count labels by their values, ascending."""
+    # Targets of two classes, as they mostly are, need not be sorted.
+    both = {sign: int(np.count_nonzero(labels == sign)) for sign in (-1.0, 1.0)}
+    if sum(both.values()) == labels.size:
+        return {sign: count for sign, count in both.items() if count}
+    found, counts = np.unique(labels, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
 class Table:

@@ -182,11 +182,12 @@ def _against_rest(
 ) -> tuple[F64, F64 | None]:
     """Return a class's targets and the weights of its rows, None where all are one."""
     is_positive = codes == positive
-    if weights is None and np.all(of_class == 1.0):
-        return np.where(is_positive, 1.0, -1.0), None
     rest = of_class[0] if len(of_class) == 2 else 1.0
+    targets = np.where(is_positive, 1.0, -1.0)
+    if of_class[positive] == rest == 1.0:
+        return targets, weights
     each = np.where(is_positive, of_class[positive], rest)
-    return np.where(is_positive, 1.0, -1.0), each if weights is None else each * weights
+    return targets, each if weights is None else each * weights
 
 
 def _solve_all(

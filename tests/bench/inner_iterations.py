@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -20,68 +19,29 @@ from typing import Any
 
 from distributed import Client
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "papers")]
 
-import elasticml as em
-from elasticml.data.shapes import synthetic
-from elasticml.policies.cost_model import Observed, fit
-from tests.bench.namespaces import PORT, address, hosts, serving
+from support import snapml_rounds  # noqa: E402
+from support.snapml_rounds import FITTED, observed, stretch  # noqa: E402
 
-FITTED = (1, 4)
-#: The gap, relative to the objective, from which on rounds are taken to be alike.
-BEGIN = 1e-1
+import elasticml as em  # noqa: E402
+from elasticml.policies.cost_model import Observed, fit  # noqa: E402
+from tests.bench.namespaces import PORT, address, hosts, serving  # noqa: E402
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:
     """Run the job as its client; return what rounds took and brought."""
-    policies = [] if options.passes else [em.ChooseInnerIterations()]
     with Client(f"tcp://{address(0)}:{PORT}", set_as_default=False) as client:
         client.wait_for_workers(options.members)
-        job = em.Job(
-            em.CoCoA(
-                loss="logistic",
-                l2=options.l2,
-                tolerance=1e-12,
-                local_epochs=float(options.passes or 1),
-                gap_every=1,
-            ),
-            synthetic("criteo", options.rows, seed=1, dtype="float32"),
-            stop=em.Stop(rounds=400, seconds=60),
+        return snapml_rounds.train(
+            client,
+            options.rows,
+            l2=options.l2,
+            passes=options.passes,
             collective=em.Collective(transport="stream"),
-            policies=policies,
-            evaluate=False,
+            stop=em.Stop(rounds=400, seconds=60),
         )
-        records: list[Any] = list(job.start(client).events())
-    ended = [r for r in records if r["event"] == "RoundEnded"]
-    computed = {k: 0.0 for k in range(len(ended))}
-    for r in records:
-        if r["event"] == "ExchangeEnded" and r["round"] in computed:
-            computed[r["round"]] += max(r["compute_s"].values(), default=0.0)
-    rounds = [
-        (ended[k - 1]["t"], ended[k]["gap"] / ended[k]["objective"], computed[k - 1])
-        for k in range(1, len(ended))
-    ]
-    said = [r["why"] for r in records if r["event"] == "PolicyDecided" and "a pass" in r["why"]]
-    return {"rounds": rounds, "said": said}
-
-
-def stretch(told: dict[str, Any], gap: float) -> list[Any]:
-    """Return the rounds from the first gap below ``BEGIN`` to the first that reaches ``gap``."""
-    gaps = [entry[1] for entry in told["rounds"]]
-    first = next(k for k, value in enumerate(gaps) if value <= BEGIN)
-    last = next((k for k, value in enumerate(gaps) if value <= gap), len(gaps) - 1)
-    return told["rounds"][first : last + 1]
-
-
-def observed(passes: float, rounds: list[Any]) -> Observed:
-    """Average over a stretch of rounds."""
-    n, first, last = len(rounds) - 1, rounds[0], rounds[-1]
-    return Observed(
-        inner=passes,
-        seconds=(last[0] - first[0]) / n,
-        computed_s=sum(entry[2] for entry in rounds[1:]) / n,
-        decades=math.log10(first[1] / last[1]) / n,
-    )
 
 
 def one_run(names: list[str], options: argparse.Namespace, passes: int) -> Any:
@@ -105,7 +65,9 @@ def study(rate: str, options: argparse.Namespace) -> None:
     seen: dict[int, Observed] = {}
     with hosts(options.members + 1, rate) as names:
         for passes in options.passes_tried:
-            seen[passes] = observed(passes, stretch(one_run(names, options, passes), options.gap))
+            seen[passes] = observed(
+                passes, stretch(one_run(names, options, passes)["rounds"], options.gap)
+            )
         chosen = one_run(names, options, 0)
     model = fit([seen[passes] for passes in FITTED])
     base = seen[1].decades / seen[1].seconds
@@ -120,7 +82,7 @@ def study(rate: str, options: argparse.Namespace) -> None:
             f"| {passes} | {1e3 * o.seconds:.0f} | {o.decades:.2f} | {rate_s:.2f} "
             f"| {rate_s / base:.2f} | {predicted:.2f} |"
         )
-    part = stretch(chosen, options.gap)
+    part = stretch(chosen["rounds"], options.gap)
     o = observed(0, part)
     rate_s = o.decades / o.seconds
     means = f"{1e3 * o.seconds:.0f} | {o.decades:.2f} | {rate_s:.2f} | {rate_s / base:.2f}"

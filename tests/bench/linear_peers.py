@@ -136,7 +136,9 @@ def compare(task: Told, kept: dict[str, Told], options: argparse.Namespace) -> N
     for peer in peers:
         python = sys.executable if peer in OURS else options.python
         efforts = sorted({e for e in needed(kept[peer], least or 0.0) if e is not None})
-        if efforts and "seconds" not in kept[peer]:
+        # Another peer's model may have moved the least objective since they were measured.
+        measured = {int(effort) for effort in kept[peer].get("seconds", {})}
+        if not measured.issuperset(efforts):
             lines = run({**task, "peer": peer, "efforts": efforts}, python)
             kept[peer]["first_s"] = next(t["first_s"] for t in lines if "first_s" in t)
             kept[peer]["seconds"] = {t["effort"]: t["seconds"] for t in lines if "effort" in t}
@@ -169,10 +171,11 @@ def _cell(told: Told | None, k: int, least: float) -> tuple[str, float | None]:
     effort = needed(told, least)[k]
     if effort is None:
         return "-", None
-    if "seconds" not in told:
-        return "found", None
     # A file's keys are words.
-    seconds = median({int(e): s for e, s in told["seconds"].items()}[effort])
+    measured = {int(e): s for e, s in told.get("seconds", {}).items()}
+    if effort not in measured:
+        return "found", None
+    seconds = median(measured[effort])
     return f"{1e3 * seconds:.3g}", seconds
 
 

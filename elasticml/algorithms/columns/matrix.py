@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.rows import KIND_CODES
 from elasticml.algorithms.cocoa.tables import GRAM_FIELDS, address
-from elasticml.algorithms.columns import kernels
+from elasticml.algorithms.columns import gram, kernels
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -116,7 +116,9 @@ class ColumnMatrix:
 
     def combination(self, features: I64, coefficients: F64) -> F64:
         """Return ``X[:, features] @ coefficients``, (n,)."""
-        found = np.asarray(self._columns[:, features] @ coefficients)
+        is_whole = features.size == self.d and np.array_equal(features, self._all)
+        columns = self._columns if is_whole else self._columns[:, features]
+        found = np.asarray(columns @ coefficients)
         if self.is_sparse:
             found = found - float(self.means[features] @ coefficients) * self.root
         return found
@@ -127,9 +129,14 @@ class ColumnMatrix:
 
     def products(self, one: I64, other: I64) -> F64:
         """Return ``X[:, one].T @ X[:, other]``."""
-        found = self._columns[:, one].T @ self._columns[:, other]
+        if self.is_sparse and gram.pays(self._arrays[0], self.n, one, other):
+            indptr, indices, values = self._arrays
+            found = gram.products(indptr, indices, values, self.n, one, other)
+        else:
+            found = self._columns[:, one].T @ self._columns[:, other]
         if self.is_sparse:
-            found = found.toarray() - self.total * np.outer(self.means[one], self.means[other])
+            found = found.toarray() if hasattr(found, "toarray") else found
+            found = found - self.total * np.outer(self.means[one], self.means[other])
             found[self.norms[one] == 0.0] = 0.0
             found[:, self.norms[other] == 0.0] = 0.0
         return np.asarray(found, np.float64)

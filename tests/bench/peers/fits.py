@@ -75,7 +75,7 @@ def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
     elif threads > 1:
         raise LookupError(f"{problem.model} on {threads} threads")
     models = [make(tol=tol, max_iter=100_000, **common) for tol in TOLERANCES]
-    X = data.X.astype(np.float64)
+    X = data.X if problem.model == "hinge" else data.X.astype(np.float64)
     return timed(models, X.tocsc() if problem.model == "lasso" else X, data.labels)
 
 

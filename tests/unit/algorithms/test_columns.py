@@ -5,8 +5,15 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import pytest
+import scipy.sparse as sp
 
+from elasticml.algorithms.columns import gram
 from elasticml.algorithms.columns.products import Penalty, descend
+from elasticml.algorithms.linear_function import LinearFunction
+from elasticml.algorithms.newton import minimise
+from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.row_blocks import RowBlocks
 
 
 def test_a_step_on_dependent_columns_leaves_the_warnings_filters_alone(monkeypatch):
@@ -30,3 +37,35 @@ def test_a_step_on_dependent_columns_leaves_the_warnings_filters_alone(monkeypat
         gap = run()[1]
     assert not entered
     assert gap <= 1e-9
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 1000])
+def test_inner_products_by_dense_blocks_are_those_of_the_columns(monkeypatch, n: int) -> None:
+    monkeypatch.setattr(gram, "BLOCK_BYTES", 1024)
+    X = sp.random(n, 6, density=0.5, format="csc", random_state=n)
+    X[:, [2]] = 0.0
+    X.eliminate_zeros()
+    arrays, dense = (X.indptr, X.indices, X.data, n), X.toarray()
+    for one, other in (([0, 1, 2, 5], [0, 1, 2, 5]), ([3, 1], [5, 2, 3, 1]), ([4], [])):
+        found = gram.products(*arrays, np.array(one, int), np.array(other, int))
+        wanted = dense[:, one].T @ dense[:, np.array(other, int)]
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_dense_blocks_pay_for_columns_that_are_full_and_not_for_nearly_empty_ones() -> None:
+    indptr, columns = np.array([0, 1000, 2000, 2010, 2020], np.int32), np.arange(4)
+    assert gram.pays(indptr, 1000, columns[:2], columns[:2])
+    assert not gram.pays(indptr, 1000, columns[2:], columns[2:])
+
+
+def test_a_quadratic_function_takes_one_newton_step_that_is_as_exact_as_was_asked() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((300, 20)) * np.linspace(0.1, 10.0, 20)
+    rows, y = RowBlocks(X, Serial()), rng.standard_normal(300)
+    for wanted in (1e-2, 1e-6, 1e-10):
+        function = LinearFunction(
+            rows, y, None, loss="squared", l2=0.1, intercept_scaling=None, is_free=False
+        )
+        found = minimise(function, np.zeros(20), gap=wanted, steps=100)
+        assert found.converged
+        assert (found.steps, found.point.gap <= wanted) == (1, True)

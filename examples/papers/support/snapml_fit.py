@@ -1,0 +1,50 @@
+"""One peer's logistic regressions, in a process of its own: a line for each fit.
+
+    python snapml_fit.py TASK
+
+TASK is JSON: ``folder``, ``train`` and ``test`` (names of sets there), ``peer``, ``threads``,
+``l2`` and ``limit_s``. A line has the seconds of a fit from scratch, the objective it came to, and
+the mean log-loss of the test set; a first one the seconds of the first fit, with any compilation,
+or why there is none. For pythons that have NumPy, SciPy and the peer; elasticml only for its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from tests.bench.peers.fits import PEERS
+from tests.bench.peers.problems import Data, Problem
+
+
+def main(task: dict[str, Any]) -> None:
+    """Fit with more and more effort until nothing changes, or the time is over."""
+    train, test = (Data(Path(task["folder"]), task[name]) for name in ("train", "test"))
+    problem, no_penalty = Problem(model="logistic", l2=task["l2"]), Problem(model="logistic")
+    try:
+        fits = PEERS[task["peer"]](train, problem, task["threads"])
+        print(json.dumps({"first_s": fits.fit(0)[0]}), flush=True)
+    except (LookupError, ImportError, MemoryError) as error:
+        print(json.dumps({"none": f"{type(error).__name__}: {error}"}), flush=True)
+        return
+    began_s, last = time.perf_counter(), np.inf
+    for effort in range(fits.efforts):
+        seconds, w = fits.fit(effort)
+        objective = train.objective(problem, w)
+        logloss = test.objective(no_penalty, w)
+        print(json.dumps({"s": seconds, "objective": objective, "logloss": logloss}), flush=True)
+        is_still = 0.0 <= last - objective < 1e-8 * abs(objective)
+        if is_still or time.perf_counter() - began_s > task["limit_s"]:
+            return
+        last = objective
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

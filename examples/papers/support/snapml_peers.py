@@ -1,0 +1,129 @@
+"""The single-node benchmark and the scatter: logistic regressions of all peers at hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from support import snapml_data
+from support.asgd_figures import Line, Panel
+from support.asgd_study import Figure, number
+from support.elastic_comparison import markdown
+from support.snapml_store import Store
+
+OURS = "elasticml"
+#: Peers that scikit-learn brings, in our own python; the others may be in another one.
+SCIKIT_LEARN = ("liblinear", "lbfgs", "saga")
+OTHERS = ("snapml", "vw", "dask-ml", "spark")
+#: Relative distance from the least objective that any peer came to.
+TARGET = 1e-3
+#: Penalties: of the generated set, and of the sample, which is small.
+L2, SAMPLE_L2 = 1e-5, 1e-2
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+#: A peer and its threads -> the lines that its process wrote.
+Runs = dict[str, list[dict[str, Any]]]
+
+
+def runs(store: Store, sets: tuple[str, str], l2: float, python: str, limit_s: float) -> Runs:
+    """Run all peers on one set; those for which there is no time are left out."""
+    found: Runs = {}
+    folder = store.folder / "data"
+    ways = [(OURS, 1), (OURS, 2), *((peer, 1) for peer in SCIKIT_LEARN)]
+    if not store.quick:
+        ways += [("snapml", 1), ("snapml", 2), *((peer, 2) for peer in ("dask-ml", "spark"))]
+        ways.append(("vw", 1))
+    for peer, threads in ways:
+        task = {"folder": str(folder), "train": sets[0], "test": sets[1], "peer": peer, "l2": l2}
+        task |= {"threads": threads, "limit_s": limit_s}
+        name = f"{peer}, {threads} thread{'s' if threads > 1 else ''}"
+        own = sys.executable if peer in (OURS, *SCIKIT_LEARN) else python
+        lines = store.run(f"{name}, {sets[0]}", task, lambda t=task, p=own: process(t, p))
+        if lines is not None:
+            found[name] = lines
+    return found
+
+
+def process(task: dict[str, Any], python: str) -> list[dict[str, Any]]:
+    """Run one peer in a process of its own."""
+    program = Path(__file__).with_name("snapml_fit.py")
+    environment = {**os.environ, **dict.fromkeys(_THREADS, str(task["threads"]))}
+    try:
+        done = subprocess.run(
+            [python, program, json.dumps(task)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60.0 + 4.0 * task["limit_s"],
+        )
+    except subprocess.TimeoutExpired as late:
+        out = late.stdout or b""
+        told = out.decode() if isinstance(out, bytes) else out
+        return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode:
+        lines.append({"none": " ".join(done.stderr.strip().splitlines()[-1:])})
+    return lines
+
+
+def figure(store: Store, python: str) -> Figure:
+    """Fit on the generated set, and on Criteo's own sample."""
+    rows, columns = store.few((300_000, 1_000_000), (2_000, 5_000))
+    limit_s = store.few(20.0, 2.0)
+    folder = store.folder / "data"
+    sets = snapml_data.generated(folder, rows, columns)
+    found = runs(store, sets, L2, python, limit_s)
+    panels = [scatter(f"Criteo-shaped, {rows:,} rows", found)]
+    tables = [(f"Criteo-shaped, {rows:,} rows, {columns:,} columns, l2 {L2:g}", table(found))]
+    if (snapml_data.DATA / "criteo_sample").is_dir():
+        small = runs(store, snapml_data.sample(folder), SAMPLE_L2, python, limit_s)
+        tables.append(
+            (
+                f"Criteo's own sample, {snapml_data.SAMPLE_TRAIN} rows, l2 {SAMPLE_L2:g}",
+                table(small),
+            )
+        )
+    return Figure(
+        title="Single node: test log-loss against time",
+        panels=tuple(panels),
+        tables=tuple(tables),
+    )
+
+
+def scatter(title: str, found: Runs) -> Panel:
+    """Each peer's fits from the least effort to the most."""
+    lines: dict[str, Line] = {}
+    for name, told in found.items():
+        points = [(line["s"], line["logloss"]) for line in told if "logloss" in line]
+        if points:
+            lines[name] = sorted(points)
+    return Panel(title=title, x="seconds of a fit", y="mean log-loss of the test set", lines=lines)
+
+
+def table(found: Runs) -> str:
+    """Seconds to the target, the log-loss there, and the best log-loss; why others have none."""
+    reached = [t["objective"] for told in found.values() for t in told if "objective" in t]
+    least = min(reached, default=math.nan)
+    rows = []
+    for name, told in found.items():
+        fits = [line for line in told if "objective" in line]
+        there = next((t for t in fits if t["objective"] <= least * (1 + TARGET)), None)
+        best = min((t["logloss"] for t in fits), default=math.nan)
+        why = next((line["none"] for line in told if "none" in line), "")
+        rows.append(
+            [
+                name,
+                number(there["s"] if there else math.nan),
+                f"{there['logloss']:.5f}" if there else "–",
+                f"{best:.5f}" if fits else "–",
+                number(next((t["first_s"] for t in told if "first_s" in t), math.nan)),
+                why,
+            ]
+        )
+    head = ["peer", f"s to {TARGET:g}", "test log-loss there", "best of all", "first fit, s", "why"]
+    return markdown(head, rows)

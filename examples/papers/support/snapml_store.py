@@ -1,0 +1,59 @@
+"""Runs that have been made are kept beside the tables, and are not made again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class Store:
+    """Where runs are kept, and for how long new ones are begun."""
+
+    folder: Path
+    quick: bool = False
+    #: Seconds after which no run is begun.
+    limit_s: float = math.inf
+    began_s: float = field(default_factory=time.perf_counter)
+    #: Runs that were not begun.
+    missing: int = 0
+
+    def few(self, n: Any, quick: Any) -> Any:
+        """Choose a size."""
+        return quick if self.quick else n
+
+    def run(self, name: str, settings: dict[str, Any], make: Callable[[], Any]) -> Any:
+        """Return what a run came to: kept, or made now; None where there is no time for it.
+
+        Parameters
+        ----------
+        settings : dict
+            All that the result depends on; a change of them is another run.
+        make : callable
+            What it returns can be written as JSON.
+        """
+        words = json.dumps({"name": name, **settings}, sort_keys=True, default=str)
+        digest = hashlib.blake2b(words.encode(), digest_size=4).hexdigest()
+        path = self.folder / "runs" / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}-{digest}.json"
+        if path.exists():
+            return json.loads(path.read_text())["found"]
+        spent_s = time.perf_counter() - self.began_s
+        if spent_s > self.limit_s:
+            self.missing += 1
+            return None
+        found = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({"settings": json.loads(words), "found": found}, indent=1))
+        part.replace(path)
+        took_s = time.perf_counter() - self.began_s - spent_s
+        print(f"{name}: {took_s:.0f} s", file=sys.stderr, flush=True)
+        return found

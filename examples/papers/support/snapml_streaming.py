@@ -1,0 +1,135 @@
+"""The streaming figure: reading, permuting and computing alone, and all of it at once.
+
+In one process, with a member's own store and solver, as ``tests/bench/out_of_core.py`` has them.
+The paper's two interconnects are here a page cache that is empty, and one that has the files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.asgd_figures import Line, Panel
+from support.asgd_study import Figure, number
+from support.elastic_comparison import markdown
+from support.snapml_store import Store
+
+from elasticml.algorithms.cocoa import visits
+from elasticml.algorithms.cocoa.local import BUCKET
+from elasticml.data.convert import convert
+from elasticml.data.converted import read_converted
+from elasticml.data.shapes import synthetic
+from tests.bench.out_of_core import Passes, forget, load, timed
+
+#: Memory limits, as shares of all bytes.
+SHARES = (0.125, 0.25, 0.5)
+#: Epochs of which the last is told: the first makes the rows' norms, too.
+EPOCHS = 3
+PARTS = ("read", "permute", "compute")
+CACHES = {"cold": "page cache empty", "warm": "files in the page cache"}
+
+
+def figure(store: Store) -> Figure:
+    """Measure an epoch and its parts under each limit, with and without files in the cache."""
+    rows = store.few(1_500_000, 20_000)
+    folder = store.folder / "data" / f"chunks-{rows}"
+    found: dict[tuple[str, float], dict[str, float]] = {}
+    for share in SHARES:
+        for cache in CACHES:
+            settings = {"rows": rows, "share": share, "cache": cache}
+            name = f"streaming, {share:g} of the data, {CACHES[cache]}"
+            told = store.run(
+                name, settings, lambda s=share, c=cache: measured(folder, rows, s, c == "cold")
+            )
+            if told is not None:
+                found[cache, share] = told
+    panels, table = [], []
+    for cache, words in CACHES.items():
+        lines: dict[str, Line] = {}
+        for (at, share), told in found.items():
+            if at != cache:
+                continue
+            total = sum(told[part] for part in PARTS)
+            for part in (*PARTS, "epoch"):
+                lines[part] = [*lines.get(part, []), (share, told[part])]
+            lines["one after the other"] = [
+                *lines.get("one after the other", []),
+                (share, total),
+            ]
+            larger = max(told["read"], told["permute"] + told["compute"])
+            table.append(
+                [
+                    words,
+                    f"{share:g}",
+                    *(number(told[part]) for part in PARTS),
+                    number(total),
+                    number(told["epoch"]),
+                    f"{told['epoch'] / max(larger, 1e-12):.2f}",
+                    f"{total / max(told['epoch'], 1e-12):.2f}",
+                    f"{told['streamed']:.2f}",
+                ]
+            )
+        panels.append(
+            Panel(title=words, x="memory limit, share of the data", y="seconds", lines=lines)
+        )
+    head = ["files", "limit", *PARTS, "sum", "epoch", "epoch / larger part", "sum / epoch"]
+    return Figure(
+        title="Streaming: an epoch out of core and its parts",
+        panels=tuple(panels),
+        tables=((f"Criteo-shaped, {rows:,} rows, seconds", markdown([*head, "streamed"], table)),),
+    )
+
+
+def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, Any]:
+    """Measure the parts of an epoch alone, and an epoch.
+
+    Returns
+    -------
+    dict
+        Seconds of ``read`` (all bodies fetched and let go), ``permute`` (all orders drawn),
+        ``compute`` (a pass in memory over a part, times as many bytes) and ``epoch``; ``streamed``
+        is the share of all bytes that the epoch fetched.
+    """
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        convert(synthetic("criteo", rows, seed=1, dtype="float32"), folder)
+    source = read_converted(str(folder))
+    total = sum(block.nbytes for block in source.blocks())
+    limit = int(share * total)
+
+    def prepare() -> None:
+        if is_cold:
+            forget(folder)
+
+    store, facts = load(source, 8 * total, limit // 2)
+    inside = Passes(facts, store.own(store.ids()), 1)
+    inside.step()
+    compute_s = min(timed(inside.step) for _ in range(2)) * total / facts.nbytes
+    del inside
+    store.close()
+    store, facts = load(source, limit)
+    chunks = store.own(store.ids())
+    shelf = store.shelf
+    if shelf is None:
+        raise RuntimeError(f"{total} bytes fit into {limit}: nothing streams; take more rows")
+    batches = shelf.batches(chunks)
+    prepare()
+    read_s = timed(lambda: list(shelf.stages(batches, lambda number: number)))
+    orders = [np.arange(-(-sum(c.n_rows for c in batch) // BUCKET)) for batch in batches]
+    permute_s = timed(lambda: [visits.shuffle_xorshift(order, 7) for order in orders])
+    passes, epochs = Passes(facts, chunks, 1), []
+    before = 0
+    for _ in range(EPOCHS):
+        prepare()
+        before = shelf.streamed_bytes
+        epochs.append(timed(passes.step))
+    streamed = (shelf.streamed_bytes - before) / total
+    store.close()
+    return {
+        "read": read_s,
+        "permute": permute_s,
+        "compute": compute_s,
+        "epoch": epochs[-1],
+        "streamed": streamed,
+    }
