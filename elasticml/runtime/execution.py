@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+#: Seconds that a call shall take on the event loop, and how many as brief ones in a row there must
+#: have been in a thread before. One that was longer there must be made up for by many more.
+BRIEF_S: Final = 5e-4
+BRIEF_MIN: Final = 16
+BRIEF_AGAIN: Final = 1000
 
 
 class Runner(Protocol):
@@ -37,6 +44,56 @@ class ThreadRunner:
         """Let the threads end after their present calls; cancel those that wait."""
         self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class BriefRunner:
+    """One thread, or the event loop itself for functions whose calls have been brief for long.
+
+    To a thread and back takes longer than what a trainer of a small model does with a round, and
+    all members wait meanwhile.
+
+    Parameters
+    ----------
+    name : str
+        Of the thread.
+    clock : callable, optional
+        Seconds that the calling thread has computed: what others do with the processor counts for
+        nothing.
+    """
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.thread_time) -> None:
+        self._thread = ThreadRunner(name)
+        self._clock = clock
+        #: Brief calls of each function in a row, by its name.
+        self._brief: dict[str, int] = {}
+        #: Calls that are in the thread, or wait for it.
+        self._n_there = 0
+        self._is_closed = False
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the function; calls that come after the end are cancelled."""
+        if self._brief.get(function.__name__, 0) >= BRIEF_MIN and not self._n_there:
+            if self._is_closed:
+                raise asyncio.CancelledError
+            return self._timed(function, *args)
+        self._n_there += 1
+        try:
+            return await self._thread.run(self._timed, function, *args)
+        finally:
+            self._n_there -= 1
+
+    def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
+        began_s, name = self._clock(), function.__name__
+        try:
+            return function(*args)
+        finally:
+            is_brief = self._clock() - began_s <= BRIEF_S
+            self._brief[name] = self._brief.get(name, 0) + 1 if is_brief else -BRIEF_AGAIN
+
+    def close(self) -> None:
+        """Let the thread end after its present call; cancel those that wait."""
+        self._is_closed = True
+        self._thread.close()
 
 
 class InlineRunner:

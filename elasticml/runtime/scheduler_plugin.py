@@ -23,7 +23,7 @@ from elasticml.data.source import source_from_spec
 from elasticml.errors import ConfigError, ElasticmlError, error_to_dict
 from elasticml.runtime.checkpoints import checkpoint_of
 from elasticml.runtime.driver_shell import DriverShell
-from elasticml.runtime.execution import ThreadRunner
+from elasticml.runtime.execution import BriefRunner, ThreadRunner
 from elasticml.runtime.faults import KEEPER_EXTENSION
 from elasticml.runtime.intake import columns_that_fit
 from elasticml.runtime.member_plugin import NAME as MEMBER_NAME
@@ -200,7 +200,7 @@ class ElasticmlScheduler(SchedulerPlugin):
             source=source,
             n_blocks=len(source.blocks()),
             transport=transport_of(self._scheduler),
-            runner=ThreadRunner(f"em-driver-{record['job']}"),
+            runner=BriefRunner(f"em-driver-{record['job']}"),
             clock=time.monotonic,
             injector=injector,
             scaler=self._scheduler.extensions.get(SCALER_EXTENSION),

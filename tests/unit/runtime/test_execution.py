@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from elasticml.runtime.execution import ThreadRunner
+from elasticml.runtime.execution import BRIEF_AGAIN, BRIEF_MIN, BRIEF_S, BriefRunner, ThreadRunner
 
 
 def test_calls_that_wait_or_come_after_the_end_are_cancelled():
@@ -35,3 +35,64 @@ def test_as_many_calls_run_at_once_as_there_are_threads():
         assert sorted(places) == [0, 0, 1, 1]
 
     asyncio.run(meet())
+
+
+def is_on_loop(runner: BriefRunner, durations: list[float], now: list[float]) -> list[bool]:
+    """Say of calls that take so long whether each was made on the event loop."""
+
+    def step(seconds: float) -> bool:
+        now[0] += seconds
+        return threading.current_thread() is threading.main_thread()
+
+    async def steps() -> list[bool]:
+        return [await runner.run(step, seconds) for seconds in durations]
+
+    return asyncio.run(steps())
+
+
+def test_calls_that_have_been_brief_for_long_are_made_on_the_loop():
+    now = [0.0]
+    runner = BriefRunner("em-test", lambda: now[0])
+    brief, long = 0.5 * BRIEF_S, 2 * BRIEF_S
+    assert is_on_loop(runner, [long], now) == [False]
+    found = is_on_loop(runner, [brief] * (BRIEF_AGAIN + BRIEF_MIN), now)
+    assert found == [False] * (BRIEF_AGAIN + BRIEF_MIN)
+    # One that was long there sends all that follow back.
+    assert is_on_loop(runner, [brief, brief, long, brief], now) == [True, True, True, False]
+    fresh = BriefRunner("em-test", lambda: now[0])
+    assert is_on_loop(fresh, [brief] * (BRIEF_MIN + 1), now) == [False] * BRIEF_MIN + [True]
+    for made in (runner, fresh):
+        made.close()
+
+
+def test_a_brief_call_waits_for_what_is_in_the_thread_and_an_error_passes_through():
+    async def in_order() -> list[str]:
+        runner, done, is_open = BriefRunner("em-test", lambda: 0.0), [], threading.Event()
+
+        def brief(word: str) -> None:
+            done.append(word)
+
+        def waits() -> None:
+            is_open.wait()
+            done.append("waited")
+
+        def fails() -> None:
+            raise ValueError("no")
+
+        for _ in range(BRIEF_MIN):
+            await runner.run(brief, "-")
+        first = asyncio.create_task(runner.run(waits))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(runner.run(brief, "after"))
+        await asyncio.sleep(0)
+        is_open.set()
+        await asyncio.gather(first, second)
+        for _ in range(BRIEF_MIN + 1):
+            with pytest.raises(ValueError, match="no"):
+                await runner.run(fails)
+        runner.close()
+        with pytest.raises(asyncio.CancelledError):
+            await runner.run(brief, "late")
+        return done[BRIEF_MIN:]
+
+    assert asyncio.run(in_order()) == ["waited", "after"]
