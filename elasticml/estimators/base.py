@@ -129,3 +129,14 @@ def warn_of_gap(gap: float, wanted: float, rounds: int) -> None:
             ConvergenceWarning,
             stacklevel=4,
         )
+
+
+def warn_without_penalty(gap: float, wanted: float) -> None:
+    """Say that a gap without a penalty is no measure of the model."""
+    if not gap <= wanted:
+        warnings.warn(
+            f"alpha=0 leaves no penalty, and without one the gap ({gap:.3g}) is the whole "
+            "objective, however good the model: use em.Ridge(alpha=0), which solves least squares",
+            ConvergenceWarning,
+            stacklevel=4,
+        )

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval
 from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty
-from elasticml.estimators.base import LinearRegressor, warn_of_gap
+from elasticml.estimators.base import LinearRegressor, warn_of_gap, warn_without_penalty
 
 F64 = NDArray[np.float64]
 
@@ -138,7 +138,10 @@ class ElasticNet(LinearRegressor):
         penalty = Penalty(a1=a1 * matrix.total, a2=a2 * matrix.total, positive=self.positive)
         wanted = self.tol * matrix.yy
         fitted = solver.solve(penalty, wanted, self.max_iter)
-        warn_of_gap(fitted.gap / matrix.total, wanted / matrix.total, fitted.sweeps)
+        if self.alpha == 0.0:
+            warn_without_penalty(fitted.gap / matrix.total, wanted / matrix.total)
+        else:
+            warn_of_gap(fitted.gap / matrix.total, wanted / matrix.total, fitted.sweeps)
         mean = Fitted(
             w=fitted.w,
             gap=fitted.gap / matrix.total,

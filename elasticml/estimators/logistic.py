@@ -19,7 +19,8 @@ from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.algorithms.softmax_function import SoftmaxFunction
 from elasticml.estimators.base import LinearClassifier, warn_of_gap
 from elasticml.estimators.places import client_for, n_threads, stored_values
-from elasticml.estimators.sparse_classifiers import by_columns, fit_binary, fit_softmax
+from elasticml.estimators.rows import by_columns
+from elasticml.estimators.sparse_classifiers import fit_binary, fit_softmax
 from elasticml.runtime.execution import parallel
 
 F64 = NDArray[np.float64]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.algorithms.columns.classifier import SparseClassifier
@@ -27,11 +26,6 @@ class Found:
     gap: float
     steps: int
     converged: bool
-
-
-def by_columns(X: Any) -> Any:
-    """Return rows as coordinate descent reads them: sparse ones in CSC format."""
-    return X.tocsc() if scipy.sparse.issparse(X) else np.asfortranarray(X)
 
 
 def fit_binary(

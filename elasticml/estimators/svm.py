@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import InPieces
 from elasticml.estimators.base import LinearClassifier, warn_of_gap
-from elasticml.estimators.fitting import Problem, Solution, solve
+from elasticml.estimators.fitting import Problem, Solution, prepare, solve
 from elasticml.estimators.places import client_for, n_threads, stored_values
 from elasticml.estimators.rows import Table
 from elasticml.runtime.execution import parallel
@@ -25,11 +26,15 @@ F64 = NDArray[np.float64]
 class LinearSVC(LinearClassifier):
     """Linear support vector classifier with a certified duality gap.
 
-    Minimises ``|w|^2 / 2 + C sum_i s_i loss(y_i (w.x_i + b))`` for each class against the rest;
-    ``w`` has the intercept's column of value ``intercept_scaling`` in it, as in LIBLINEAR.
+    Minimises ``|w|^2 / 2 + C sum_i s_i loss(y_i (w.x_i + b))``, or with ``|w|_1`` as the penalty,
+    for each class against the rest; ``w`` has the intercept's column of value ``intercept_scaling``
+    in it, as in LIBLINEAR.
 
     Parameters
     ----------
+    penalty : "l2" or "l1"
+        "l1" goes with the squared hinge and ``dual`` False or "auto": proximal Newton steps on
+        working sets of columns with gap-safe screening, in this process.
     loss : "squared_hinge" or "hinge"
     dual : bool or "auto"
         Whether to take steps on dual variables (CoCoA) or Newton steps on the model (squared hinge
@@ -64,11 +69,12 @@ class LinearSVC(LinearClassifier):
         Most passes or steps of any class.
     solver_path_ : "in-process" or "job"
         Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else this process.
+        at least 50 million stored values; else, and with ``penalty="l1"``, this process.
     n_features_in_ : int
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "penalty": [StrOptions({"l1", "l2"})],
         "loss": [StrOptions({"hinge", "squared_hinge"})],
         "dual": ["boolean", StrOptions({"auto"})],
         "tol": [Interval(Real, 0.0, None, closed="neither")],
@@ -83,6 +89,7 @@ class LinearSVC(LinearClassifier):
 
     def __init__(
         self,
+        penalty: Literal["l1", "l2"] = "l2",
         *,
         loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
         dual: bool | Literal["auto"] = "auto",
@@ -96,6 +103,7 @@ class LinearSVC(LinearClassifier):
         n_jobs: int | None = None,
         client: Any = None,
     ) -> None:
+        self.penalty = penalty
         self.loss = loss
         self.dual = dual
         self.tol = tol
@@ -143,21 +151,32 @@ class LinearSVC(LinearClassifier):
 
         pool = parallel(n_threads(self.n_jobs))
         try:
-            with client_for(self.client, stored_values(X)) as client:
+            with self._client(X) as client:
                 self.solver_path_ = "in-process" if client is None else "job"
                 self._keep(_solve_all(problem, X, positives, task, client, pool))
         finally:
             pool.close()
         return self
 
+    def _client(self, X: Any) -> AbstractContextManager[Any]:
+        if self.penalty == "l1":
+            return nullcontext()
+        return client_for(self.client, stored_values(X))
+
     def _problem(self, X: Any) -> Problem:
-        dual = self.dual
+        dual, is_sparse = self.dual, self.penalty == "l1"
+        if is_sparse and (self.loss == "hinge" or dual is True):
+            raise ValueError(
+                f"penalty='l1' with loss={self.loss!r} and dual={dual!r}, wanted "
+                "loss='squared_hinge' and dual=False or 'auto'"
+            )
         if dual == "auto":
             dual = self.loss == "hinge" or X.shape[0] < X.shape[1]
         elif not dual and self.loss == "hinge":
             raise ValueError("dual=False with loss='hinge', which has no Hessian; use dual=True")
         return Problem(
-            is_primal=not dual,
+            is_primal=not dual and not is_sparse,
+            is_sparse=is_sparse,
             loss=self.loss,
             strength=1.0 / self.C,
             intercept_scaling=float(self.intercept_scaling) if self.fit_intercept else None,
@@ -203,6 +222,5 @@ def _solve_all(
         table = Table(X, pool)
         return [solve(problem, table, *task(k), client) for k in positives]
     table = Table(X)
-    # Made before threads ask for it at once.
-    _ = table.blocks if problem.is_primal else table.cut
+    prepare(problem, table)
     return InPieces(pool).map(lambda k: solve(problem, table, *task(k), None), positives)
