@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
-from elasticml.algorithms.cocoa.devices import device_of, has_cuda
+from elasticml.algorithms.cocoa.devices import device_of, why_not_cuda
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.errors import ConfigError
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 #: Whatever else this machine does: the simulator's threads pass the interpreter to each other.
 WAIT_S = 900
-NO_GPU = pytest.mark.skipif(has_cuda(), reason="needs a machine without a GPU")
+NO_GPU = pytest.mark.skipif(why_not_cuda() is None, reason="needs a machine without a GPU")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -61,7 +61,7 @@ def test_the_gpu_solver_holds_on_the_simulator(cases: str) -> None:
 def test_a_process_without_a_gpu_says_so_and_computes_on_its_processor() -> None:
     assert [device_of(wanted) for wanted in ("auto", "cpu")] == ["cpu", "cpu"]
     facts = facts_of(deal(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), 1, chunk_rows=2)[0])
-    with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, and this process has no"):
+    with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, which this process cannot"):
         CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts)
 
 
