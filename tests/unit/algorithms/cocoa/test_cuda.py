@@ -14,8 +14,10 @@ from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
 from elasticml.algorithms.cocoa.devices import device_of, why_not_cuda
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.solver import CocoaSolver
+from elasticml.data.arrays import from_arrays
 from elasticml.errors import ConfigError
 from elasticml.objectives.dual_kernels import logistic_newton_step
+from tests.memory_world import World, toy_record
 from tests.serial_world import deal, facts_of
 
 HERE = Path(__file__).parent
@@ -63,6 +65,22 @@ def test_a_process_without_a_gpu_says_so_and_computes_on_its_processor() -> None
     facts = facts_of(deal(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), 1, chunk_rows=2)[0])
     with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, which this process cannot"):
         CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts)
+
+
+@NO_GPU
+@pytest.mark.asyncio
+async def test_a_job_that_asks_for_a_gpu_fails_in_one_line_where_there_is_none() -> None:
+    algorithm = {"name": "cocoa", "loss": "hinge", "l2": 0.1, "device": "cuda"}
+    record = toy_record(algorithm=algorithm, absent="reload", members={"start": 2, "min": 1})
+    world = World(record, source=from_arrays(np.eye(8), np.array([1.0, -1.0] * 4)))
+    for _ in range(2):
+        await world.add()
+    await world.run()
+    error = world.shell.desk.error
+    await world.close()
+    assert error is not None
+    assert error["message"].startswith("algorithm.device is cuda, which this process cannot use (")
+    assert "\n" not in error["message"]
 
 
 @NO_GPU
