@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from cocoa_speed import EPOCHS, Data, chunks_of, prepare
 
-from elasticml.algorithms.cocoa.devices import cuda_module, has_cuda
+from elasticml.algorithms.cocoa.devices import cuda_module, why_not_cuda
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
 from elasticml.objectives.conjugates import dual_loss_named
@@ -148,8 +148,9 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    if not has_cuda():
-        print("no GPU here: numba.cuda finds no CUDA device; nothing was measured")
+    why = why_not_cuda()
+    if why is not None:
+        print(f"no GPU here ({why}): nothing was measured")
         return
     print("device:", getattr(cuda_module().current_context().device, "name", b"simulator"))
     print("loss | solver | damping | first pass s | later passes s | to 1e-3 s (passes) | to 1e-5")

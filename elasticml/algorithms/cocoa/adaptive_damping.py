@@ -39,7 +39,7 @@ class AdaptiveDamping:
             Sum of the sizes of its parts, whose rounding may hide a gain: what is lost by no more
             than ``precision`` of it is no loss, or a solver at its optimum would halve for ever.
         precision : float
-            Of the numbers that the model is kept in.
+            Relative, of the model after the sub-epoch.
         """
         if np.isfinite(gain) and gain >= -precision * size:
             return True

@@ -169,6 +169,27 @@ def compare(r: Any, before: Any, sums: Any) -> None:
         cuda.atomic.add(sums, 5, partial[0])
 
 
+@cuda.jit
+def _touch(out: Any) -> None:
+    """Write a one."""
+    if cuda.grid(1) == 0:
+        out[0] = 1.0
+
+
+def try_device() -> None:
+    """Compile and run the smallest kernel, and wait for it.
+
+    Raises
+    ------
+    RuntimeError
+        When it has done nothing; numba raises what it finds missing.
+    """
+    out = cuda.to_device(np.zeros(1))
+    _touch[1, 1](out)
+    if out.copy_to_host()[0] != 1.0:
+        raise RuntimeError("a kernel has run without effect")
+
+
 def empty_sums() -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return sums of nothing."""
     return np.zeros(N_SUMS)

@@ -106,18 +106,19 @@ class CudaSolver:
         if tables.is_same(self._pieces, pieces):
             return
         tables.check(pieces, self._dtype)
-        self._pieces = tuple(piece for piece in pieces if piece.chunk.n_rows)
+        self._pieces = tuple(pieces)
+        filled = [piece for piece in pieces if piece.chunk.n_rows]
         self._resident = None  # first, so that its memory is free when it is asked for
         room = self._room_bytes
         if room is None:
             room = cuda_rows.SHARE * cuda.current_context().get_memory_info().free
-        self._batches = cuda_rows.batches_of(self._pieces, room)
-        n_rows = sum(piece.chunk.n_rows for piece in self._pieces)
-        stored = sum(cuda_rows.stored_of(piece.chunk) for piece in self._pieces)
+        self._batches = cuda_rows.batches_of(filled, room)
+        n_rows = sum(piece.chunk.n_rows for piece in filled)
+        stored = sum(cuda_rows.stored_of(piece.chunk) for piece in filled)
         self._threads = self._threads_wanted or threads_for(stored / max(1, n_rows))
         self._blocks = self._blocks_wanted or blocks_for(_processors(), self._threads)
         self._damping = AdaptiveDamping(least=1.0 / self._blocks)
-        self._weight = tables.total_weight(self._pieces)
+        self._weight = tables.total_weight(filled)
 
     def run(
         self,
@@ -213,7 +214,8 @@ class CudaSolver:
         dual, curvature, visited, stored, difference, size = sums.copy_to_host().tolist()
         # The local dual problem in terms of r: sum of -conj, less l2 S |r|^2 / (2 sigma').
         half = 0.5 * plan.l2_total / plan.whole
-        precision = float(np.finfo(self._dtype).eps)
+        # A coordinate of the model wanders by the root of the number of additions to it.
+        precision = float(np.finfo(self._dtype).eps) * math.sqrt(order.size)
         work = Update(dv=np.zeros(0), visited=int(visited), stored=int(stored), partitions=1)
         if self._damping.accepts(dual - half * difference, abs(dual) + half * size, precision):
             return replace(work, dual=dual, curvature=curvature)

@@ -35,8 +35,6 @@ class DeviceRows:
 
     pieces: tuple[Piece, ...]
     n_rows: int
-    #: Values of all rows, ones that are left out included.
-    stored: int
     indptr: Any
     indices: Any
     values: Any
@@ -122,8 +120,7 @@ def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> De
     rows = DeviceRows(
         pieces=tuple(pieces),
         n_rows=n_rows,
-        stored=stored,
-        indptr=cuda.to_device(_pointers(pieces)),
+        indptr=cuda.device_array(n_rows + 1, np.int64),
         indices=cuda.device_array(0 if kind == "dense" else stored, np.int32),
         values=cuda.device_array(stored if has_values else 0, dtype),
         targets=cuda.device_array(n_rows, np.float64),
@@ -132,9 +129,14 @@ def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> De
         alpha=cuda.device_array(n_rows, np.float64),
         before=cuda.device_array(n_rows, np.float64),
     )
-    row = at = 0
+    indptr, row, at = np.zeros(n_rows + 1, np.int64), 0, 0
     for piece, chunk in zip(pieces, flow([piece.chunk for piece in pieces]), strict=True):
         end, stop = row + chunk.n_rows, at + stored_of(chunk)
+        if kind in ("csr", "binary_csr"):
+            indptr[row + 1 : end + 1] = at + chunk.indptr[1:].astype(np.int64)
+        else:
+            each = (stop - at) // max(1, chunk.n_rows)
+            indptr[row : end + 1] = at + each * np.arange(chunk.n_rows + 1)
         if has_values:
             _put(rows.values, at, stop, chunk.values.reshape(-1))
         if kind != "dense":
@@ -145,6 +147,7 @@ def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> De
             ones = np.ones(chunk.n_rows) if piece.weights is None else piece.weights
             _put(rows.weights, row, end, ones)
         row, at = end, stop
+    rows.indptr.copy_to_device(indptr)
     norms_of[min(n_rows, 1024), threads](rows.indptr, rows.values, rows.norms)
     return rows
 
@@ -160,18 +163,6 @@ def fetch_alpha(rows: DeviceRows) -> None:
     for piece in rows.pieces:
         piece.alpha[:] = alpha[row : row + piece.chunk.n_rows]
         row += piece.chunk.n_rows
-
-
-def _pointers(pieces: Sequence[Piece]) -> NDArray[np.int64]:
-    """Return where each row begins, and behind them the number of values, (rows + 1,)."""
-    counts = []
-    for piece in pieces:
-        chunk = piece.chunk
-        if chunk.layout.kind in ("csr", "binary_csr"):
-            counts.append(np.diff(chunk.indptr))
-        else:
-            counts.append(np.full(chunk.n_rows, stored_of(chunk) // max(1, chunk.n_rows)))
-    return np.concatenate([[0], np.cumsum(np.concatenate(counts), dtype=np.int64)])
 
 
 def _put(target: Any, begin: int, end: int, source: NDArray[Any]) -> None:

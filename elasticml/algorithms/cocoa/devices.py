@@ -21,17 +21,28 @@ def cuda_module() -> Any:
     return cuda
 
 
-def has_cuda() -> bool:
-    """Tell whether this process has a CUDA device, or numba's simulator of one."""
+def why_not_cuda() -> str | None:
+    """Say why this process cannot compute on a CUDA device; None where it can.
+
+    What numba itself says is not enough: it finds a device also where nothing can be compiled for
+    it. So the smallest kernel is run. Numba's simulator counts as a device.
+    """
     if not config.ENABLE_CUDASIM:
         try:
             ctypes.CDLL(_DRIVER)
         except OSError:
-            return False
+            return f"there is no {_DRIVER}, the driver of a GPU"
     try:
-        return bool(cuda_module().is_available())
-    except ImportError:  # a numba without CUDA
-        return False
+        if not cuda_module().is_available():
+            return "numba finds no device"
+        from elasticml.algorithms.cocoa.cuda_kernels import try_device
+
+        try_device()
+    except Exception as error:
+        # Whatever numba, its compiler or the driver lack, they say in errors of their own.
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        return f"numba cannot compute on it: {said[0]}"
+    return None
 
 
 def device_of(wanted: str) -> Device:
@@ -44,12 +55,13 @@ def device_of(wanted: str) -> Device:
     """
     if wanted == "cpu":
         return "cpu"
-    if has_cuda():
+    why = why_not_cuda()
+    if why is None:
         return "cuda"
     if wanted == "cuda":
         raise ConfigError(
-            "algorithm.device is cuda, and this process has no CUDA device that numba can use; "
-            "use device: auto, or pip install 'elasticml[gpu]' on workers that have a GPU",
+            f"algorithm.device is cuda, which this process cannot use ({why}); use device: auto, "
+            "or pip install 'elasticml[gpu]' on workers that have a GPU",
             key="algorithm.device",
         )
     return "cpu"

@@ -16,13 +16,14 @@ from numba.core import config
 
 from elasticml.algorithms.cocoa import cuda_kernels, cuda_local, cuda_rows
 from elasticml.algorithms.cocoa.cuda_local import CudaSolver, blocks_for, threads_for
-from elasticml.algorithms.cocoa.devices import device_of
+from elasticml.algorithms.cocoa.devices import device_of, why_not_cuda
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data.chunk import csr_chunk
+from elasticml.errors import ConfigError
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.objectives.dual_kernels import logistic_newton_step, stepped
 from elasticml.terms import ChunkId
-from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, problem
+from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, chunk_of, problem
 
 LOSSES = list(DUAL_LOSSES)
 GAP = 1e-6
@@ -154,10 +155,13 @@ def test_rows_stay_on_the_device_while_the_pieces_are_the_same(
 
     monkeypatch.setattr(cuda_rows, "send_rows", counted)
     p = problem("csr", "hinge", n=130)
+    nothing = chunk_of("csr", 9, np.zeros((0, 12)), np.zeros(0), "float64")
+    p.pieces.append(Piece(nothing, np.zeros(0), np.zeros(0), np.zeros(0)))
     solver, v = on_cuda(p), np.zeros(p.X.shape[1])
     p.run(solver, v, 0)
     p.run(solver, v, 1)
     assert sent == [3]
+    p.pieces.pop()
     solver.bind(p.pieces[1:])
     p.run(solver, v, 2)
     assert sent == [3, 3]
@@ -315,6 +319,15 @@ def test_blocks_are_a_warp_or_more_and_as_many_as_a_device_can_hold() -> None:
     assert [threads_for(n) for n in (0, 10, 255, 256, 1023, 10**6)] == [32, 32, 32, 64, 128, 256]
     assert [blocks_for(132, n) for n in (32, 64, 256)] == [2112, 1056, 264]
     assert blocks_for(1, 256) >= 1
+
+
+def test_a_device_that_computes_nothing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not_cuda() is None
+    monkeypatch.setattr(cuda_kernels, "_touch", Instead(lambda out: None))
+    assert why_not_cuda() == "numba cannot compute on it: a kernel has run without effect"
+    assert device_of("auto") == "cpu"
+    with pytest.raises(ConfigError, match=r"cannot use .numba cannot compute on it: a kernel"):
+        device_of("cuda")
 
 
 def test_the_simulator_is_taken_for_a_device() -> None:

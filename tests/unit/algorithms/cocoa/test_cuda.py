@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
-from elasticml.algorithms.cocoa.devices import device_of, has_cuda
+from elasticml.algorithms.cocoa.devices import device_of, why_not_cuda
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.solver import CocoaSolver
+from elasticml.data.arrays import from_arrays
 from elasticml.errors import ConfigError
 from elasticml.objectives.dual_kernels import logistic_newton_step
+from tests.memory_world import World, toy_record
 from tests.serial_world import deal, facts_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 #: Whatever else this machine does: the simulator's threads pass the interpreter to each other.
 WAIT_S = 900
-NO_GPU = pytest.mark.skipif(has_cuda(), reason="needs a machine without a GPU")
+NO_GPU = pytest.mark.skipif(why_not_cuda() is None, reason="needs a machine without a GPU")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -61,8 +63,24 @@ def test_the_gpu_solver_holds_on_the_simulator(cases: str) -> None:
 def test_a_process_without_a_gpu_says_so_and_computes_on_its_processor() -> None:
     assert [device_of(wanted) for wanted in ("auto", "cpu")] == ["cpu", "cpu"]
     facts = facts_of(deal(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), 1, chunk_rows=2)[0])
-    with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, and this process has no"):
+    with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, which this process cannot"):
         CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts)
+
+
+@NO_GPU
+@pytest.mark.asyncio
+async def test_a_job_that_asks_for_a_gpu_fails_in_one_line_where_there_is_none() -> None:
+    algorithm = {"name": "cocoa", "loss": "hinge", "l2": 0.1, "device": "cuda"}
+    record = toy_record(algorithm=algorithm, absent="reload", members={"start": 2, "min": 1})
+    world = World(record, source=from_arrays(np.eye(8), np.array([1.0, -1.0] * 4)))
+    for _ in range(2):
+        await world.add()
+    await world.run()
+    error = world.shell.desk.error
+    await world.close()
+    assert error is not None
+    assert error["message"].startswith("algorithm.device is cuda, which this process cannot use (")
+    assert "\n" not in error["message"]
 
 
 @NO_GPU
