@@ -97,6 +97,8 @@ class CoCoA(Settings):
     bucket: Count | Literal["auto"] = "auto"
     #: Leave rows out for a while that cannot change soon; None: unless ``mode="paper"``.
     shrink: bool | None = None
+    #: Leave chunks on a disk out for a while that hold next to nothing of the gap; None: as above.
+    skip: bool | None = None
     #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
     tolerance: float = Field(default=0.0, ge=0)
     #: By default the job's.

@@ -27,6 +27,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "intercept": (False, True),
     "scale": ("none", "maxabs", "standard"),
     "shrink": (None, False, True),
+    "skip": (None, False, True),
 }
 
 
@@ -56,6 +57,8 @@ class Settings:
     bucket: int | None = None
     #: Leave rows out for a while that cannot change soon: less work, hardly another round.
     shrink: bool = True
+    #: Leave chunks on a disk out for a while that hold next to nothing of the gap: less reading.
+    skip: bool = True
     #: Stop when the certified gap is at most this.
     tolerance: float = 0.0
     seed: int = 0
@@ -107,7 +110,8 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
         values["aggregation"] = "fixed" if raw.get("mode") == "paper" else "line_search"
     elif raw["aggregation"] == "line_search" and raw.get("mode") == "paper":
         raise wrong("aggregation", "line_search", "fixed with mode: paper, or mode: default")
-    values.setdefault("shrink", raw.get("mode") != "paper")
+    for key in ("shrink", "skip"):
+        values.setdefault(key, raw.get("mode") != "paper")
     if raw.get("warm_start") is not None:
         values["warm_start"] = _warm_start(raw["warm_start"])
     return Settings(**values)
@@ -117,7 +121,7 @@ def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Read the settings that are numbers, words and switches."""
     values = {
         key: raw[key]
-        for key in ("mode", "aggregation", "intercept", "scale", "shrink")
+        for key in ("mode", "aggregation", "intercept", "scale", "shrink", "skip")
         if raw.get(key) is not None
     }
     for key in ("l2", "gamma", "local_epochs", "intercept_scaling"):

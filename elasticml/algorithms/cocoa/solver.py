@@ -65,6 +65,7 @@ class CocoaSolver:
             bucket=self._settings.bucket,
             intercept_scaling=self._constant or None,
             shrink=self._settings.shrink,
+            skip=self._settings.skip,
         )
         self._operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
             messages.PASS: self._pass,
