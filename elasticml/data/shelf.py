@@ -71,7 +71,8 @@ class Shelf:
         #: Bytes of bodies that have been fetched and let go, to tell how much was read anew.
         self.streamed_bytes = 0
         self._measure = measure
-        self._importance: dict[ChunkId, float] = {}
+        #: How much each chunk matters, as far as it has been said.
+        self.importance: Mapping[ChunkId, float] = {}
         #: Bytes of further forms of chunks, such as scaled rows, which stay or go with them.
         self._beside: dict[ChunkId, int] = {}
         #: Held for a moment; the other one while a file is made.
@@ -145,7 +146,7 @@ class Shelf:
 
     def rank(self, importance: Mapping[ChunkId, float]) -> None:
         """Say how much each chunk matters, in all: of those that matter most a byte, many stay."""
-        self._importance = dict(importance)
+        self.importance = dict(importance)
 
     def plan(self, chunks: Sequence[Chunk]) -> None:
         """Decide which of a member's chunks stay in memory; before each pass.
@@ -154,7 +155,7 @@ class Shelf:
         grows push bodies out.
         """
         left = self.limit_bytes - self._measure() - _WINDOW * self.batch_bytes
-        importance, beside = self._importance, self._beside
+        importance, beside = self.importance, self._beside
         order = sorted(
             (chunk for chunk in chunks if chunk.is_mapped),
             key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,

@@ -99,6 +99,8 @@ class CoCoA(Settings):
     shrink: bool | None = None
     #: Where members solve their local problems; "auto": on a GPU where a member has one.
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: Leave chunks on a disk out for a while that hold next to nothing of the gap; None: as above.
+    skip: bool | None = None
     #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
     tolerance: float = Field(default=0.0, ge=0)
     #: By default the job's.

@@ -56,6 +56,9 @@ class LocalSolver:
         Let rows rest whose margin is so far from where their dual variable would leave its bound
         that a few more steps of the model's last size cannot take it there. Rests are finite: what
         is converged to does not change.
+    skip : bool
+        Where rows stream from a disk, leave chunks out for a while that hold next to nothing of the
+        duality gap.
     grow : bool
         Let a member's very first pass, from nothing, count at each row as if the rows seen so far
         were all there are (and with ``damping`` 1). Its dual variables then belong to a model of
@@ -74,6 +77,7 @@ class LocalSolver:
         bucket: int | None,
         intercept_scaling: float | None,
         shrink: bool = True,
+        skip: bool = True,
         grow: bool = True,
         values_per_thread: int = VALUES_PER_THREAD,
     ) -> None:
@@ -91,7 +95,7 @@ class LocalSolver:
         self._caches: dict[tuple[ChunkId, str], Cached] = {}
         self._pieces: tuple[Piece, ...] = ()
         self._table = np.zeros((0, tables.N_FIELDS), np.int64)
-        self._orders = Orders(self._bucket)
+        self._orders = Orders(self._bucket, skips=skip)
         self._grams = np.zeros((0, tables.GRAM_FIELDS), np.int64)
         self._weight = 0.0
         self._norm = 0.0
@@ -208,7 +212,7 @@ class LocalSolver:
         for epoch in range(math.ceil(epochs)):
             key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
             grows, seen = plan.is_first and epoch == 0, 0.0
-            for part in self._orders.epoch(key, share, plan.n_slices):
+            for part in self._orders.epoch(key, share, plan.n_slices, whole=plan.is_first):
                 np.multiply(total.dv, plan.whole, out=start)
                 start += v
                 done, weight = self._slice(part, start, plan, seen if grows else None, parallel)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa import visits
+from elasticml.algorithms.cocoa.skipping import Turns
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data.shelf import Shelf, shelf_of
 
@@ -30,10 +31,14 @@ class Orders:
     ----------
     bucket : int
         Consecutive rows visited together.
+    skips : bool
+        Leave chunks out that would have to be read and matter little, see
+        :mod:`elasticml.algorithms.cocoa.skipping`.
     """
 
-    def __init__(self, bucket: int) -> None:
+    def __init__(self, bucket: int, *, skips: bool = False) -> None:
         self._bucket = bucket
+        self._turns = Turns() if skips else None
         self._pieces: Sequence[Piece] = ()
         self._visits = np.zeros(0, np.int64)
         self._starts = np.zeros(1, np.int64)
@@ -75,7 +80,9 @@ class Orders:
             return wanted
         return len(self._shelf.batches([piece.chunk for piece in self._pieces]))
 
-    def epoch(self, key: tuple[int, int, int], share: float, n_slices: int) -> Iterator[I64]:
+    def epoch(
+        self, key: tuple[int, int, int], share: float, n_slices: int, *, whole: bool = False
+    ) -> Iterator[I64]:
         """Go through an epoch's visits, slice by slice.
 
         Parameters
@@ -87,6 +94,8 @@ class Orders:
             stream) has its turn.
         n_slices : int
             See :meth:`slices`.
+        whole : bool
+            Leave no chunk out.
 
         Yields
         ------
@@ -94,7 +103,7 @@ class Orders:
             While it is worked on, its chunks' bodies are here.
         """
         if self._shelf is not None:
-            yield from self._streamed(self._shelf, key, share)
+            yield from self._streamed(self._shelf, key, share, whole)
             return
         order = self._visits.copy()
         visits.shuffle(order, mixed(*key))
@@ -102,8 +111,13 @@ class Orders:
         order = order[: max(1, round(share * order.size))]
         yield from np.array_split(order, min(n_slices, order.size))
 
-    def _streamed(self, shelf: Shelf, key: tuple[int, int, int], share: float) -> Iterator[I64]:
+    def _streamed(
+        self, shelf: Shelf, key: tuple[int, int, int], share: float, whole: bool
+    ) -> Iterator[I64]:
         turns = np.arange(len(self._pieces), dtype=np.int64)
+        if self._turns is not None and share == 1.0:
+            chunks = [piece.chunk for piece in self._pieces]
+            turns = turns[self._turns.next(chunks, shelf.importance, shelf.staying, whole=whole)]
         visits.shuffle_xorshift(turns, mixed(*key))
         numbers = turns[: max(1, round(share * turns.size))].tolist()
         batches = shelf.batches([self._pieces[number].chunk for number in numbers])

@@ -28,6 +28,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "scale": ("none", "maxabs", "standard"),
     "shrink": (None, False, True),
     "device": ("auto", "cpu", "cuda"),
+    "skip": (None, False, True),
 }
 
 
@@ -59,6 +60,8 @@ class Settings:
     shrink: bool = True
     #: Where members solve their local problems; "auto": on CUDA where a member has it.
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: Leave chunks on a disk out for a while that hold next to nothing of the gap: less reading.
+    skip: bool = True
     #: Stop when the certified gap is at most this.
     tolerance: float = 0.0
     seed: int = 0
@@ -110,7 +113,8 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
         values["aggregation"] = "fixed" if raw.get("mode") == "paper" else "line_search"
     elif raw["aggregation"] == "line_search" and raw.get("mode") == "paper":
         raise wrong("aggregation", "line_search", "fixed with mode: paper, or mode: default")
-    values.setdefault("shrink", raw.get("mode") != "paper")
+    for key in ("shrink", "skip"):
+        values.setdefault(key, raw.get("mode") != "paper")
     if raw.get("warm_start") is not None:
         values["warm_start"] = _warm_start(raw["warm_start"])
     return Settings(**values)
@@ -120,7 +124,7 @@ def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Read the settings that are numbers, words and switches."""
     values = {
         key: raw[key]
-        for key in ("mode", "aggregation", "intercept", "scale", "shrink", "device")
+        for key in ("mode", "aggregation", "intercept", "scale", "shrink", "device", "skip")
         if raw.get(key) is not None
     }
     for key in ("l2", "gamma", "local_epochs", "intercept_scaling"):

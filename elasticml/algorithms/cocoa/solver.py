@@ -84,6 +84,7 @@ class CocoaSolver:
             bucket=self._settings.bucket,
             intercept_scaling=scaling,
             shrink=self._settings.shrink,
+            skip=self._settings.skip,
         )
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:

@@ -1,0 +1,152 @@
+"""Turns of chunks that are read from a disk: those that matter, and each of them now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.cocoa.orders import Orders
+from elasticml.algorithms.cocoa.skipping import EVERY, Turns
+from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.terms import ChunkId
+from tests.unit.algorithms.cocoa.local_problem import problem
+from tests.unit.algorithms.cocoa.test_streamed import streamed
+
+
+def chunks(n: int, rows: Sequence[int] | None = None) -> list[Chunk]:
+    sizes = [8] * n if rows is None else rows
+    return [
+        dense_chunk(ChunkId("s", 0, k), np.zeros(size), np.zeros((size, 4)))
+        for k, size in enumerate(sizes)
+    ]
+
+
+def named(some: Sequence[Chunk], gaps: Sequence[float]) -> dict[ChunkId, float]:
+    return {chunk.id: gap for chunk, gap in zip(some, gaps, strict=True)}
+
+
+def begun(some: Sequence[Chunk], gaps: Sequence[float]) -> tuple[Turns, dict[ChunkId, float]]:
+    """Turns after a pass over everything and a certificate."""
+    turns = Turns()
+    assert turns.next(some, {}, set()).all()
+    return turns, named(some, gaps)
+
+
+def ten(turns: Turns, some: Sequence[Chunk], known: dict[ChunkId, float]) -> list[int]:
+    return np.flatnonzero(turns.next(some, known, set())).tolist()
+
+
+def test_a_pass_goes_over_those_that_hold_most_of_the_gap() -> None:
+    some = chunks(10)
+    turns, known = begun(some, [0.1, 50.0, 0.1, 39.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.8])
+    assert ten(turns, some, known) == [1, 3, 9]
+
+
+def test_after_its_turn_a_chunk_counts_for_less_until_the_next_certificate() -> None:
+    some = chunks(10)
+    turns, known = begun(some, [100.0, 20.0, *[0.5] * 8])
+    assert ten(turns, some, known) == [0, 1]
+    # 10, 2 and eight times 0.5 are left: 90 % of it takes more than half of them, so all.
+    assert ten(turns, some, known) == list(range(10))
+    assert ten(turns, some, dict(known)) == [0, 1]
+
+
+def test_where_all_matter_alike_nothing_is_left_out() -> None:
+    some = chunks(10)
+    turns, known = begun(some, [1.0] * 10)
+    for _ in range(5):
+        assert ten(turns, some, known) == list(range(10))
+
+
+def test_every_chunk_has_its_turn_in_one_of_a_few_passes() -> None:
+    some = chunks(40)
+    turns, _ = begun(some, [0.0] * 40)
+    last = [0] * 40
+    for number in range(1, 30):
+        # A certificate before each pass says that one chunk alone matters.
+        chosen = turns.next(some, named(some, [1.0, *[0.0] * 39]), set())
+        assert chosen[0]
+        for k in np.flatnonzero(chosen):
+            assert number - last[k] <= EVERY
+            last[k] = number
+    assert min(last) >= 29 - EVERY
+
+
+def test_what_is_in_memory_has_its_turn_and_counts_for_what_it_holds() -> None:
+    some = chunks(10)
+    turns, known = begun(some, [0.0, 95.0, 0.0, 4.0, 1.0, *[0.0] * 5])
+    staying = {some[0].id, some[1].id}
+    assert np.flatnonzero(turns.next(some, known, staying)).tolist() == [0, 1, 3]
+
+
+def test_small_chunks_come_before_large_ones_of_the_same_share() -> None:
+    some = chunks(6, [8, 800, 8, 8, 8, 800])
+    turns, known = begun(some, [30.0, 30.0, 30.0, 30.0, 0.0, 0.0])
+    known[some[1].id] = 10.0
+    assert ten(turns, some, known) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "gaps", [[0.0] * 10, [np.nan] * 10, [np.inf, *[0.0] * 9], [-1e-12] * 10, [1.0, *[np.nan] * 9]]
+)
+def test_a_gap_that_is_no_number_leaves_nothing_out(gaps: list[float]) -> None:
+    some = chunks(10)
+    turns, known = begun(some, gaps)
+    assert ten(turns, some, known) == list(range(10))
+
+
+def test_chunks_that_have_come_since_are_not_left_out() -> None:
+    some = chunks(10)
+    turns, known = begun(some, [100.0, *[0.1] * 9])
+    more = chunks(11)
+    assert turns.next(more, known, set()).all()
+    assert ten(turns, more, named(more, [100.0, *[0.1] * 10])) == [0]
+
+
+def test_no_chunks_and_one_chunk() -> None:
+    turns = Turns()
+    assert turns.next([], {}, set()).size == 0
+    (one,) = chunks(1)
+    for _ in range(3):
+        assert turns.next([one], {one.id: 1.0}, set()).tolist() == [True]
+
+
+def test_a_pass_reads_only_what_has_its_turn(tmp_path: Path) -> None:
+    p = streamed(problem("csr", "hinge"), tmp_path)
+    here = p.pieces[0].chunk.shelf
+    assert here is not None
+    orders = {skips: Orders(8, skips=skips) for skips in (False, True)}
+    for each in orders.values():
+        each.bind(p.pieces)
+
+    def seen(skips: bool, serial: int, **given: bool) -> set[int]:
+        parts = list(orders[skips].epoch((3, serial, 0), 1.0, 1, **given))
+        return {int(visit) >> 32 for part in parts for visit in part}
+
+    assert seen(True, 1) == {0, 1, 2, 3}
+    here.rank({piece.chunk.id: float(k == 2) for k, piece in enumerate(p.pieces)})
+    before = here.streamed_bytes
+    assert seen(True, 2) == {2}
+    assert here.streamed_bytes - before == p.pieces[2].chunk.nbytes
+    assert seen(False, 3) == {0, 1, 2, 3}
+    assert seen(True, 4, whole=True) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+def test_passes_that_leave_chunks_out_reach_the_optimum(tmp_path: Path, loss: str) -> None:
+    p = streamed(problem("csr", loss), tmp_path, batch_bytes=1)
+    here, solver, v = p.pieces[0].chunk.shelf, p.solver(), np.zeros(p.X.shape[1])
+    assert here is not None
+    visited = []
+    for serial in range(240):
+        # Said wrongly, too: what is left out comes back all the same.
+        here.rank({piece.chunk.id: float(k == serial % 2) for k, piece in enumerate(p.pieces)})
+        update = p.run(solver, v, serial)
+        v = v + update.dv
+        visited.append(update.visited)
+        np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-12 * np.abs(v).max())
+    assert p.primal(v) - p.dual() < 1e-9
+    assert min(visited[1:]) < 70
