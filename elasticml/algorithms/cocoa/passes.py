@@ -27,17 +27,6 @@ class Update:
     #: Parts of the rows that changed without seeing each other.
     partitions: int = 0
 
-    def plus(self, other: Update) -> Update:
-        """Add what was done elsewhere or later."""
-        return Update(
-            dv=self.dv + other.dv,
-            dual=self.dual + other.dual,
-            curvature=self.curvature + other.curvature,
-            visited=self.visited + other.visited,
-            stored=self.stored + other.stored,
-            partitions=max(self.partitions, other.partitions),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -67,12 +56,15 @@ class Plan:
         damping = 1.0 if self.is_first else self.damping
         return max(1.0, damping * self.total_weight / self.own_weight)
 
-    def sigma_of(self, weight: float, slice_weight: float, crowding: float) -> float:
+    @property
+    def learns(self) -> bool:
+        """Whether sigma' of the threads follows from how slices go, but for a first pass."""
+        return self.n_slices > 1 and self.sigma is None
+
+    def sigma_of(self, weight: float, slice_weight: float) -> float:
         """Return sigma' for a part of so much weight, dealt from a slice of so much."""
         if weight <= 0.0:
             return self.whole
         if self.is_first or self.sigma is not None:
             return self.whole * slice_weight / weight
-        if self.n_slices > 1:
-            return self.whole * crowding
         return max(1.0, self.damping * self.total_weight / weight)

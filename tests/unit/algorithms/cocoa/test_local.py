@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from elasticml.algorithms.cocoa.crowding import Crowding
+from elasticml.algorithms.cocoa.crowding import Crowding, adapted
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
-from elasticml.algorithms.cocoa.passes import Plan, Update
+from elasticml.algorithms.parallel import InPieces
 from elasticml.objectives.conjugates import DUAL_LOSSES
+from elasticml.runtime.execution import ThreadParallel
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, chunk_of, problem
 
 LOSSES = list(DUAL_LOSSES)
@@ -161,11 +162,16 @@ def test_small_data_are_not_dealt_to_many_threads() -> None:
     p, zero = problem("dense", "hinge"), np.zeros(13)
     stored = 12 * 230
 
-    def partitions(values_per_thread: int) -> int:
-        solver = p.solver(values_per_thread=values_per_thread)
-        return p.run(solver, zero, 0, parallel=InTurn(4)).partitions
+    def parts(values_per_thread: int) -> int:
+        solver, counts = p.solver(values_per_thread=values_per_thread), []
+        parallel = InTurn(4)
+        parallel.map = lambda function, items: (
+            counts.append(len(items)) or list(map(function, items))
+        )
+        p.run(solver, zero, 0, parallel=parallel)
+        return max(counts)
 
-    assert [partitions(each) for each in (0, stored // 3, stored, 10 * stored)] == [4, 3, 1, 1]
+    assert [parts(each) for each in (0, stored // 3, stored, 10 * stored)] == [4, 3, 1, 1]
 
 
 def test_a_fixed_sigma_takes_the_place_of_the_damped_one() -> None:
@@ -280,26 +286,32 @@ def test_a_repeated_pass_of_several_slices_gives_the_same_bits() -> None:
 
 
 def test_threads_become_bolder_until_they_are_in_each_others_way() -> None:
-    plan = Plan(
-        l2_total=2.0,
-        total_weight=10.0,
-        own_weight=10.0,
-        damping=1.0,
-        sigma=None,
-        reach=0.0,
-        n_parts=3,
-        n_slices=4,
-        is_first=False,
-    )
-    crowding, model, step = Crowding(), np.zeros(2), np.array([1.0, 1.0])
+    crowding = Crowding()
     crowding.begin(0, 3)
-    assert crowding.factor == 3.0
-    # The dual objective along the step: slope - bend t, with bend 2 |step|^2 = 4.
+    assert crowding.factor[0] == 3.0
+    # The dual objective along the step: slope t - bend t^2 / 2.
     for slope, factor in ((8.0, 3.0 / 1.15), (4.2, 3.0 / 1.15), (3.0, 3.0), (9.0, 3.0 / 1.15)):
-        crowding.adapt(model, Update(dv=step, dual=slope), plan)
-        assert crowding.factor == pytest.approx(factor)
+        crowding.factor[0] = adapted(crowding.factor[0], slope, 4.0, 3.0)
+        assert crowding.factor[0] == pytest.approx(factor)
     crowding.begin(0, 3)
-    assert crowding.factor == 3.0
+    assert crowding.factor[0] == 3.0
     for _ in range(20):
-        crowding.adapt(model, Update(dv=step, dual=9.0), plan)
-    assert crowding.factor == 1.0
+        crowding.factor[0] = adapted(crowding.factor[0], 9.0, 4.0, 3.0)
+    assert crowding.factor[0] == 1.0
+    assert adapted(2.0, 0.0, 0.0, 3.0) == 2.0
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_it_makes_no_difference_how_many_threads_share_in_the_work(dtype: str) -> None:
+    models = []
+    pool = ThreadParallel(3)
+    for parallel in (InTurn(3), pool, InPieces(pool, 3)):
+        p = problem("csr", "hinge", dtype)
+        solver, v = p.solver(values_per_thread=100), np.zeros(p.X.shape[1])
+        for serial in range(20):
+            v = v + p.run(solver, v, serial, parallel=parallel, epochs=1.5).dv
+        models.append((v, p.alpha))
+    pool.close()
+    for v, alpha in models[1:]:
+        np.testing.assert_array_equal(v, models[0][0])
+        np.testing.assert_array_equal(alpha, models[0][1])
