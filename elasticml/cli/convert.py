@@ -15,16 +15,6 @@ if TYPE_CHECKING:
 
 #: Seconds from one word of progress to the next.
 PAUSE_S = 2.0
-#: Ends of names, besides those of compression, and the format that they mean.
-_ENDS = {
-    ".svm": "svmlight",
-    ".svmlight": "svmlight",
-    ".libsvm": "svmlight",
-    ".csv": "csv",
-    ".npz": "npz",
-    ".parquet": "parquet",
-}
-_COMPRESSED = (".gz", ".bz2", ".xz")
 
 _HELP = """Write data as chunk files: a folder that jobs map into memory instead of parsing text.
 
@@ -109,14 +99,13 @@ def _source(source: str, kind: str | None, settings: tuple[str, ...]) -> Source:
 
 def _format_of(source: str) -> str:
     """Tell the format by the end of a file's name."""
-    name = source
-    for end in _COMPRESSED:
-        name = name.removesuffix(end)
-    found = _ENDS.get(Path(name).suffix.lower())
+    from elasticml.data.formats import ENDS, format_of
+
+    found = format_of(source)
     if found is None:
-        known = ", ".join(_ENDS)
         raise click.UsageError(
-            f"the format of {source} cannot be told by its name (known are {known}): give --format"
+            f"the format of {source} cannot be told by its name (known are {', '.join(ENDS)}): "
+            "give --format"
         )
     return found
 

@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from elasticml.data.block_file import Block, map_block
-from elasticml.data.chunk import Chunk, Layout
-from elasticml.data.cut import OVERHEAD_BYTES, Rows
+from elasticml.data.chunk import Chunk
+from elasticml.data.cut import OVERHEAD_BYTES
 from elasticml.data.facts import BlockSummary, DataFacts
 from elasticml.data.files import absolute
 from elasticml.data.places import is_url
-from elasticml.data.rows import cut_rows
+from elasticml.data.rows import cut_rows, rows_of_chunk
 from elasticml.data.source import BlockInfo, check_columns, check_keys
 from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError, DataError
@@ -155,7 +153,7 @@ class ConvertedSource(Surveyless):
         counts = dict(summary.counts)
         for chunk in chunks:
             size = chunk.nbytes + OVERHEAD_BYTES
-            rows, dtype = _rows_of(chunk), chunk.layout.dtype
+            rows, dtype = rows_of_chunk(chunk), chunk.layout.dtype
             parts, some = cut_rows(rows, self.n_columns, "", 0, size, dtype)
             for part in parts:
                 part.id = chunk.id
@@ -169,23 +167,6 @@ class ConvertedSource(Surveyless):
             counts=counts,
             nbytes=sum(chunk.nbytes for chunk in cut),
         )
-
-
-def _rows_of(chunk: Chunk) -> Rows:
-    """Look at a chunk as rows that a reader has parsed."""
-    layout: Layout = chunk.layout
-    columns, weights = layout.n_columns, chunk.weights
-    if layout.kind == "dense":
-        return Rows(labels=chunk.labels, weights=weights, n_columns=columns, dense=chunk.values)
-    values = np.ones(chunk.indices.size) if layout.kind == "binary_csr" else chunk.values
-    return Rows(
-        labels=chunk.labels,
-        weights=weights,
-        n_columns=columns,
-        indptr=chunk.indptr.astype(np.int64),
-        indices=chunk.indices,
-        values=values,
-    )
 
 
 @functools.lru_cache(maxsize=16)

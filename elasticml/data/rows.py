@@ -156,6 +156,23 @@ def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
     )
 
 
+def rows_of_chunk(chunk: Chunk) -> Rows:
+    """Look at a chunk as rows that a reader has parsed."""
+    layout, weights = chunk.layout, chunk.weights
+    columns = layout.n_columns
+    if layout.kind == "dense":
+        return Rows(labels=chunk.labels, weights=weights, n_columns=columns, dense=chunk.values)
+    values = np.ones(chunk.indices.size) if layout.kind == "binary_csr" else chunk.values
+    return Rows(
+        labels=chunk.labels,
+        weights=weights,
+        n_columns=columns,
+        indptr=chunk.indptr.astype(np.int64),
+        indices=chunk.indices,
+        values=values,
+    )
+
+
 def cut_rows(
     rows: Rows, n_columns: int | None, name: str, block: int, chunk_bytes: int, dtype: Dtype
 ) -> tuple[list[Chunk], BlockSummary]:

@@ -10,7 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from elasticml.estimators.inputs import rows_taken, taken
 
 F64 = NDArray[np.float64]
 
@@ -20,9 +23,20 @@ class LinearEstimator(BaseEstimator):
 
     coef_: NDArray[Any]
     intercept_: Any
+    n_features_in_: int
+
+    def _checked(
+        self, X: Any, y: Any, sample_weight: Any, **rules: Any
+    ) -> tuple[Any, Any, F64 | None]:
+        """Check parameters, rows, targets and weights; weights are None where all are one."""
+        self._validate_params()
+        X, y, sample_weight = taken(X, y, sample_weight, client=getattr(self, "client", None))
+        X, y = validate_data(self, X, y, **rules)
+        return X, y, weights_of(sample_weight, X)
 
     def _margins(self, X: Any) -> NDArray[Any]:
         check_is_fitted(self)
+        X = rows_taken(X, n_columns=self.n_features_in_)
         X = validate_data(
             self, X, accept_sparse=["csr", "csc"], dtype=[np.float64, np.float32], reset=False
         )
@@ -41,6 +55,17 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
 
     classes_: NDArray[Any]
 
+    def _codes(self, y: Any) -> NDArray[np.int64]:
+        """Keep the classes; return each row's place among them, (n_samples,)."""
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 classes, but the data contain only one "
+                f"class: {self.classes_[0]!r}"
+            )
+        return codes
+
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Return the margins; shape (n_samples,) with two classes, else (n_samples, n_classes)."""
         margins = self._margins(X)
@@ -53,6 +78,11 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
         labels: NDArray[Any] = self.classes_[places]
         return labels
 
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the weighted share of rows whose label is predicted; takes what ``fit`` takes."""
+        X, y, sample_weight = taken(X, y, sample_weight, n_columns=self.n_features_in_)
+        return float(super().score(X, y, sample_weight))
+
 
 class LinearRegressor(RegressorMixin, LinearEstimator):
     """Predicts the margin."""
@@ -60,6 +90,11 @@ class LinearRegressor(RegressorMixin, LinearEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the prediction for each row; shape (n_samples,) or (n_samples, n_targets)."""
         return self._margins(X)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination; takes what ``fit`` takes."""
+        X, y, sample_weight = taken(X, y, sample_weight, n_columns=self.n_features_in_)
+        return float(super().score(X, y, sample_weight))
 
 
 def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:
@@ -76,6 +111,17 @@ def warn_of_gap(gap: float, wanted: float, rounds: int) -> None:
         warnings.warn(
             f"the duality gap is {gap:.3g} after {rounds} iterations, wanted {wanted:.3g}: "
             "raise max_iter or tol, or scale the columns",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+
+def warn_without_penalty(gap: float, wanted: float) -> None:
+    """Say that a gap without a penalty is no measure of the model."""
+    if not gap <= wanted:
+        warnings.warn(
+            f"alpha=0 leaves no penalty, and without one the gap ({gap:.3g}) is the whole "
+            "objective, however good the model: use em.Ridge(alpha=0), which solves least squares",
             ConvergenceWarning,
             stacklevel=4,
         )

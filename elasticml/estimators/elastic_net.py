@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import validate_data
 
 from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty
-from elasticml.estimators.base import LinearRegressor, warn_of_gap, weights_of
+from elasticml.estimators.base import LinearRegressor, warn_of_gap, warn_without_penalty
 
 F64 = NDArray[np.float64]
 
@@ -82,13 +81,14 @@ class ElasticNet(LinearRegressor):
         self.warm_start = warm_start
         self.positive = positive
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ElasticNet:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> ElasticNet:
         """Fit the model.
 
         Parameters
         ----------
-        X : array_like or sparse (n_samples, n_features)
-        y : array_like (n_samples,) or (n_samples, n_targets)
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.taken`.
+        y : array_like (n_samples,) or (n_samples, n_targets), optional where X has it
             Targets are fitted one by one.
         sample_weight : array_like (n_samples,), optional
             Not negative.
@@ -98,17 +98,15 @@ class ElasticNet(LinearRegressor):
         ValueError
             When a parameter, the targets or the weights are not as they should be.
         """
-        self._validate_params()
-        X, y = validate_data(
-            self,
+        X, y, weights = self._checked(
             X,
             y,
+            sample_weight,
             accept_sparse="csc",
             dtype=[np.float64, np.float32],
             multi_output=True,
             y_numeric=True,
         )
-        weights = weights_of(sample_weight, X)
         targets = np.asarray(y, np.float64)
         former = self._former(targets, X.shape[1])
         found = []
@@ -140,7 +138,10 @@ class ElasticNet(LinearRegressor):
         penalty = Penalty(a1=a1 * matrix.total, a2=a2 * matrix.total, positive=self.positive)
         wanted = self.tol * matrix.yy
         fitted = solver.solve(penalty, wanted, self.max_iter)
-        warn_of_gap(fitted.gap / matrix.total, wanted / matrix.total, fitted.sweeps)
+        if self.alpha == 0.0:
+            warn_without_penalty(fitted.gap / matrix.total, wanted / matrix.total)
+        else:
+            warn_of_gap(fitted.gap / matrix.total, wanted / matrix.total, fitted.sweeps)
         mean = Fitted(
             w=fitted.w,
             gap=fitted.gap / matrix.total,

@@ -9,23 +9,31 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.base import Algorithm
+from elasticml.algorithms.cocoa.solver import CocoaSolver
+from elasticml.algorithms.cocoa.trainer import make_trainer
+from elasticml.algorithms.columns.classifier import SparseClassifier
+from elasticml.algorithms.columns.products import Penalty
 from elasticml.algorithms.here import train_here
 from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import minimise
-from elasticml.algorithms.registry import algorithm
-from elasticml.data.arrays import from_arrays
 from elasticml.errors import JobFailedError
 from elasticml.estimators.rows import Table
 
 F64 = NDArray[np.float64]
 
+#: Not asked of the registry, which loads every algorithm's code.
+_COCOA: Final = Algorithm(name="cocoa", trainer=make_trainer, solver=CocoaSolver)
 #: Loss of the zero model in classification; of the squared loss it is half the mean square.
 _AT_ZERO: Final = {"hinge": 1.0, "squared_hinge": 1.0, "logistic": math.log(2.0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """``sum_i s_i loss_i + strength / 2 |w|^2``, with the intercept's column in w."""
+    """``sum_i s_i loss_i + strength / 2 |w|^2``, with the intercept's column in w.
+
+    Where ``is_sparse`` the penalty is ``strength |w|_1``.
+    """
 
     loss: str
     strength: float
@@ -37,6 +45,8 @@ class Problem:
     seed: int
     #: Newton steps on the model instead of steps on dual variables; not for the hinge loss.
     is_primal: bool = False
+    #: Proximal Newton steps on working sets of columns; in this process.
+    is_sparse: bool = False
 
     def section(self, total_weight: float, gap: float) -> dict[str, Any]:
         """Write it as the ``algorithm`` section of a job, in units of the mean."""
@@ -93,13 +103,15 @@ def solve(
     wanted = problem.tol * _loss_at_zero(problem.loss, targets, weights, total)
     section = problem.section(total, wanted)
     if client is not None:
-        source = from_arrays(table.X, targets, weights)
-        return _as_job(problem, section, wanted, source, client, total)
+        rows = (table.X, targets, weights)
+        return _as_job(problem, section, wanted, rows, client, total)
     if problem.is_primal:
         return _by_newton(problem, wanted, table, targets, weights)
+    if problem.is_sparse:
+        return _by_columns(problem, wanted * total, table, targets, weights)
     own = table.cut.relabelled(targets, weights)
     trained = train_here(
-        algorithm("cocoa"),
+        _COCOA,
         section,
         own.facts,
         own.chunks,
@@ -137,21 +149,47 @@ def _by_newton(
     )
 
 
+def _by_columns(
+    problem: Problem, wanted: float, table: Table, targets: F64, weights: F64 | None
+) -> Solution:
+    scaling = problem.intercept_scaling
+    columns = table.columns(scaling)
+    solver = SparseClassifier(columns, targets, weights, loss=problem.loss, intercept=False)
+    found = solver.solve(Penalty(a1=problem.strength, a2=0.0), wanted, problem.rounds)
+    d = table.X.shape[1]
+    return Solution(
+        coef=found.w[:d],
+        intercept=0.0 if scaling is None else scaling * float(found.w[d]),
+        gap=found.gap,
+        wanted_gap=max(wanted, found.gap) if found.converged else wanted,
+        rounds=found.steps,
+    )
+
+
+def prepare(problem: Problem, table: Table) -> None:
+    """Make of the rows what a problem needs, before several threads ask for it at once."""
+    if problem.is_sparse:
+        table.columns(problem.intercept_scaling)
+    else:
+        _ = table.blocks if problem.is_primal else table.cut
+
+
 def _as_job(
     problem: Problem,
     section: dict[str, Any],
     wanted: float,
-    source: Any,
+    rows: tuple[Any, F64, F64 | None],
     client: Any,
     total: float,
 ) -> Solution:
+    from elasticml.data.arrays import from_arrays
     from elasticml.job import Job
     from elasticml.jobs.algorithms import CoCoA
     from elasticml.jobs.settings import Stop
 
     job = Job(
         CoCoA(**{key: value for key, value in section.items() if key != "name"}),
-        source,
+        from_arrays(*rows),
         name="estimator",
         stop=Stop(rounds=problem.rounds),
         evaluate=False,

@@ -32,6 +32,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import InPieces, runs
 from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.errors import DataError
+from elasticml.estimators.inputs import rows_taken
 from elasticml.estimators.places import n_threads
 from elasticml.runtime.execution import parallel
 from elasticml.terms import ChunkId
@@ -192,7 +193,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     def transform(self, X: Any) -> NDArray[Any]:
         """Return the distances of rows to all centres; shape (n_samples, n_clusters)."""
         check_is_fitted(self)
-        X = self._validated(X, reset=False)
+        X = self._validated(rows_taken(X, n_columns=self.n_features_in_), reset=False)
         found: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
         return found
 
@@ -222,6 +223,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     def _read(
         self, X: Any, sample_weight: ArrayLike | None, *, reset: bool
     ) -> tuple[Any, list[Chunk]]:
+        X = rows_taken(X, n_columns=None if reset else self.n_features_in_)
         X = self._validated(X, reset=reset)
         weights = None
         if sample_weight is not None:

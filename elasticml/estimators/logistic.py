@@ -7,19 +7,20 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
+from elasticml.algorithms.columns.products import Penalty
 from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import minimise
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.algorithms.softmax_function import SoftmaxFunction
-from elasticml.estimators.base import LinearClassifier, warn_of_gap, weights_of
+from elasticml.estimators.base import LinearClassifier, warn_of_gap
 from elasticml.estimators.places import client_for, n_threads, stored_values
+from elasticml.estimators.rows import by_columns
+from elasticml.estimators.sparse_classifiers import fit_binary, fit_softmax
 from elasticml.runtime.execution import parallel
 
 F64 = NDArray[np.float64]
@@ -28,22 +29,26 @@ F64 = NDArray[np.float64]
 class LogisticRegression(LinearClassifier):
     """Logistic regression, binary or multinomial, with a free intercept and a certified gap.
 
-    Minimises ``|w|^2 / 2 + C sum_i s_i loss_i`` by Newton's method in a trust region.
+    Minimises ``(1 - l1_ratio) / 2 |w|^2 + l1_ratio |w|_1 + C sum_i s_i loss_i``, by Newton's method
+    in a trust region, or with an L1 penalty by proximal Newton steps on working sets of columns
+    with gap-safe screening.
 
     Parameters
     ----------
     C : float, above 0
         May be infinite; then there is no penalty, and no certificate.
+    l1_ratio : float, from 0 to 1
+        Share of the L1 penalty.
     tol : float
         A fit ends when its duality gap is at most ``tol`` times the objective of the zero model.
     fit_intercept : bool
     class_weight : mapping, "balanced" or None
     max_iter : int
-        Newton steps at most.
+        Newton steps at most; with an L1 penalty and more than two classes, turns of them.
     warm_start : bool
         Begin with the last fit's model.
     n_jobs : int, optional
-        Threads for products with the rows.
+        Threads for products with the rows; without an L1 penalty.
     client : distributed.Client or address, optional
         Fits as an elastic job on this cluster; by default see ``solver_path_``.
 
@@ -58,13 +63,14 @@ class LogisticRegression(LinearClassifier):
     n_iter_ : ndarray (1,)
     solver_path_ : "in-process" or "job"
         Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else this process. More than two classes are fitted in
-        this process.
+        at least 50 million stored values; else this process. More than two classes, and L1
+        penalties, are fitted in this process.
     n_features_in_ : int
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "C": [Interval(Real, 0.0, None, closed="right")],
+        "l1_ratio": [Interval(Real, 0.0, 1.0, closed="both")],
         "tol": [Interval(Real, 0.0, None, closed="neither")],
         "fit_intercept": ["boolean"],
         "class_weight": [None, dict, StrOptions({"balanced"})],
@@ -77,6 +83,7 @@ class LogisticRegression(LinearClassifier):
         self,
         *,
         C: float = 1.0,
+        l1_ratio: float = 0.0,
         tol: float = 1e-4,
         fit_intercept: bool = True,
         class_weight: Any = None,
@@ -86,6 +93,7 @@ class LogisticRegression(LinearClassifier):
         client: Any = None,
     ) -> None:
         self.C = C
+        self.l1_ratio = l1_ratio
         self.tol = tol
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight
@@ -94,15 +102,14 @@ class LogisticRegression(LinearClassifier):
         self.n_jobs = n_jobs
         self.client = client
 
-    def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> LogisticRegression:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> LogisticRegression:
         """Fit the model.
 
         Parameters
         ----------
-        X : array_like or sparse (n_samples, n_features)
-        y : array_like (n_samples,)
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.taken`.
+        y : array_like (n_samples,), optional where X has it
             At least two different labels.
         sample_weight : array_like (n_samples,), optional
             Not negative.
@@ -112,16 +119,12 @@ class LogisticRegression(LinearClassifier):
         ValueError
             When a parameter, the labels or the weights are not as they should be.
         """
-        self._validate_params()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                "LogisticRegression needs at least 2 classes, but the data contain only one "
-                f"class: {self.classes_[0]!r}"
-            )
-        weights = self._weights(X, y, codes, sample_weight)
+        X, y, weights = self._checked(X, y, sample_weight, accept_sparse="csr", dtype=np.float64)
+        codes = self._codes(y)
+        weights = self._weighted(y, codes, weights)
+        if self.l1_ratio > 0.0 and math.isfinite(self.C):
+            self._fit_sparse(X, codes, weights)
+            return self
         pool = parallel(n_threads(self.n_jobs))
         try:
             if len(self.classes_) == 2:
@@ -132,10 +135,8 @@ class LogisticRegression(LinearClassifier):
             pool.close()
         return self
 
-    def _weights(
-        self, X: Any, y: Any, codes: NDArray[np.int64], sample_weight: ArrayLike | None
-    ) -> F64 | None:
-        weights = weights_of(sample_weight, X)
+    def _weighted(self, y: Any, codes: NDArray[np.int64], weights: F64 | None) -> F64 | None:
+        """Return the rows' weights times their classes'."""
         if self.class_weight is not None:
             of_class = compute_class_weight(
                 self.class_weight, classes=self.classes_, y=y, sample_weight=weights
@@ -194,6 +195,33 @@ class LogisticRegression(LinearClassifier):
         found = minimise(function, start, gap=wanted, steps=self.max_iter)
         self.solver_path_ = "in-process"
         self._keep(found, wanted, total, n_classes, rows.d)
+
+    def _fit_sparse(self, X: Any, codes: NDArray[np.int64], weights: F64 | None) -> None:
+        n_classes, d = len(self.classes_), X.shape[1]
+        a1, a2 = self.l1_ratio / self.C, (1.0 - self.l1_ratio) / self.C
+        total = float(X.shape[0] if weights is None else weights.sum())
+        given: dict[str, Any] = {
+            "intercept": self.fit_intercept,
+            "penalty": Penalty(a1=a1, a2=a2),
+            "gap": self.tol * math.log(n_classes) * total,
+            "steps": self.max_iter,
+        }
+        columns = by_columns(X)
+        if n_classes == 2:
+            start = self._start(1, d)
+            begin = (start[:d], float(start[d:].sum()))
+            targets = np.where(codes == 1, 1.0, -1.0)
+            found = fit_binary(columns, targets, weights, begin, loss="logistic", **given)
+        else:
+            W = self._start(n_classes, d).reshape(n_classes, -1)
+            starts = (W[:, :d], W[:, d:].sum(axis=1))
+            found = fit_softmax(columns, codes, weights, starts, classes=n_classes, **given)
+        self.solver_path_ = "in-process"
+        self.coef_, self.intercept_ = found.W, found.b
+        self.dual_gap_ = self.C * found.gap
+        self.n_iter_ = np.array([found.steps], np.int32)
+        if not found.converged:
+            warn_of_gap(found.gap / total, self.tol * math.log(n_classes), found.steps)
 
     def _start(self, n_models: int, d: int) -> F64:
         start = np.zeros((n_models, d + self.fit_intercept))

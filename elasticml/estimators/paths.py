@@ -8,16 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
-from sklearn.model_selection import check_cv
 from sklearn.utils import check_X_y
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import validate_data
 
 from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty
-from elasticml.estimators.base import LinearRegressor, warn_of_gap, weights_of
+from elasticml.estimators.base import LinearRegressor, warn_of_gap
 from elasticml.estimators.elastic_net import ElasticNet, takes_products
+from elasticml.estimators.inputs import taken
 from elasticml.estimators.places import n_threads
 from elasticml.runtime.execution import parallel
 
@@ -26,7 +25,7 @@ F64 = NDArray[np.float64]
 
 def enet_path(
     X: Any,
-    y: ArrayLike,
+    y: Any = None,
     *,
     l1_ratio: float = 0.5,
     eps: float = 1e-3,
@@ -63,6 +62,7 @@ def enet_path(
     ValueError
         When the rows, the targets, ``l1_ratio`` or ``alphas`` are not as they should be.
     """
+    X, y, _ = taken(X, y)
     X, y = check_X_y(X, y, accept_sparse="csc", dtype=[np.float64, np.float32], y_numeric=True)
     if not 0.0 <= l1_ratio <= 1.0:
         raise ValueError(f"l1_ratio must be from 0 to 1, got {l1_ratio}")
@@ -79,7 +79,7 @@ def enet_path(
     return grid, np.stack([one.w for one in found], axis=1), np.array([one.gap for one in found])
 
 
-def lasso_path(X: Any, y: ArrayLike, **settings: Any) -> tuple[F64, F64, F64]:
+def lasso_path(X: Any, y: Any = None, **settings: Any) -> tuple[F64, F64, F64]:
     """Compute the lasso's coefficients along a path; see :func:`enet_path`, without l1_ratio."""
     return enet_path(X, y, l1_ratio=1.0, **settings)
 
@@ -185,13 +185,14 @@ class ElasticNetCV(LinearRegressor):
         self.n_jobs = n_jobs
         self.positive = positive
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ElasticNetCV:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> ElasticNetCV:
         """Choose the penalty, and fit all rows with it.
 
         Parameters
         ----------
-        X : array_like or sparse (n_samples, n_features)
-        y : array_like (n_samples,)
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.taken`.
+        y : array_like (n_samples,), optional where X has it
         sample_weight : array_like (n_samples,), optional
             Not negative. The mean over the folds of their weighted errors decides.
 
@@ -200,14 +201,20 @@ class ElasticNetCV(LinearRegressor):
         ValueError
             When a parameter, the targets or the weights are not as they should be.
         """
-        self._validate_params()
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=True
+        X, y, weights = self._checked(
+            X,
+            y,
+            sample_weight,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            y_numeric=True,
         )
         y = np.asarray(y, np.float64)
-        weights = weights_of(sample_weight, X)
         ratios = [float(ratio) for ratio in np.atleast_1d(self._ratio())]
         grids = self._grids(X, y, weights, ratios)
+        # Loads a fifth of scikit-learn, which nothing else needs.
+        from sklearn.model_selection import check_cv
+
         folds = list(check_cv(self.cv).split(X, y))
         errors = self._errors(X, y, weights, folds, ratios, grids)
         means = errors.mean(axis=1)

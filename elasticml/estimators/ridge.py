@@ -9,7 +9,6 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import validate_data
 
 from elasticml.algorithms.columns.elastic_net import ElasticNetSolver
 from elasticml.algorithms.columns.matrix import ColumnMatrix
@@ -18,7 +17,7 @@ from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import Minimum, minimise
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.row_blocks import RowBlocks
-from elasticml.estimators.base import LinearRegressor, warn_of_gap, weights_of
+from elasticml.estimators.base import LinearRegressor, warn_of_gap
 from elasticml.estimators.places import client_for, stored_values
 
 F64 = NDArray[np.float64]
@@ -96,13 +95,14 @@ class Ridge(LinearRegressor):
         self.positive = positive
         self.client = client
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Ridge:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Ridge:
         """Fit the model.
 
         Parameters
         ----------
-        X : array_like or sparse (n_samples, n_features)
-        y : array_like (n_samples,) or (n_samples, n_targets)
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.taken`.
+        y : array_like (n_samples,) or (n_samples, n_targets), optional where X has it
         sample_weight : array_like (n_samples,), optional
             Not negative.
 
@@ -111,17 +111,15 @@ class Ridge(LinearRegressor):
         ValueError
             When a parameter, the targets or the weights are not as they should be.
         """
-        self._validate_params()
-        X, y = validate_data(
-            self,
+        X, y, weights = self._checked(
             X,
             y,
+            sample_weight,
             accept_sparse=["csr", "csc"],
             dtype=np.float64,
             multi_output=True,
             y_numeric=True,
         )
-        weights = weights_of(sample_weight, X)
         y = np.asarray(y, np.float64)
         targets = y.reshape(len(y), -1)
         alphas = np.ravel(np.asarray(self.alpha, np.float64))

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
@@ -71,6 +72,7 @@ class Table:
     def __init__(self, X: Any, parallel: Parallel | None = None) -> None:
         self.X = X
         self.parallel: Parallel = Serial() if parallel is None else parallel
+        self._columns: dict[float | None, Any] = {}
 
     @cached_property
     def cut(self) -> Cut:
@@ -81,6 +83,26 @@ class Table:
     def blocks(self) -> RowBlocks:
         """For products with the whole."""
         return RowBlocks(self.X, self.parallel)
+
+    def columns(self, constant: float | None) -> Any:
+        """By columns, and beside them one of this value: (n, d) or (n, d + 1)."""
+        if constant not in self._columns:
+            X = by_columns(self.X)
+            if constant is not None:
+                beside = np.full((X.shape[0], 1), constant)
+                is_sparse = scipy.sparse.issparse(X)
+                X = (
+                    scipy.sparse.hstack([X, type(X)(beside)], format="csc")
+                    if is_sparse
+                    else np.asfortranarray(np.hstack([X, beside]))
+                )
+            self._columns[constant] = X
+        return self._columns[constant]
+
+
+def by_columns(X: Any) -> Any:
+    """Return rows as coordinate descent reads them: sparse ones in CSC format."""
+    return X.tocsc() if scipy.sparse.issparse(X) else np.asfortranarray(X)
 
 
 def cut_arrays(X: Any) -> Cut:

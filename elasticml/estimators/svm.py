@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
@@ -10,13 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state, compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import InPieces
-from elasticml.estimators.base import LinearClassifier, warn_of_gap, weights_of
-from elasticml.estimators.fitting import Problem, Solution, solve
+from elasticml.estimators.base import LinearClassifier, warn_of_gap
+from elasticml.estimators.fitting import Problem, Solution, prepare, solve
 from elasticml.estimators.places import client_for, n_threads, stored_values
 from elasticml.estimators.rows import Table
 from elasticml.runtime.execution import parallel
@@ -27,11 +26,15 @@ F64 = NDArray[np.float64]
 class LinearSVC(LinearClassifier):
     """Linear support vector classifier with a certified duality gap.
 
-    Minimises ``|w|^2 / 2 + C sum_i s_i loss(y_i (w.x_i + b))`` for each class against the rest;
-    ``w`` has the intercept's column of value ``intercept_scaling`` in it, as in LIBLINEAR.
+    Minimises ``|w|^2 / 2 + C sum_i s_i loss(y_i (w.x_i + b))``, or with ``|w|_1`` as the penalty,
+    for each class against the rest; ``w`` has the intercept's column of value ``intercept_scaling``
+    in it, as in LIBLINEAR.
 
     Parameters
     ----------
+    penalty : "l2" or "l1"
+        "l1" goes with the squared hinge and ``dual`` False or "auto": proximal Newton steps on
+        working sets of columns with gap-safe screening, in this process.
     loss : "squared_hinge" or "hinge"
     dual : bool or "auto"
         Whether to take steps on dual variables (CoCoA) or Newton steps on the model (squared hinge
@@ -66,11 +69,12 @@ class LinearSVC(LinearClassifier):
         Most passes or steps of any class.
     solver_path_ : "in-process" or "job"
         Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else this process.
+        at least 50 million stored values; else, and with ``penalty="l1"``, this process.
     n_features_in_ : int
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "penalty": [StrOptions({"l1", "l2"})],
         "loss": [StrOptions({"hinge", "squared_hinge"})],
         "dual": ["boolean", StrOptions({"auto"})],
         "tol": [Interval(Real, 0.0, None, closed="neither")],
@@ -85,6 +89,7 @@ class LinearSVC(LinearClassifier):
 
     def __init__(
         self,
+        penalty: Literal["l1", "l2"] = "l2",
         *,
         loss: Literal["squared_hinge", "hinge"] = "squared_hinge",
         dual: bool | Literal["auto"] = "auto",
@@ -98,6 +103,7 @@ class LinearSVC(LinearClassifier):
         n_jobs: int | None = None,
         client: Any = None,
     ) -> None:
+        self.penalty = penalty
         self.loss = loss
         self.dual = dual
         self.tol = tol
@@ -110,13 +116,14 @@ class LinearSVC(LinearClassifier):
         self.n_jobs = n_jobs
         self.client = client
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> LinearSVC:
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> LinearSVC:
         """Fit one model, or one for each of more than two classes.
 
         Parameters
         ----------
-        X : array_like or sparse (n_samples, n_features)
-        y : array_like (n_samples,)
+        X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
+            See :func:`elasticml.estimators.inputs.taken`.
+        y : array_like (n_samples,), optional where X has it
             At least two different labels.
         sample_weight : array_like (n_samples,), optional
             Not negative.
@@ -126,19 +133,13 @@ class LinearSVC(LinearClassifier):
         ValueError
             When a parameter, the labels or the weights are not as they should be.
         """
-        self._validate_params()
         # Newton steps want float64; steps on dual variables take values as they are.
-        is_dual = self.loss == "hinge" or self.dual is True
+        is_dual = self.penalty == "l2" and (self.loss == "hinge" or self.dual is True)
         kept = [np.float64, np.float32] if is_dual else np.float64
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=kept, order="C")
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                "LinearSVC needs at least 2 classes, but the data contain only one class: "
-                f"{self.classes_[0]!r}"
-            )
-        weights = weights_of(sample_weight, X)
+        X, y, weights = self._checked(
+            X, y, sample_weight, accept_sparse="csr", dtype=kept, order="C"
+        )
+        codes = self._codes(y)
         of_class = compute_class_weight(
             self.class_weight, classes=self.classes_, y=y, sample_weight=weights
         )
@@ -150,21 +151,32 @@ class LinearSVC(LinearClassifier):
 
         pool = parallel(n_threads(self.n_jobs))
         try:
-            with client_for(self.client, stored_values(X)) as client:
+            with self._client(X) as client:
                 self.solver_path_ = "in-process" if client is None else "job"
                 self._keep(_solve_all(problem, X, positives, task, client, pool))
         finally:
             pool.close()
         return self
 
+    def _client(self, X: Any) -> AbstractContextManager[Any]:
+        if self.penalty == "l1":
+            return nullcontext()
+        return client_for(self.client, stored_values(X))
+
     def _problem(self, X: Any) -> Problem:
-        dual = self.dual
+        dual, is_sparse = self.dual, self.penalty == "l1"
+        if is_sparse and (self.loss == "hinge" or dual is True):
+            raise ValueError(
+                f"penalty='l1' with loss={self.loss!r} and dual={dual!r}, wanted "
+                "loss='squared_hinge' and dual=False or 'auto'"
+            )
         if dual == "auto":
             dual = self.loss == "hinge" or X.shape[0] < X.shape[1]
         elif not dual and self.loss == "hinge":
             raise ValueError("dual=False with loss='hinge', which has no Hessian; use dual=True")
         return Problem(
-            is_primal=not dual,
+            is_primal=not dual and not is_sparse,
+            is_sparse=is_sparse,
             loss=self.loss,
             strength=1.0 / self.C,
             intercept_scaling=float(self.intercept_scaling) if self.fit_intercept else None,
@@ -209,6 +221,5 @@ def _solve_all(
         table = Table(X, pool)
         return [solve(problem, table, *task(k), client) for k in positives]
     table = Table(X)
-    # Made before threads ask for it at once.
-    _ = table.blocks if problem.is_primal else table.cut
+    prepare(problem, table)
     return InPieces(pool).map(lambda k: solve(problem, table, *task(k), None), positives)

@@ -4,14 +4,10 @@
 residual, from them the duality gap and what columns cannot be in any solution, and descends on the
 columns that are in the model or nearest to it. While these are few, that is done on their inner
 products, which are kept along a path.
-
-Source: Ndiaye, Fercoq, Gramfort and Salmon (2017) for gap-safe spheres; Massias, Gramfort and
-Salmon (2018) for working sets by the distance from the constraint.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +17,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.columns import kernels
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty, descend
+from elasticml.algorithms.columns.screening import nearest, screen
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -147,10 +144,7 @@ class ElasticNetSolver:
                 features, distance = features[alive], distance[alive]
             support = int(np.count_nonzero(self.w))
             size = max(FIRST, 2 * support, size)
-            working = features
-            if features.size > size:
-                distance[self.w[features] != 0.0] = -1.0
-                working = np.sort(features[np.argpartition(distance, size)[:size]])
+            working = nearest(features, distance, self.w[features], size)
             before = self.w[features]
             used = self._descend(penalty, working, max(INNER * gap, 0.5 * wanted), sweeps - done)
             done += max(used, 1)
@@ -186,10 +180,7 @@ class ElasticNetSolver:
         if not penalty.positive:
             leaning = np.abs(leaning)
         lengths = np.sqrt(self._matrix.norms[features] + penalty.a2)
-        room = penalty.a1 - leaning
-        # The best dual point is within this of the one at hand, the dual being 1-concave.
-        radius = math.sqrt(2.0 * max(gap, 0.0))
-        return room <= radius * lengths, room / np.maximum(lengths, 1e-300)
+        return screen(leaning, penalty.a1, lengths, gap)
 
     def _drop(self, features: I64) -> None:
         """Take columns that are in no solution out of the model."""

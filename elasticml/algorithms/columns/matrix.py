@@ -121,6 +121,10 @@ class ColumnMatrix:
             found = found - float(self.means[features] @ coefficients) * self.root
         return found
 
+    def take(self, features: I64) -> Any:
+        """Return some columns as they are stored: an ndarray, or sparse in CSC format."""
+        return self._columns[:, features]
+
     def products(self, one: I64, other: I64) -> F64:
         """Return ``X[:, one].T @ X[:, other]``."""
         found = self._columns[:, one].T @ self._columns[:, other]

@@ -34,6 +34,10 @@ class Penalty:
     a2: float
     positive: bool = False
 
+    def of(self, w: F64) -> float:
+        """Return the penalty of some coefficients, (m,)."""
+        return self.a1 * float(np.abs(w).sum()) + 0.5 * self.a2 * float(w @ w)
+
 
 def descend(
     G: F64,

@@ -193,3 +193,14 @@ def test_repeated_entries_of_a_sparse_column_are_added_up():
     of_parts = ColumnMatrix(repeated, y, None, centred=True)
     np.testing.assert_allclose(of_parts.norms, ColumnMatrix(X, y, None, centred=True).norms)
     assert repeated.nnz == 2 * X.size
+
+
+@pytest.mark.parametrize("make", [em.Lasso, em.ElasticNet])
+def test_without_a_penalty_the_warning_names_what_to_use(make):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((60, 4)), rng.standard_normal(60)
+    model = make(alpha=0.0)
+    with pytest.warns(ConvergenceWarning, match="alpha=0 leaves no penalty.*em.Ridge"):
+        model.fit(X, y)
+    assert 0.0 < model.dual_gap_ < 1.0
+    np.testing.assert_allclose(model.coef_, em.Ridge(alpha=0.0).fit(X, y).coef_, atol=1e-4)

@@ -35,6 +35,10 @@ def test_it_keeps_scikit_learns_contract(loss):
     assert_contract(em.LinearSVC(loss=loss), EXCUSED)
 
 
+def test_it_keeps_scikit_learns_contract_with_an_l1_penalty():
+    assert_contract(em.LinearSVC("l1"))
+
+
 def primal(model, X, y, C, weights=None):
     """The objective of LIBLINEAR, of a binary model."""
     signs = np.where(y == model.classes_[1], 1.0, -1.0)
@@ -76,6 +80,48 @@ def test_float32_rows_are_taken_as_they_are_and_give_the_model_of_float64_ones(m
     np.testing.assert_allclose(single.coef_, double.coef_, atol=1e-4)
     assert single.dual_gap_ <= 1e-9 * 0.1 * 300
     assert abs(held - before).max() == 0.0
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix, sp.csr_array])
+@pytest.mark.parametrize("scaling", [1.0, 7.0, None])
+@pytest.mark.parametrize("C", [0.01, 1.0])
+def test_it_finds_liblinears_model_with_an_l1_penalty(make, scaling, C):
+    X, y = make_classification(300, 12, random_state=0)
+    weights = np.random.default_rng(0).integers(0, 4, 300).astype(float)
+    given = {"penalty": "l1", "C": C, "class_weight": "balanced"}
+    given |= {"fit_intercept": scaling is not None, "intercept_scaling": scaling or 1.0}
+    theirs = Theirs(**given, dual=False, tol=1e-10, max_iter=10**6, random_state=0)
+    theirs.fit(X, y, sample_weight=weights)
+    ours = em.LinearSVC(**given, tol=1e-13).fit(make(X), y, sample_weight=weights)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
+    assert np.array_equal(ours.coef_ != 0.0, theirs.coef_ != 0.0)
+    assert 0.0 <= ours.dual_gap_ <= 1e-13 * C * 4 * 300
+
+
+def test_the_gap_of_an_l1_penalty_bounds_what_is_left_to_gain():
+    X, y = make_classification(300, 12, random_state=1)
+
+    def objective(model):
+        square = 0.5 * float((model.coef_**2).sum() + (model.intercept_**2).sum())
+        norm = float(np.abs(model.coef_).sum() + np.abs(model.intercept_).sum())
+        return primal(model, X, y, 0.1) - square + norm
+
+    best = objective(em.LinearSVC("l1", C=0.1, tol=1e-14).fit(X, y))
+    for steps in (1, 2):
+        with pytest.warns(ConvergenceWarning):
+            rough = em.LinearSVC("l1", C=0.1, tol=1e-12, max_iter=steps).fit(X, y)
+        assert 0.0 < objective(rough) - best <= rough.dual_gap_ < 30.0
+
+
+def test_each_of_three_classes_has_liblinears_sparse_model():
+    X, y = load_iris(return_X_y=True)
+    X = X - X.mean(axis=0)
+    given = {"penalty": "l1", "C": 0.7, "class_weight": {0: 0.3, 2: 5.0}}
+    theirs = Theirs(**given, dual=False, tol=1e-10, max_iter=10**5, random_state=0).fit(X, y)
+    ours = em.LinearSVC(**given, tol=1e-13, n_jobs=2).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
+    assert np.array_equal(ours.predict(X), theirs.predict(X))
 
 
 @pytest.mark.parametrize("dual", [True, False])
@@ -149,6 +195,8 @@ def test_it_says_when_it_ends_too_early():
     [
         ({"C": 0.0}, "'C' parameter of LinearSVC must be a float in the range"),
         ({"loss": "hinge", "dual": False}, "dual=False with loss='hinge'"),
+        ({"penalty": "l1", "loss": "hinge"}, "penalty='l1' with loss='hinge'"),
+        ({"penalty": "l1", "dual": True}, "penalty='l1' with .* dual=True"),
         ({"tol": 0.0}, "'tol' parameter"),
         ({"n_jobs": 0}, "n_jobs=0 has no meaning"),
     ],

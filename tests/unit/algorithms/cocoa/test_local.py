@@ -15,6 +15,8 @@ from elasticml.runtime.execution import ThreadParallel
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, chunk_of, problem
 
 LOSSES = list(DUAL_LOSSES)
+#: Passes within which a gap of rounding is reached, whatever the order of rows.
+GAP_PASSES_MAX = 20_000
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -74,23 +76,32 @@ def test_the_seed_and_the_serial_change_the_order() -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_resting_rows_do_not_change_what_is_reached(loss: str) -> None:
-    models, visited = [], []
+    models, gaps, visited, early = [], [], [], []
     for shrink in (True, False):
         p = problem("csr", loss)
-        solver, v, rows = p.solver(shrink=shrink), np.zeros(p.X.shape[1]), []
-        for serial in range(800):
+        solver, v, rows, gap = p.solver(shrink=shrink), np.zeros(p.X.shape[1]), 0, np.inf
+        for serial in range(GAP_PASSES_MAX):
             update = p.run(solver, v, serial)
-            v = v + update.dv
-            rows.append(update.visited)
+            v, rows = v + update.dv, rows + update.visited
+            if serial == 29:
+                early.append(rows)
+            if serial >= 799 and serial % 100 == 99:
+                gap = p.primal(v) - p.dual()
+                if gap <= 1e-11:
+                    break
+        assert gap <= 1e-11
         models.append(v)
-        visited.append(rows)
-    np.testing.assert_allclose(models[0], models[1], atol=2e-5 if loss == "hinge" else 1e-9)
-    assert visited[1] == 800 * [230]
+        gaps.append(max(gap, 1e-15))
+        visited.append(rows / (230 * (serial + 1)))
+    # The primal objective is l2-strongly convex: so near the best model is whoever has such a gap.
+    reach = sum(np.sqrt(2.0 * gap / p.l2) for gap in gaps)
+    assert float(np.linalg.norm(models[0] - models[1])) <= reach
+    assert visited[1] == 1.0
     if loss == "hinge":
         # Before nothing but rounding is left, which wakes all rows.
-        assert sum(visited[0][:30]) < 0.25 * sum(visited[1][:30])
+        assert early[0] < 0.25 * early[1]
     if loss in ("logistic", "squared"):
-        assert visited[0] == visited[1]
+        assert visited[0] == 1.0
 
 
 def first_models(l2: float, *, grow: bool) -> tuple[float, np.ndarray]:

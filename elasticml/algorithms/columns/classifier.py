@@ -1,0 +1,179 @@
+"""Sparse linear classifiers by working sets of columns, with a certified gap and screening.
+
+``sum_i s_i loss(x_i.w + b, y_i) + a1 |w|_1 + a2/2 |w|^2`` with a smooth loss of margins. Dual
+variables ``a_i = -loss'`` belong to the margins. Where b is free those of the heavier class are
+scaled down until ``sum_i s_i a_i y_i = 0``, which changes nothing where b is at its best; then all
+are scaled until no column leans over the bar. Turns and working sets are those of the elastic net;
+what is done on a working set are proximal Newton steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.columns.elastic_net import FIRST, INNER
+from elasticml.algorithms.columns.margin_model import MarginModel
+from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.columns.products import Penalty
+from elasticml.algorithms.columns.screening import nearest, screen
+from elasticml.algorithms.newton import ROUNDED
+from elasticml.objectives.conjugates import dual_loss_named
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: Newton steps on a working set before all columns are looked at again.
+STEPS: Final = 8
+#: Share of a working set's gap to which the elastic net of a Newton step is solved.
+PARABOLA: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classifier:
+    """A model, and how good it is."""
+
+    #: (d,)
+    w: F64
+    b: float
+    gap: float
+    #: Newton steps.
+    steps: int
+    #: Columns that gap-safe spheres have ruled out.
+    screened: int
+    #: The gap is as small as wanted, or rounding of the objective.
+    converged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """A model's objective, its gap, and the dual point that screening goes by."""
+
+    value: float
+    gap: float
+    scaled_gap: float
+    #: (m,) absolute products of the feasible dual point with the columns.
+    leaning: F64
+
+
+class SparseClassifier:
+    """Solves for one penalty after another, each from the last one's model.
+
+    Parameters
+    ----------
+    X : ndarray or sparse in CSC format (n, d)
+        Not changed.
+    targets : ndarray (n,)
+        -1 and +1.
+    weights : ndarray (n,), optional
+        None where all are one.
+    loss : str
+        Smooth, and of margins.
+    intercept : bool
+        There is a free one.
+    """
+
+    def __init__(
+        self, X: Any, targets: F64, weights: F64 | None, *, loss: str, intercept: bool
+    ) -> None:
+        self._loss = dual_loss_named(loss)
+        self._columns = ColumnMatrix(X, np.zeros(X.shape[0]), None, centred=False)
+        self.model = MarginModel(self._columns, targets, weights, self._loss, intercept=intercept)
+        norms = ColumnMatrix(X, np.zeros(X.shape[0]), weights, centred=intercept).norms
+        #: (d,) squared lengths in which the dual objective is 1-concave, but for the ridge's part.
+        self._squares = self._loss.loss.smoothness * norms
+
+    def solve(self, penalty: Penalty, gap: float, steps: int) -> Classifier:
+        """Take Newton steps until the gap is at most so large, or so many of them."""
+        features, done, size = np.arange(self._columns.d), 0, 0
+        last, is_told, is_whole = np.inf, True, False
+        while True:
+            self.model.settle_intercept()
+            bound = self._bound(penalty, features)
+            is_stuck = not is_told and not bound.gap < 0.5 * last
+            if bound.gap <= gap or done >= steps or (is_stuck and is_whole):
+                break
+            lengths = np.sqrt(self._squares[features] + penalty.a2)
+            alive, distance = screen(bound.leaning, penalty.a1, lengths, bound.scaled_gap)
+            dropped = self._drop(features[~alive])
+            features, distance = features[alive], distance[alive]
+            # A working set that is solved while the gap is elsewhere grows.
+            size = max(FIRST, 2 * int(np.count_nonzero(self.model.w)), 2 * size * is_stuck, size)
+            working = nearest(features, distance, self.model.w[features], size)
+            wanted = max(INNER * bound.gap, 0.5 * gap)
+            last, is_whole = bound.gap, working.size == features.size and not dropped
+            used, is_told = self._descend(penalty, working, last, wanted, steps - done)
+            done += used
+        # Where whole steps on all columns no longer help, what is left of the gap is rounding.
+        rounded = ROUNDED * bound.value if is_stuck else 0.0
+        return Classifier(
+            w=self.model.w.copy(),
+            b=self.model.b,
+            gap=max(bound.gap, 0.0),
+            steps=done,
+            screened=self._columns.d - features.size,
+            converged=bound.gap <= max(gap, rounded),
+        )
+
+    def _descend(
+        self, penalty: Penalty, working: I64, gap: float, wanted: float, steps: int
+    ) -> tuple[int, bool]:
+        """Take Newton steps for the working set alone; return how many, and whether values told."""
+        for done in range(min(STEPS, steps)):
+            if done:
+                self.model.settle_intercept()
+                gap = self._bound(penalty, working).gap
+                if gap <= wanted:
+                    return done, True
+            if not self.model.newton_step(penalty, working, PARABOLA * max(gap, wanted)):
+                return done + 1, False
+        return min(STEPS, steps), True
+
+    def _drop(self, features: I64) -> bool:
+        """Take columns that are in no solution out of the model; say whether there were any."""
+        gone = features[self.model.w[features] != 0.0]
+        if gone.size:
+            self.model.z -= self._columns.combination(gone, self.model.w[gone])
+            self.model.w[gone] = 0.0
+            self.model.look()
+        return bool(gone.size)
+
+    def _bound(self, penalty: Penalty, features: I64) -> _Bound:
+        """Bound the least objective from below, by the margins' dual variables made feasible."""
+        model, w = self.model, self.model.w[features]
+        alpha = np.empty(self._columns.n)
+        self._loss.alpha_from_margin(model.z, model.targets, alpha)
+        if model.has_intercept:
+            balance(alpha, model.targets, model.weights)
+        folded = alpha * model.targets
+        if model.weights is not None:
+            folded *= model.weights
+        products = self._columns.correlations(folded, features)
+        value = model.value + penalty.of(w)
+        leaning = np.abs(products - penalty.a2 * w)
+        steepest = float(leaning.max(initial=0.0))
+        share = penalty.a1 / steepest if steepest > penalty.a1 else 1.0
+        square = 0.5 * penalty.a2 * float(w @ w)
+        dual = self._minus(share * alpha) - share * share * square
+        scaled_gap = value - dual
+        if penalty.a2 > 0.0:
+            # The elastic net's own dual takes any point, at a price for what leans over the bar.
+            over = np.maximum(np.abs(products) - penalty.a1, 0.0)
+            dual = max(dual, self._minus(alpha) - 0.5 / penalty.a2 * float(over @ over))
+        return _Bound(value=value, gap=value - dual, scaled_gap=scaled_gap, leaning=share * leaning)
+
+    def _minus(self, alpha: F64) -> float:
+        return self._loss.minus_conjugate(alpha, self.model.targets, self.model.weights)
+
+
+def balance(alpha: F64, targets: F64, weights: F64 | None) -> None:
+    """Scale the heavier class's dual variables down, until ``sum_i s_i a_i y_i = 0``."""
+    s = alpha if weights is None else alpha * weights
+    is_positive = targets > 0.0
+    positive, negative = float(s[is_positive].sum()), float(s[~is_positive].sum())
+    least = min(positive, negative)
+    alpha[is_positive] *= least / positive if positive else 0.0
+    alpha[~is_positive] *= least / negative if negative else 0.0

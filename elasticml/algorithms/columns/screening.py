@@ -1,0 +1,51 @@
+"""Which columns can be in a solution: gap-safe spheres, and who comes nearest.
+
+A dual objective that is 1-concave has its best point within ``sqrt(2 gap)`` of any feasible one; a
+column whose product with every point of that sphere stays below the bar has the coefficient zero.
+
+Source: Ndiaye, Fercoq, Gramfort and Salmon (2017); Massias, Gramfort and Salmon (2018) for working
+sets by the distance from the constraint.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+def screen(leaning: F64, bar: float, lengths: F64, gap: float) -> tuple[NDArray[np.bool_], F64]:
+    """Return which columns may be in a solution, and how far each is from its constraint.
+
+    Parameters
+    ----------
+    leaning : ndarray (m,)
+        Products of columns with a feasible dual point, absolute unless signs are restricted.
+    bar : float
+        What they must not exceed.
+    lengths : ndarray (m,)
+        Of columns, in the units in which the dual objective is 1-concave.
+    gap : float
+        Of that dual point.
+    """
+    room = bar - leaning
+    radius = math.sqrt(2.0 * max(gap, 0.0))
+    return room <= radius * lengths, room / np.maximum(lengths, 1e-300)
+
+
+def nearest(features: I64, distance: F64, w: F64, size: int) -> I64:
+    """Return the features in the model and those nearest to it, ``size`` in all, sorted.
+
+    Parameters
+    ----------
+    features, distance, w : ndarray (m,)
+        ``w`` are their coefficients.
+    """
+    if features.size <= size:
+        return features
+    ranked = np.where(w != 0.0, -1.0, distance)
+    return np.sort(features[np.argpartition(ranked, size)[:size]])

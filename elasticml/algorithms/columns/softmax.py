@@ -1,0 +1,159 @@
+"""Sparse multinomial logistic regression by working sets of coefficients, with a certified gap.
+
+``sum_i s_i (log sum_k exp z_ik - z_i,y_i) + sum_k (a1 |w_k|_1 + a2/2 |w_k|^2)`` with
+``z_ik = x_i.w_k + b_k`` and b free or absent. Each turn takes the products of all columns with the
+residuals, from them the gap, what coefficients cannot be in any solution, and those that are in the
+model or nearest to it; proximal Newton steps on these follow, in one block or, where they are
+many, block after block. Dual variables are distributions over the classes, made feasible as in
+:mod:`elasticml.algorithms.softmax_function`, then drawn towards the rows' own classes until no
+column leans over the bar.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.columns.elastic_net import FIRST
+from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.columns.products import Penalty
+from elasticml.algorithms.columns.screening import nearest, screen
+from elasticml.algorithms.columns.softmax_step import SoftmaxModel
+from elasticml.algorithms.newton import ROUNDED
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+#: Of a row's loss, in the Euclidean norm of its margins.
+SMOOTHNESS: Final = 0.5
+#: Multiplications that the second derivatives of a block of coefficients may cost.
+BLOCK_WORK: Final = 2e9
+#: Turns of several blocks without telling progress that stand for rounding.
+PATIENCE: Final = 30
+#: Coefficients of a block, at least and at most.
+BLOCK_MIN: Final = 20
+BLOCK_MAX: Final = 1500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softmax:
+    """A model, and how good it is."""
+
+    #: (classes, d)
+    W: F64
+    #: (classes,)
+    b: F64
+    gap: float
+    #: Turns, in each of which every coefficient that may be in the model is in a Newton step.
+    turns: int
+    #: Coefficients that gap-safe spheres have ruled out.
+    screened: int
+    #: The gap is as small as wanted, or rounding of the objective.
+    converged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """A model's objective, its gap, and the dual point that screening goes by."""
+
+    value: float
+    gap: float
+    scaled_gap: float
+    #: (classes, d) absolute products of the feasible dual point with the columns.
+    leaning: F64
+
+
+class SparseSoftmax:
+    """See the module.
+
+    Parameters
+    ----------
+    X : ndarray or sparse in CSC format (n, d)
+        Not changed.
+    codes : ndarray (n,), int
+        Each row's class, from 0 on.
+    weights : ndarray (n,), optional
+        None where all are one.
+    classes : int
+    intercept : bool
+        There are free ones.
+    """
+
+    def __init__(
+        self, X: Any, codes: I64, weights: F64 | None, *, classes: int, intercept: bool
+    ) -> None:
+        n = int(X.shape[0])
+        self._columns = ColumnMatrix(X, np.zeros(n), None, centred=False)
+        self._s = np.ones(n) if weights is None else weights
+        self.model = SoftmaxModel(self._columns, codes, self._s, classes, intercept=intercept)
+        self._of_class = np.bincount(codes, weights=self._s, minlength=classes)
+        norms = ColumnMatrix(X, np.zeros(n), weights, centred=intercept).norms
+        #: (classes, d) squared lengths in which the dual objective is 1-concave, less the ridge's.
+        self._squares = np.broadcast_to(SMOOTHNESS * norms, self.model.W.shape)
+        self._block = int(min(BLOCK_MAX, max(BLOCK_MIN, math.sqrt(BLOCK_WORK / n))))
+
+    def solve(self, penalty: Penalty, gap: float, turns: int) -> Softmax:
+        """Take turns until the gap is at most so large, or so many of them."""
+        model, done, size = self.model, 0, FIRST
+        alive = np.ones(model.W.size, bool)
+        best, stale, patience, is_told, is_whole = np.inf, 0, 1, True, False
+        while True:
+            bound = self._bound(penalty)
+            is_better = bound.gap < 0.5 * best
+            best = bound.gap if is_better else best
+            stale = 0 if is_told or is_better else stale + 1
+            is_stuck = stale >= patience
+            if bound.gap <= gap or done >= turns or (is_stuck and is_whole):
+                break
+            lengths = np.sqrt(self._squares + penalty.a2)
+            kept, distance = screen(bound.leaning, penalty.a1, lengths, bound.scaled_gap)
+            alive &= kept.ravel()
+            dropped = model.drop(~alive.reshape(kept.shape))
+            features = np.flatnonzero(alive)
+            w = model.W.ravel()[features]
+            size = max(2 * int(np.count_nonzero(w)), 2 * size * is_stuck, size)
+            working = nearest(features, distance.ravel()[features], w, size)
+            is_whole = working.size == features.size and not dropped
+            blocks = np.array_split(working, max(1, math.ceil(working.size / self._block)))
+            patience = 1 if len(blocks) == 1 else PATIENCE
+            is_told = any([model.newton_step(penalty, block) for block in blocks])
+            done += 1
+        rounded = ROUNDED * bound.value if is_stuck else 0.0
+        return Softmax(
+            W=model.W.copy(),
+            # What all have in common changes no probability.
+            b=model.b - model.b.mean(),
+            gap=max(bound.gap, 0.0),
+            turns=done,
+            screened=int(alive.size - np.count_nonzero(alive)),
+            converged=bound.gap <= max(gap, rounded),
+        )
+
+    def _bound(self, penalty: Penalty) -> _Bound:
+        """Bound the least objective from below by the model's probabilities made feasible."""
+        model, s = self.model, self._s[:, None]
+        q, own = model.probabilities(), model.own
+        if model.has_intercept:
+            sums = self._s @ q
+            kept = min(1.0, float((self._of_class / np.maximum(sums, 1e-300)).min()))
+            q = kept * q + (self._of_class - kept * sums) / self._s.sum()
+        products = model.products((own - q) * s)
+        value = model.value + penalty.of(model.W.ravel())
+        leaning = np.abs(products - penalty.a2 * model.W)
+        steepest = float(leaning.max(initial=0.0))
+        share = penalty.a1 / steepest if steepest > penalty.a1 else 1.0
+        square = 0.5 * penalty.a2 * float((model.W**2).sum())
+        dual = self._entropy(share * q + (1.0 - share) * own) - share * share * square
+        scaled_gap = value - dual
+        if penalty.a2 > 0.0:
+            # The elastic net's own dual takes any point, at a price for what leans over the bar.
+            over = np.maximum(np.abs(products) - penalty.a1, 0.0)
+            dual = max(dual, self._entropy(q) - 0.5 / penalty.a2 * float((over * over).sum()))
+        return _Bound(value=value, gap=value - dual, scaled_gap=scaled_gap, leaning=share * leaning)
+
+    def _entropy(self, q: F64) -> float:
+        return -float(self._s @ (q * np.log(np.maximum(q, 1e-300))).sum(axis=1))

@@ -1,0 +1,112 @@
+"""Rows, labels and weights that an estimator is given by name, read into this process's memory."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from elasticml.data.files import open_binary
+from elasticml.data.formats import ENDS, format_of
+from elasticml.data.places import local_path
+from elasticml.data.rows import rows_of_chunk
+from elasticml.data.source import Source, load_all, source_from_spec
+from elasticml.errors import ConfigError, DataError
+
+#: Formats in which a column holds the labels.
+_TABLES: Final = ("csv", "parquet")
+
+
+def read(X: Any, y: Any, sample_weight: Any, n_columns: int | None) -> tuple[Any, Any, Any]:
+    """Read what is named; see :func:`elasticml.estimators.inputs.taken`."""
+    if hasattr(X, "with_columns"):
+        X, labels, weights = _rows(X, n_columns)
+    elif not isinstance(X, str | os.PathLike):
+        labels, weights = None, None
+    elif os.fspath(X).endswith(".npy"):
+        X, labels, weights = _array(X), None, None
+    else:
+        source, y = _source_named(os.fspath(X), y)
+        X, labels, weights = _rows(source, n_columns)
+    y = labels if y is None else y
+    sample_weight = weights if sample_weight is None else sample_weight
+    y, sample_weight = (
+        _array(one) if isinstance(one, str | os.PathLike) else one for one in (y, sample_weight)
+    )
+    return X, y, sample_weight
+
+
+def read_rows(X: Any, n_columns: int | None) -> Any:
+    """Read rows alone; see :func:`elasticml.estimators.inputs.rows_taken`."""
+    name = os.fspath(X) if isinstance(X, str | os.PathLike) else ""
+    if format_of(name) in _TABLES:
+        raise ConfigError(
+            f"{name} does not say which of its columns holds labels: give a source, such as "
+            "em.read_csv(path, label=...)",
+            path=name,
+        )
+    return read(X, None, None, n_columns)[0]
+
+
+def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
+    path = os.fspath(name)
+    if not path.endswith(".npy"):
+        raise ConfigError(
+            f"y or sample_weight is {path!r}, wanted an array or the path of an .npy file",
+            key="path",
+        )
+    try:
+        with open_binary(path) as file:
+            found: NDArray[Any] = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path} is no readable .npy file ({error})", path=path) from None
+    return found
+
+
+def _source_named(name: str, y: Any) -> tuple[Source, Any]:
+    """Return a file's source, and what is left of ``y``: nothing where it says the column."""
+    path = local_path(name)
+    if path is not None and path.is_dir():
+        return source_from_spec({"format": "chunks", "path": name}), y
+    kind = format_of(name)
+    if kind is None:
+        raise ConfigError(
+            f"the format of {name} cannot be told by its name (known are {', '.join(ENDS)}, .npy): "
+            "give a source, such as em.read_svmlight(path)",
+            path=name,
+        )
+    if kind not in _TABLES:
+        return source_from_spec({"format": kind, "path": name}), y
+    if y is not None and not isinstance(y, str | int | np.integer):
+        raise ConfigError(
+            f"y of {name} is a {type(y).__name__}, wanted the name or place of its column of "
+            "labels",
+            path=name,
+        )
+    label = -1 if y is None else y if isinstance(y, str) else int(y)
+    return source_from_spec({"format": kind, "path": name, "label": label}), None
+
+
+def _rows(source: Source, n_columns: int | None) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
+    chunks = load_all(source, n_columns)
+    kinds = {chunk.layout.kind for chunk in chunks}
+    if "sequence" in kinds:
+        raise DataError("the rows are sequences, wanted numbers: fit them by a job of em.CoCoA")
+    rows = [rows_of_chunk(chunk) for chunk in chunks]
+    labels = np.concatenate([part.labels for part in rows])
+    weights = None
+    if any(part.weights is not None for part in rows):
+        weights = np.concatenate(
+            [np.ones(len(p.labels)) if p.weights is None else p.weights for p in rows]
+        )
+    if kinds == {"dense"}:
+        return np.concatenate([part.dense for part in rows]), labels, weights
+    width = n_columns or max(part.n_columns for part in rows)
+    parts = [
+        scipy.sparse.csr_array((p.values, p.indices, p.indptr), shape=(len(p.labels), width))
+        for p in rows
+    ]
+    return scipy.sparse.vstack(parts, format="csr"), labels, weights

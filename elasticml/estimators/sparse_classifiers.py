@@ -1,0 +1,92 @@
+"""Classifiers with an L1 penalty for an estimator: two classes, or several, as one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.columns.classifier import SparseClassifier
+from elasticml.algorithms.columns.products import Penalty
+from elasticml.algorithms.columns.softmax import SparseSoftmax
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A model, and how good it is; the gap is of the sum of losses and the penalty."""
+
+    #: (n_models, d)
+    W: F64
+    #: (n_models,)
+    b: F64
+    gap: float
+    steps: int
+    converged: bool
+
+
+def fit_binary(
+    X: Any,
+    targets: F64,
+    weights: F64 | None,
+    start: tuple[F64, float] | None,
+    *,
+    loss: str,
+    intercept: bool,
+    penalty: Penalty,
+    gap: float,
+    steps: int,
+) -> Found:
+    """Fit two classes.
+
+    Parameters
+    ----------
+    X : ndarray or sparse in CSC format (n, d)
+    targets : ndarray (n,)
+        -1 and +1.
+    weights : ndarray (n,), optional
+        None where all are one.
+    start : tuple of ndarray (d,) and float, optional
+        Coefficients and intercept to begin with.
+    """
+    solver = SparseClassifier(X, targets, weights, loss=loss, intercept=intercept)
+    if start is not None:
+        solver.model.begin(*start)
+    found = solver.solve(penalty, gap, steps)
+    return Found(
+        W=found.w[None],
+        b=np.array([found.b]),
+        gap=found.gap,
+        steps=found.steps,
+        converged=found.converged,
+    )
+
+
+def fit_softmax(
+    X: Any,
+    codes: NDArray[np.int64],
+    weights: F64 | None,
+    start: tuple[F64, F64] | None,
+    *,
+    classes: int,
+    intercept: bool,
+    penalty: Penalty,
+    gap: float,
+    steps: int,
+) -> Found:
+    """Fit several classes at once; the parameters are those of :func:`fit_binary`.
+
+    Parameters
+    ----------
+    codes : ndarray (n,), int
+        Each row's class, from 0 on.
+    start : tuple of ndarray (classes, d) and (classes,), optional
+    """
+    solver = SparseSoftmax(X, codes, weights, classes=classes, intercept=intercept)
+    if start is not None:
+        solver.model.begin(*start)
+    found = solver.solve(penalty, gap, steps)
+    return Found(W=found.W, b=found.b, gap=found.gap, steps=found.turns, converged=found.converged)

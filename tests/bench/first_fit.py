@@ -1,0 +1,102 @@
+"""What a fresh process pays before its first model: imports, compiled code from the cache, a fit.
+
+    python tests/bench/first_fit.py [repeats] [estimator ...]
+
+Each estimator in processes of its own, medians over repeats (5), in milliseconds: ``import
+elasticml``; its class, which imports scikit-learn (whose own import of what such a class needs is
+the first row); the first fit of 2000 rows and 20 columns; the second one of the same rows. What the
+first fit takes longer than the second is what is loaded then. One more process goes before, so that
+compiled code is in numba's cache and files are in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODELS = {
+    "LinearSVC": "em.LinearSVC()",
+    "LinearSVC hinge": "em.LinearSVC(loss='hinge', C=0.01, tol=1e-2)",
+    "LinearSVC hinge n_jobs=2": "em.LinearSVC(loss='hinge', C=0.01, tol=1e-2, n_jobs=2)",
+    "LogisticRegression": "em.LogisticRegression()",
+    "LogisticRegression n_jobs=2": "em.LogisticRegression(n_jobs=2)",
+    "LogisticRegression 3 classes": "em.LogisticRegression()",
+    "LogisticRegression L1": "em.LogisticRegression(l1_ratio=1.0, C=0.1)",
+    "LogisticRegression L1 3 classes": "em.LogisticRegression(l1_ratio=1.0, C=0.1)",
+    "Ridge": "em.Ridge()",
+    "Lasso": "em.Lasso(0.05)",
+    "ElasticNet": "em.ElasticNet(0.05)",
+    "LassoCV": "em.LassoCV(alphas=20)",
+    "KMeans": "em.KMeans(random_state=0)",
+}
+
+#: scikit-learn's own linear models import what is counted here and more.
+PEER = """
+import time, json
+begun = time.perf_counter()
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+print(json.dumps([0.0, 1e3 * (time.perf_counter() - begun), 0.0, 0.0]))
+"""
+
+CODE = """
+import time, json, warnings
+warnings.simplefilter("ignore")
+marks = [time.perf_counter()]
+import elasticml as em
+marks.append(time.perf_counter())
+model = {made}
+marks.append(time.perf_counter())
+import numpy as np
+rng = np.random.default_rng(0)
+X = rng.standard_normal((2000, 20))
+z = X[:, :5].sum(axis=1) + rng.standard_normal(2000)
+y = np.digitize(z, {cuts})
+before = time.perf_counter()
+model.fit(X, y)
+middle = time.perf_counter()
+model.fit(X, y)
+after = time.perf_counter()
+found = [marks[1] - marks[0], marks[2] - marks[1], middle - before, after - middle]
+print(json.dumps([1e3 * seconds for seconds in found]))
+"""
+
+
+def times(code, repeats):
+    """Medians over processes of the figures that the code prints."""
+    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    env = {**os.environ, **threads, "PYTHONPATH": str(ROOT)}
+    found = []
+    for _ in range(repeats + 1):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+        )
+        found.append(json.loads(done.stdout))
+    return [statistics.median(column) for column in zip(*found[1:], strict=True)]
+
+
+def main():
+    given = sys.argv[1:]
+    repeats = int(given.pop(0)) if given and given[0].isdigit() else 5
+    print("| estimator | import | class | first fit | second fit | loaded by the first fit |")
+    print("|---|---|---|---|---|---|")
+    rows = {"scikit-learn's base": PEER}
+    for name, made in MODELS.items():
+        cuts = [-1.0, 1.0] if "3 classes" in name else [0.0]
+        rows[name] = CODE.format(made=made, cuts=cuts)
+    for name, code in rows.items():
+        if given and name not in given:
+            continue
+        first = times(code, repeats)
+        figures = [*first, first[2] - first[3]]
+        print(f"| {name} | {' | '.join(f'{figure:.0f}' for figure in figures)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""LogisticRegression with an L1 penalty: saga's models, with a gap that proves them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_digits, load_wine, make_classification
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression as Theirs
+from sklearn.metrics import log_loss
+
+import elasticml as em
+from tests.unit.estimators.contract import assert_contract
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.3])
+def test_it_keeps_scikit_learns_contract(ratio):
+    assert_contract(em.LogisticRegression(l1_ratio=ratio))
+
+
+def wine():
+    X, y = load_wine(return_X_y=True)
+    return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+DATA = {
+    "two classes": lambda: make_classification(300, 12, random_state=0),
+    "three classes": wine,
+    "wide": lambda: make_classification(60, 200, n_informative=8, random_state=1),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("ratio", [1.0, 0.4])
+@pytest.mark.parametrize(
+    "given",
+    [{"C": 0.3}, {"C": 0.1, "class_weight": "balanced", "fit_intercept": False}],
+)
+def test_it_finds_sagas_model(name, make, ratio, given):
+    X, y = DATA[name]()
+    weights = np.random.default_rng(0).integers(0, 4, len(y)).astype(float)
+    theirs = Theirs(**given, l1_ratio=ratio, solver="saga", tol=1e-12, max_iter=100_000)
+    theirs.fit(X, y, sample_weight=weights)
+    ours = em.LogisticRegression(**given, l1_ratio=ratio, tol=1e-15)
+    ours.fit(make(X), y, sample_weight=weights)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
+    assert np.array_equal(ours.coef_ != 0.0, np.abs(theirs.coef_) > 1e-9)
+    assert np.array_equal(ours.predict(X), theirs.predict(X))
+    assert ours.solver_path_ == "in-process"
+
+
+def objective(model, X, y):
+    """scikit-learn's."""
+    losses = log_loss(y, model.predict_proba(X), normalize=False, labels=model.classes_)
+    w = model.coef_.ravel()
+    share = model.l1_ratio
+    return share * float(np.abs(w).sum()) + 0.5 * (1.0 - share) * float(w @ w) + model.C * losses
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("ratio", [1.0, 0.4])
+def test_the_gap_bounds_what_is_left_to_gain(name, intercept, ratio):
+    X, y = DATA[name]()
+    # Classes of unequal size: the free intercept's dual variables must be made feasible.
+    X, y = X[12:], y[12:]
+    given = {"C": 2.0, "fit_intercept": intercept, "l1_ratio": ratio}
+    best = objective(em.LogisticRegression(**given, tol=1e-12).fit(X, y), X, y)
+    for steps in (1, 2, 4):
+        rough = em.LogisticRegression(**given, max_iter=steps, tol=1e-13)
+        with pytest.warns(ConvergenceWarning):
+            rough.fit(X, y)
+        left = objective(rough, X, y) - best
+        assert -1e-9 * best <= left <= rough.dual_gap_ + 1e-9 * best
+        assert math.isfinite(rough.dual_gap_)
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_many_coefficients_are_taken_in_blocks(make, monkeypatch):
+    X, y = wine()
+    given = {"C": 0.5, "l1_ratio": 1.0, "tol": 1e-11, "max_iter": 2000}
+    whole = em.LogisticRegression(**given).fit(make(X), y)
+    monkeypatch.setattr("elasticml.algorithms.columns.softmax.BLOCK_MAX", 9)
+    blocks = em.LogisticRegression(**given).fit(make(X), y)
+    assert blocks.n_iter_[0] > whole.n_iter_[0]
+    np.testing.assert_allclose(blocks.coef_, whole.coef_, atol=1e-6)
+
+
+def test_ten_classes_of_sparse_rows_end_certified():
+    X, y = load_digits(return_X_y=True)
+    X = sp.csr_matrix(X / 16.0)
+    model = em.LogisticRegression(C=0.2, l1_ratio=1.0, tol=1e-7).fit(X, y)
+    assert model.dual_gap_ <= 1e-7 * 0.2 * len(y) * math.log(10.0)
+    assert 0 < np.count_nonzero(model.coef_) < 0.5 * model.coef_.size
+
+
+@pytest.mark.parametrize("name", ["two classes", "three classes"])
+def test_a_large_penalty_leaves_the_classes_shares(name):
+    X, y = DATA[name]()
+    model = em.LogisticRegression(C=1e-4, l1_ratio=1.0, tol=1e-10).fit(X, y)
+    assert not model.coef_.any()
+    shares = np.bincount(y) / len(y)
+    np.testing.assert_allclose(model.predict_proba(X[:1])[0], shares, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["two classes", "three classes"])
+def test_separable_rows_and_hardly_any_penalty_end_certified(name):
+    X, y = DATA[name]()
+    X = np.hstack([X, 3.0 * np.eye(3)[y]])  # the label itself
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = em.LogisticRegression(C=1e5, l1_ratio=1.0, tol=1e-9).fit(X, y)
+    assert model.dual_gap_ <= 1e-9 * 1e5 * len(y) * math.log(3.0)
+    assert model.score(X, y) == 1.0
+
+
+def test_a_column_of_zeros_and_a_constant_one_stay_out():
+    X, y = DATA["two classes"]()
+    X = np.hstack([np.zeros((300, 1)), np.full((300, 1), 7.0), X])
+    for make in (np.asarray, sp.csr_matrix):
+        model = em.LogisticRegression(C=0.5, l1_ratio=1.0, tol=1e-10).fit(make(X), y)
+        assert not model.coef_[0, :2].any()
+        assert model.coef_[0, 2:].any()
+
+
+def test_a_warm_start_goes_on_from_the_last_model():
+    for name in ("two classes", "three classes"):
+        X, y = DATA[name]()
+        model = em.LogisticRegression(l1_ratio=1.0, warm_start=True, tol=1e-8).fit(X, y)
+        first = model.n_iter_[0]
+        model.fit(X, y)
+        assert model.n_iter_[0] == 0 < first
+
+
+def test_without_a_penalty_the_ratio_does_not_count():
+    X, y = make_classification(300, 5, n_redundant=0, flip_y=0.3, random_state=0)
+    ours = em.LogisticRegression(C=np.inf, l1_ratio=1.0, tol=1e-12).fit(X, y)
+    other = em.LogisticRegression(C=np.inf, tol=1e-12).fit(X, y)
+    assert np.array_equal(ours.coef_, other.coef_)
+
+
+def test_a_wrong_ratio_is_named():
+    with pytest.raises(ValueError, match="'l1_ratio' parameter of LogisticRegression"):
+        em.LogisticRegression(l1_ratio=1.5).fit(np.eye(4), [0, 1, 0, 1])
