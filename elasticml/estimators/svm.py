@@ -134,7 +134,7 @@ class LinearSVC(LinearClassifier):
             When a parameter, the labels or the weights are not as they should be.
         """
         # Newton steps want float64; steps on dual variables take values as they are.
-        is_dual = self.loss == "hinge" or self.dual is True
+        is_dual = self.penalty == "l2" and (self.loss == "hinge" or self.dual is True)
         kept = [np.float64, np.float32] if is_dual else np.float64
         X, y, weights = self._checked(
             X, y, sample_weight, accept_sparse="csr", dtype=kept, order="C"

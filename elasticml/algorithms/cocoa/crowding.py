@@ -13,9 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa.passes import Plan, Update
-
-F64 = NDArray[np.float64]
+from elasticml.data.kernels import kernel
 
 #: A best length below 1 means too bold: the next slice is more timid; one above SHORT, bolder.
 SHORT: Final = 1.15
@@ -26,32 +24,34 @@ class Crowding:
     """The factor of one member, between 1 and the number of its threads."""
 
     def __init__(self) -> None:
-        self.factor = np.inf
+        #: (1,), for kernels, which change it.
+        self.factor: NDArray[np.float64] = np.full(1, np.inf)
         self._serial: int | None = None
         self._before = np.inf
 
     def begin(self, serial: int, n_threads: int) -> None:
         """Start a pass; one that is repeated begins with what the first attempt began with."""
         if serial == self._serial:
-            self.factor = self._before
-        self.factor = min(self.factor, float(n_threads))
-        self._serial, self._before = serial, self.factor
+            self.factor[0] = self._before
+        self.factor[0] = min(self.factor[0], float(n_threads))
+        self._serial, self._before = serial, float(self.factor[0])
 
-    def adapt(self, model: F64, done: Update, plan: Plan) -> None:
-        """Take in how a slice went.
 
-        Parameters
-        ----------
-        model : ndarray (D,)
-            What all threads began the slice with.
-        done : Update
-            What they did together.
-        """
-        slope = done.dual + done.curvature - plan.l2_total * float(np.sum(model * done.dv))
-        bend = plan.l2_total * plan.whole * float(np.sum(done.dv * done.dv)) + 2.0 * done.curvature
-        if bend <= 0.0:
-            return
-        if slope < bend:
-            self.factor = min(self.factor * _RAISE, float(plan.n_parts))
-        elif slope > SHORT * bend:
-            self.factor = max(self.factor / SHORT, 1.0)
+@kernel
+def adapted(factor: float, slope: float, bend: float, most: float) -> float:
+    """Return the factor after a slice along which the dual objective is ``slope t - bend t^2/2``.
+
+    Parameters
+    ----------
+    factor : float
+        That of the slice.
+    most : float
+        The number of threads.
+    """
+    if bend <= 0.0:
+        return factor
+    if slope < bend:
+        return min(factor * _RAISE, most)
+    if slope > SHORT * bend:
+        return max(factor / SHORT, 1.0)
+    return factor

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.cocoa import tables, visits
+from elasticml.algorithms.cocoa import tables, together, visits
 from elasticml.algorithms.cocoa.crowding import Crowding
 from elasticml.algorithms.cocoa.orders import Orders
 from elasticml.algorithms.cocoa.passes import Plan
 from elasticml.algorithms.cocoa.passes import Update as Update
+from elasticml.algorithms.cocoa.replicas import Replicas
 from elasticml.algorithms.cocoa.rests import Rests
 from elasticml.algorithms.cocoa.tables import Cached
 from elasticml.algorithms.cocoa.tables import Piece as Piece
@@ -28,12 +28,16 @@ F64 = NDArray[np.float64]
 
 #: Rows of a bucket where the job does not say.
 BUCKET: Final = 8
-#: Stored values that one compiled call may go through: some 10 ms.
-_VALUES_PER_CALL: Final = 8_000_000
+#: Stored values that one compiled call may go through with each of its threads: some 50 ms.
+_VALUES_PER_CALL: Final = 32_000_000
 #: Stored values of an epoch from which a thread pays: about a millisecond.
 VALUES_PER_THREAD: Final = 1_000_000
-#: Most slices of an epoch.
-SLICES_MAX: Final = 16
+#: Most slices of an epoch; a thread goes through at least a quarter of what it pays for in each,
+#: and through so many values for each coordinate that has to be merged.
+SLICES_MAX: Final = 128
+VALUES_PER_COORDINATE: Final = 2
+#: Slices of a call from which its last one takes no risks.
+_TIMID_FROM: Final = 8
 #: Mean of ``|x|^2 / (l2 S)``, how much a row's own margin moves with its dual variable, up to which
 #: a first pass counts as if the rows seen so far were all.
 GROW_MAX: Final = 0.25
@@ -90,6 +94,7 @@ class LocalSolver:
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._rests = Rests(is_used=shrink)
         self._crowding = Crowding()
+        self._replicas = Replicas(self._dtype)
         self._grow = grow
         self._values_per_thread = values_per_thread
         self._caches: dict[tuple[ChunkId, str], Cached] = {}
@@ -191,10 +196,9 @@ class LocalSolver:
         -------
         Update
         """
-        total = Update(dv=np.zeros(v.size))
         reach, n_parts = self._rests.begin(v, serial), self._parts(parallel.n_threads)
         if self._weight <= 0.0:
-            return total
+            return Update(dv=np.zeros(v.size))
         plan = Plan(
             l2_total=l2_total,
             total_weight=total_weight,
@@ -203,59 +207,124 @@ class LocalSolver:
             sigma=sigma,
             reach=reach,
             n_parts=n_parts,
-            n_slices=self._orders.slices(self._slices(n_parts)),
+            n_slices=self._slices(n_parts, v.size),
             is_first=self._is_untouched(v) and self._grows(l2_total, sigma, epochs),
         )
         self._crowding.begin(serial, n_parts)
-        # Made once: new memory in each slice would wait for the threads that fetch bodies.
-        start = np.empty_like(v)
+        self._replicas.begin(v, n_parts)
+        sums = np.zeros(visits.N_SUMS)
         for epoch in range(math.ceil(epochs)):
             key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
             grows, seen = plan.is_first and epoch == 0, 0.0
-            for part in self._orders.epoch(key, share, plan.n_slices, whole=plan.is_first):
-                np.multiply(total.dv, plan.whole, out=start)
-                start += v
-                done, weight = self._slice(part, start, plan, seen if grows else None, parallel)
-                total, seen = total.plus(done), seen + weight
-        return total
+            for order in self._orders.epoch(key, share, whole=plan.is_first):
+                for some in self._portions(order, plan):
+                    weight = self._go_through(some, plan, seen if grows else None, sums, parallel)
+                    seen += weight
+        return Update(
+            dv=self._replicas.dv,
+            dual=float(sums[0]),
+            curvature=float(sums[1]),
+            visited=int(sums[2]),
+            stored=int(sums[3]),
+            partitions=1 if plan.n_slices > 1 else min(n_parts, self._orders.size),
+        )
 
-    def _slice(
+    def _portions(self, order: NDArray[np.int64], plan: Plan) -> list[NDArray[np.int64]]:
+        """Cut visits into what one compiled call goes through: some slices."""
+        calls = max(1, math.ceil(order.size / self._visits_per_call(plan.n_parts)))
+        return [some for some in np.array_split(order, calls) if some.size]
+
+    def _visits_per_call(self, n_parts: int) -> float:
+        return _VALUES_PER_CALL * n_parts / self._stored_per_visit
+
+    def _go_through(
         self,
         order: NDArray[np.int64],
-        start: F64,
         plan: Plan,
         seen: float | None,
+        sums: F64,
         parallel: Parallel,
-    ) -> tuple[Update, float]:
-        """Deal some visits to the threads; return what they did together, and the rows' weight."""
-        parts = np.array_split(order, min(plan.n_parts, order.size))
-        weights = [visits.weight_of_visits(part, self._bucket, self._table) for part in parts]
-        weight = sum(weights)
+    ) -> float:
+        """Have the threads go through some slices of visits; return their rows' weight.
 
-        def walk(k: int) -> Update:
-            factor = plan.sigma_of(weights[k], weight, self._crowding.factor)
-            grown = None
-            if seen is not None and weights[k] > 0.0:
+        Parameters
+        ----------
+        seen : float, optional
+            In a first pass, the weight of the rows before these.
+        sums : ndarray (N_SUMS,)
+            Added to.
+        """
+        n_slices = max(1, round(plan.n_slices * order.size / max(1, self._orders.size)))
+        ends = np.array([order.size * s // n_slices for s in range(n_slices + 1)])
+        factors, totals, before, weight = self._shares(order, ends, plan, seen)
+        counters, replicas = np.zeros(16, np.int64), self._replicas
+        merged, tallies = np.zeros((plan.n_parts, 8)), np.zeros((plan.n_parts, 8))
+
+        def work(_: int) -> None:
+            together.go_through(
+                order,
+                ends,
+                factors,
+                totals,
+                before,
+                counters,
+                replicas.rows,
+                replicas.v,
+                replicas.dv,
+                plan.whole,
+                plan.l2_total,
+                self._crowding.factor,
+                merged,
+                tallies,
+                sums,
+                self._bucket,
+                self._table,
+                self._grams,
+                self._like,
+                self._loss.code,
+                self._loss.curvature,
+                self._intercept,
+                plan.reach,
+            )
+
+        parallel.map(work, range(plan.n_parts))
+        return weight
+
+    def _shares(
+        self, order: NDArray[np.int64], ends: NDArray[np.int64], plan: Plan, seen: float | None
+    ) -> tuple[F64, F64, F64, float]:
+        """Return each part's sigma' in each slice, what a first pass counts, and the weight of all.
+
+        A sigma' of 0 stands for what the crowding says.
+        """
+        shape = (ends.size - 1, plan.n_parts)
+        factors, totals, before = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        if seen is None and plan.learns:
+            if shape[0] >= _TIMID_FROM:
+                # What threads overdo together, a slice as safe as can be takes back at the end.
+                factors[-1] = plan.whole * plan.n_parts
+            return factors, totals, before, 0.0
+        weights = np.zeros(shape)
+        visits.weights_of_parts(order, ends, self._bucket, self._table, weights)
+        done = 0.0 if seen is None else seen
+        for s, each in enumerate(weights):
+            whole = float(each.sum())
+            factors[s] = [plan.sigma_of(part, whole) for part in each.tolist()]
+            if seen is not None and whole > 0.0:
                 # Each thread goes on as if the others had found the like of what it has.
-                share = weights[k] / weight
-                grown = (share * plan.own_weight, share * seen)
-            return self._walk(parts[k], start, factor, plan, grown)
+                totals[s], before[s] = each / whole * plan.own_weight, each / whole * done
+            done += whole
+        return factors, totals, before, float(weights.sum())
 
-        total = Update(dv=np.zeros(start.size))
-        for done in parallel.map(walk, range(len(parts))):
-            total = total.plus(done)
-        if plan.n_slices > 1:
-            if seen is None and plan.sigma is None:
-                self._crowding.adapt(start, total, plan)
-            return replace(total, partitions=1), weight
-        return replace(total, partitions=len(parts)), weight
-
-    def _slices(self, n_parts: int) -> int:
-        """Return how often in an epoch the threads' models are brought together."""
+    def _slices(self, n_parts: int, size: int) -> int:
+        """Return how often in an epoch the threads' models of so many coordinates are merged."""
         stored = self._stored_per_visit * self._orders.size
+        calls = math.ceil(self._orders.size / self._visits_per_call(n_parts))
+        needed = max(1, self._orders.n_batches, calls)
         if n_parts == 1 or self._values_per_thread <= 0:
-            return 1
-        return int(max(1, min(SLICES_MAX, stored // (n_parts * self._values_per_thread))))
+            return needed
+        least = max(self._values_per_thread // 4, VALUES_PER_COORDINATE * size)
+        return int(max(needed, min(SLICES_MAX, stored // (n_parts * least))))
 
     def _parts(self, n_threads: int) -> int:
         """Return into how many parts an epoch is dealt: no more than pay."""
@@ -274,54 +343,6 @@ class LocalSolver:
             return False
         self._rests.wake()
         return True
-
-    def _walk(
-        self,
-        part: NDArray[np.int64],
-        start: F64,
-        factor: float,
-        plan: Plan,
-        grown: tuple[float, float] | None,
-    ) -> Update:
-        """Visit one thread's rows on a model of its own.
-
-        Parameters
-        ----------
-        factor : float
-            This thread's sigma'.
-        grown : tuple of float, optional
-            In a first pass: weight of all rows that count, and of those seen before.
-        """
-        r = start.astype(self._dtype)
-        before = r.copy()
-        sums = np.zeros(visits.N_SUMS)
-        share, sums[4] = (0.0, 0.0) if grown is None else grown
-        stride = max(1, int(_VALUES_PER_CALL / self._stored_per_visit))
-        for begin in range(0, part.size, stride):
-            visits.visit(
-                part,
-                begin,
-                min(begin + stride, part.size),
-                self._bucket,
-                self._table,
-                self._grams,
-                self._like,
-                self._loss.code,
-                self._loss.curvature,
-                factor / plan.l2_total,
-                self._intercept,
-                plan.reach,
-                share,
-                r,
-                sums,
-            )
-        return Update(
-            dv=(r.astype(np.float64) - before) / factor,
-            dual=float(sums[0]),
-            curvature=float(sums[1]),
-            visited=int(sums[2]),
-            stored=int(sums[3]),
-        )
 
 
 def _stored(pieces: Sequence[Piece]) -> int:

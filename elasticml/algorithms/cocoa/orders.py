@@ -74,16 +74,17 @@ class Orders:
         """Visits of an epoch."""
         return self._visits.size
 
-    def slices(self, wanted: int) -> int:
-        """Return how many slices an epoch comes in: as many as wanted, or as there are batches."""
+    @property
+    def n_batches(self) -> int:
+        """Batches that an epoch comes in."""
         if self._shelf is None:
-            return wanted
+            return 1
         return len(self._shelf.batches([piece.chunk for piece in self._pieces]))
 
     def epoch(
-        self, key: tuple[int, int, int], share: float, n_slices: int, *, whole: bool = False
+        self, key: tuple[int, int, int], share: float, *, whole: bool = False
     ) -> Iterator[I64]:
-        """Go through an epoch's visits, slice by slice.
+        """Go through an epoch's visits: all at once, or batch by batch where rows stream.
 
         Parameters
         ----------
@@ -92,8 +93,6 @@ class Orders:
         share : float
             Of a fraction of an epoch, a random share of the buckets (of the chunks, where they
             stream) has its turn.
-        n_slices : int
-            See :meth:`slices`.
         whole : bool
             Leave no chunk out.
 
@@ -108,8 +107,7 @@ class Orders:
         order = self._visits.copy()
         visits.shuffle(order, mixed(*key))
         # A fraction of an epoch visits the first buckets of its order.
-        order = order[: max(1, round(share * order.size))]
-        yield from np.array_split(order, min(n_slices, order.size))
+        yield order[: max(1, round(share * order.size))]
 
     def _streamed(
         self, shelf: Shelf, key: tuple[int, int, int], share: float, whole: bool

@@ -72,14 +72,17 @@ class Plan:
         damping = 1.0 if self.is_first else self.damping
         return max(1.0, damping * self.total_weight / self.own_weight)
 
-    def sigma_of(self, weight: float, slice_weight: float, crowding: float) -> float:
+    @property
+    def learns(self) -> bool:
+        """Whether sigma' of the threads follows from how slices go, but for a first pass."""
+        return self.n_slices > 1 and self.sigma is None
+
+    def sigma_of(self, weight: float, slice_weight: float) -> float:
         """Return sigma' for a part of so much weight, dealt from a slice of so much."""
         if weight <= 0.0:
             return self.whole
         if self.is_first or self.sigma is not None:
             return self.whole * slice_weight / weight
-        if self.n_slices > 1:
-            return self.whole * crowding
         return max(1.0, self.damping * self.total_weight / weight)
 
 

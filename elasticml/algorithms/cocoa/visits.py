@@ -68,8 +68,24 @@ def shuffle_xorshift(visits: I64, seed: int) -> None:
 
 
 @kernel
-def weight_of_visits(visits: I64, bucket: int, table: I64) -> float:
-    """Sum of the weights of the rows that the visits cover."""
+def weights_of_parts(visits: I64, ends: I64, bucket: int, table: I64, out: F64) -> None:
+    """Write the weight of the rows of each part of each slice into ``out`` (slices, parts).
+
+    Parameters
+    ----------
+    ends : ndarray (slices + 1,), int64
+        Where slices begin and end.
+    """
+    n_parts = out.shape[1]
+    for s in range(out.shape[0]):
+        begin, length = ends[s], ends[s + 1] - ends[s]
+        for p in range(n_parts):
+            part = visits[begin + length * p // n_parts : begin + length * (p + 1) // n_parts]
+            out[s, p] = _weight_of(part, bucket, table)
+
+
+@kernel
+def _weight_of(visits: I64, bucket: int, table: I64) -> float:
     total = 0.0
     for k in range(visits.size):
         t = table[visits[k] >> 32]

@@ -123,7 +123,7 @@ def test_a_pass_reads_only_what_has_its_turn(tmp_path: Path) -> None:
         each.bind(p.pieces)
 
     def seen(skips: bool, serial: int, **given: bool) -> set[int]:
-        parts = list(orders[skips].epoch((3, serial, 0), 1.0, 1, **given))
+        parts = list(orders[skips].epoch((3, serial, 0), 1.0, **given))
         return {int(visit) >> 32 for part in parts for visit in part}
 
     assert seen(True, 1) == {0, 1, 2, 3}

@@ -38,7 +38,7 @@ def test_each_bucket_has_its_turn_once_whatever_stays(tmp_path: Path, share: flo
     orders, here = Orders(8), p.pieces[0].chunk.shelf
     orders.bind(p.pieces)
     assert here is not None
-    first = [part.tolist() for part in orders.epoch((3, 1, 0), share, orders.slices(1))]
+    first = [part.tolist() for part in orders.epoch((3, 1, 0), share)]
     visits = sorted(visit for part in first for visit in part)
     numbers = {visit >> 32 for visit in visits}
     assert len(numbers) == len(p.pieces) * share
@@ -47,8 +47,8 @@ def test_each_bucket_has_its_turn_once_whatever_stays(tmp_path: Path, share: flo
     ]
     here.rank({p.pieces[2].chunk.id: 1.0})
     here.plan([piece.chunk for piece in p.pieces])
-    assert first == [part.tolist() for part in orders.epoch((3, 1, 0), share, orders.slices(1))]
-    assert first != [part.tolist() for part in orders.epoch((3, 2, 0), share, orders.slices(1))]
+    assert first == [part.tolist() for part in orders.epoch((3, 1, 0), share)]
+    assert first != [part.tolist() for part in orders.epoch((3, 2, 0), share)]
 
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])

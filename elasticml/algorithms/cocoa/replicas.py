@@ -1,0 +1,84 @@
+"""Copies of the model, one a thread, that are brought together after each slice of an epoch.
+
+A thread adds ``sigma'`` times what its rows' steps come to, to a copy of its own. Afterwards one
+loop over the coordinates takes the steps out of all copies, adds them up in float64, makes the
+model of them and writes it to every copy again: each number is read and written once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.data.kernels import kernel
+
+F64 = NDArray[np.float64]
+
+
+class Replicas:
+    """The copies of one member.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the copies.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        #: (threads + 1, D); row 0 is what all threads began with, the others are a copy each.
+        self.rows: NDArray[Any] = np.zeros((0, 0), dtype)
+        #: (D,) the model at the beginning of a pass, and what was merged since.
+        self.v: F64 = np.zeros(0)
+        self.dv: F64 = np.zeros(0)
+
+    def begin(self, v: F64, n_parts: int) -> None:
+        """Start a pass of so many threads from a model, which is not changed."""
+        if self.rows.shape != (n_parts + 1, v.size):
+            self.rows = np.empty((n_parts + 1, v.size), self.rows.dtype)
+        self.rows[:] = v
+        self.v, self.dv = v, np.zeros(v.size)
+
+
+@kernel
+def merge_range(
+    rows: NDArray[Any],
+    shares: F64,
+    v: F64,
+    whole: float,
+    dv: F64,
+    begin: int,
+    end: int,
+    sums: F64,
+) -> None:
+    """Merge the coordinates from ``begin`` to ``end``.
+
+    Parameters
+    ----------
+    rows : ndarray (threads + 1, D)
+        What all began with, and a copy of each.
+    shares : ndarray (at most threads,)
+        What a difference of a copy counts.
+    v, dv : ndarray (D,)
+    sums : ndarray (2,)
+        Added to: the step's product with the model before it, and its square.
+    """
+    along, square = 0.0, 0.0
+    for j in range(begin, end):
+        before = float(rows[0, j])
+        step, is_moved = 0.0, False
+        for k in range(shares.size):
+            moved = float(rows[k + 1, j]) - before
+            step += moved * shares[k]
+            is_moved = is_moved or moved != 0.0
+        if not is_moved:
+            continue
+        along += (v[j] + whole * dv[j]) * step
+        square += step * step
+        dv[j] += step
+        now = v[j] + whole * dv[j]
+        for k in range(rows.shape[0]):
+            rows[k, j] = now
+    sums[0] += along
+    sums[1] += square
