@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from elasticml.data.by_columns import is_by_columns
 from elasticml.data.cache import Setting
 from elasticml.data.source import Source, read_block
 from elasticml.errors import ConfigError, DataError, blaming
-from elasticml.jobs.algorithms import AnyAlgorithm, LocalSGD
+from elasticml.jobs.algorithms import AnyAlgorithm, ImportedAlgorithm, LocalSGD, PrimalCoCoA
 from elasticml.jobs.scoring import rows_differ
 
 #: A first block is read where it is no larger than this.
@@ -34,8 +35,11 @@ def try_data(
     ------
     ConfigError, DataError
         When a file is missing, empty, or not what it was said to be; when test rows have another
-        length than a network's.
+        length than a network's; when data are by rows that are wanted by columns, or by columns.
     """
+    for path, some in (("data", data), ("data.test", test)):
+        if some is not None:
+            _check_orientation(algorithm, some, path)
     if reads:
         data.blocks()
     if test is None:
@@ -49,6 +53,25 @@ def try_data(
         wanted = math.prod(shape) if shape is not None else _trained_columns(data, reads)
         if wanted not in (None, n_columns):
             raise rows_differ(n_columns, wanted)
+
+
+def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None:
+    if isinstance(algorithm, ImportedAlgorithm):
+        return
+    spec, wanted = data.spec(), isinstance(algorithm, PrimalCoCoA)
+    if is_by_columns(spec) == wanted:
+        return
+    if wanted:
+        raise ConfigError(
+            f"{path}: format {spec.get('format')} is by rows, and primal_cocoa works on columns; "
+            "read the data into arrays and give it em.from_arrays(X, y, by='columns')",
+            path=path,
+        )
+    raise ConfigError(
+        f"{path}: the arrays are by columns, and {algorithm.name} works on rows; leave by='columns'"
+        " out, or use primal_cocoa",
+        path=path,
+    )
 
 
 def _trained_columns(data: Source, reads: bool) -> int | None:
