@@ -31,7 +31,13 @@ if TYPE_CHECKING:
     from elasticml.estimators.ridge import Ridge
     from elasticml.estimators.svm import LinearSVC
     from elasticml.job import Job, attach
-    from elasticml.jobs.algorithms import BatchGradient, CoCoA, ImportedAlgorithm, LocalSGD
+    from elasticml.jobs.algorithms import (
+        BatchGradient,
+        CoCoA,
+        ImportedAlgorithm,
+        LocalSGD,
+        PrimalCoCoA,
+    )
     from elasticml.jobs.async_sgd import AsyncSGD
     from elasticml.jobs.handle import Handle
     from elasticml.jobs.job_file import JobFile, read_job_file
@@ -81,6 +87,7 @@ __all__ = [
     "LogisticRegression",
     "Members",
     "NotEnoughMembersError",
+    "PrimalCoCoA",
     "ProtocolError",
     "Rebalance",
     "Redeal",
@@ -138,7 +145,10 @@ _HOMES = {
     "replay": "jobs.replay",
     "Result": "jobs.result",
     "JobStatus": "jobs.status",
-    **dict.fromkeys(("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD"), "jobs.algorithms"),
+    **dict.fromkeys(
+        ("BatchGradient", "CoCoA", "ImportedAlgorithm", "LocalSGD", "PrimalCoCoA"),
+        "jobs.algorithms",
+    ),
     **dict.fromkeys(("Checkpoint", "Collective", "Evaluate", "Members", "Stop"), "jobs.settings"),
     "ChooseInnerIterations": "policies.inner_iterations",
     "ElasticScaling": "policies.elastic",

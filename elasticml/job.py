@@ -61,7 +61,7 @@ class Job:
 
     Parameters
     ----------
-    algorithm : AsyncSGD, BatchGradient, CoCoA, LocalSGD or ImportedAlgorithm
+    algorithm : AsyncSGD, BatchGradient, CoCoA, LocalSGD, PrimalCoCoA or ImportedAlgorithm
     data : Source
         Of ``read_svmlight``, ``read_csv``, ``read_parquet``, ``read_sequences``, ``from_arrays``.
     test : Source, optional
@@ -70,7 +70,8 @@ class Job:
         For people; it begins the name of the run's directory.
     absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
         What stands in for the examples of members that are gone. "auto": "taylor" with curvature
-        (batch gradient descent), else "reload" (CoCoA also knows "freeze" and "stall").
+        (batch gradient descent), else "reload" (CoCoA and primal CoCoA also know "freeze" and
+        "stall").
     policies : sequence of policies, names or mappings
         What is decided between rounds besides the members' coming and going, such as
         ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
@@ -86,13 +87,13 @@ class Job:
     partitions : int, optional
         Static parts of the examples, several to a member, as in the papers' layouts.
     holders : "auto", 1 or 2
-        Members that have each chunk's body; "auto" is 2 for CoCoA where everything fits twice.
+        Members that have each chunk's body; "auto" is 2 for both CoCoAs where all fits twice.
     placement : "auto", "contiguous" or "random"
         How chunks are dealt to the first members; "auto" is random but for batch gradients.
     warm_start : model, mapping or path, optional
-        What CoCoA, asynchronous or local SGD start from: ``result.model``, a mapping of arrays such
-        as ``coef`` and ``intercept``, ``centres``, or a module's ``state_dict()``; a run's
-        directory or its ``model.npz``.
+        What both CoCoAs, asynchronous and local SGD start from: ``result.model``, a mapping of
+        arrays such as ``coef`` and ``intercept``, ``centres``, or a module's ``state_dict()``; a
+        run's directory or its ``model.npz``.
     members : Members
         ``start``: members before round 0, by default as many as the cluster has workers.
     evaluate : Evaluate, None or False

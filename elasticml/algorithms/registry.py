@@ -17,6 +17,8 @@ from elasticml.algorithms.cocoa import trainer as cocoa
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.algorithms.local_sgd import trainer as local_sgd
 from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
+from elasticml.algorithms.primal_cocoa import trainer as primal_cocoa
+from elasticml.algorithms.primal_cocoa.solver import PrimalCocoaSolver
 from elasticml.errors import ConfigError
 
 
@@ -35,6 +37,12 @@ def _cocoa() -> Algorithm:
     )
 
 
+def _primal_cocoa() -> Algorithm:
+    return Algorithm(
+        name="primal_cocoa", trainer=primal_cocoa.make_trainer, solver=PrimalCocoaSolver
+    )
+
+
 def _async_sgd() -> Algorithm:
     return with_batch(free_running("async_sgd", planner.plan), planner.plan)
 
@@ -48,6 +56,7 @@ _ALGORITHMS: Final[dict[str, Callable[[], Algorithm]]] = {
     "batch_gradient": _batch_gradient,
     "cocoa": _cocoa,
     "local_sgd": _local_sgd,
+    "primal_cocoa": _primal_cocoa,
 }
 
 

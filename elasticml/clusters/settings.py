@@ -25,6 +25,7 @@ WORKER_MODULES = (
     "elasticml.objectives.conjugates",
     "elasticml.algorithms.async_sgd.kmeans",
     "elasticml.algorithms.cocoa.local",
+    "elasticml.algorithms.primal_cocoa.column_blocks",
     "elasticml.collective.dask_links",
     "elasticml.runtime.member_plugin",
 )

@@ -72,7 +72,9 @@ class Settings:
 
 
 #: Algorithms whose members train on their own examples, and want every one of them.
-_LOCAL: Final = ("cocoa", "local_sgd", "async_sgd")
+_LOCAL: Final = ("cocoa", "primal_cocoa", "local_sgd", "async_sgd")
+#: Those of them whose chunks have two holders, and are dealt anew, where there is room.
+DEALT_ANEW: Final = ("cocoa", "primal_cocoa")
 
 
 def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey: bool) -> Settings:
@@ -127,7 +129,7 @@ def _report_every_s(algorithm: Mapping[str, Any]) -> float | None:
 def _holders(wanted: Any, algorithm: str) -> int | None:
     if isinstance(wanted, int):
         return wanted
-    return None if algorithm == "cocoa" else 1
+    return None if algorithm in DEALT_ANEW else 1
 
 
 def _faults(entries: Sequence[Mapping[str, Any]]) -> tuple[PlannedFault, ...]:

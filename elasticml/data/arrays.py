@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 from numpy.typing import ArrayLike
 
+from elasticml.data.by_columns import COLUMNS, check_by, rows_by_columns
 from elasticml.data.chunk import Chunk, Dtype
 from elasticml.data.cut import Rows
 from elasticml.data.facts import BlockSummary
@@ -34,6 +35,7 @@ def from_arrays(
     sample_weight: ArrayLike | None = None,
     *,
     dtype: Dtype = "float64",
+    by: Literal["rows", "columns"] = "rows",
 ) -> ArraySource:
     """Make a source of arrays in memory.
 
@@ -47,16 +49,21 @@ def from_arrays(
         Finite and not negative; one each where not given.
     dtype : "float64" or "float32"
         Of the stored values.
+    by : "rows" or "columns"
+        What chunks hold: some examples each, or, for ``PrimalCoCoA``, some features of all
+        examples.
 
     Raises
     ------
     ConfigError
-        When the arrays take more than 2 GiB.
+        When the arrays take more than 2 GiB, or columns are not float64.
     DataError
         When lengths differ or a value is not finite.
     """
     check_dtype(dtype)
-    rows = rows_of_arrays(X, y, sample_weight, name="X")
+    check_by(by, dtype)
+    make = rows_by_columns if by == COLUMNS else rows_of_arrays
+    rows = make(X, y, sample_weight, name="X")
     nbytes = rows_nbytes(rows, dtype)
     if nbytes > IN_MEMORY_BYTES_MAX:
         raise ConfigError(
@@ -64,12 +71,12 @@ def from_arrays(
             "with a job; write them to a shared path and name that",
             nbytes=nbytes,
         )
-    return ArraySource(rows=rows, dtype=dtype, name=rows_digest(rows, dtype))
+    return ArraySource(rows=rows, dtype=dtype, name=rows_digest(rows, dtype), by=by)
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> ArraySource:
     """Make a stand-in for arrays in memory: it knows its blocks, but only its maker can read."""
-    allowed = ("fingerprint", "rows", "columns", "nbytes", "dtype", "n_columns")
+    allowed = ("fingerprint", "rows", "columns", "nbytes", "dtype", "n_columns", "by")
     check_keys(spec, allowed, ("fingerprint", "rows", "columns", "nbytes"))
     return ArraySource(
         rows=None,
@@ -78,6 +85,7 @@ def source_from_spec(spec: Mapping[str, Any]) -> ArraySource:
         dtype=spec.get("dtype", "float64"),
         name=spec["fingerprint"],
         n_columns=spec.get("n_columns"),
+        by=spec.get("by", "rows"),
     )
 
 
@@ -93,6 +101,8 @@ class ArraySource(Surveyless):
     shape: tuple[int, int] = (0, 0)
     nbytes: int = 0
     n_columns: int | None = None
+    #: What the rows of chunks are: examples, or with "columns" features.
+    by: Literal["rows", "columns"] = "rows"
 
     @property
     def is_in_memory(self) -> bool:
@@ -110,7 +120,13 @@ class ArraySource(Surveyless):
             "fingerprint": self.name,
             "dtype": self.dtype,
             "n_columns": self.n_columns,
+            # Chunks are named by this: data by rows are called as they ever were.
+            **({"by": self.by} if self.by == COLUMNS else {}),
         }
+
+    def with_columns(self, n_columns: int) -> Self:
+        """Read with so many columns; by columns these are examples, of which none is dropped."""
+        return self if self.by == COLUMNS else Surveyless.with_columns(self, n_columns)
 
     def fingerprint(self) -> str:
         """Return 16 hex digits over the arrays and the options."""

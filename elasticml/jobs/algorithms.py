@@ -117,6 +117,47 @@ class CoCoA(Settings):
         return _section(self.name, self.model_dump(exclude_none=True))
 
 
+class PrimalCoCoA(Settings):
+    """The lasso and the elastic net on members that own columns, with a certified gap.
+
+    The objective is ``sum_i s_i (y_i - w.x_i - b)^2 / (2 S) + l1 |w|_1 + l2/2 |w|^2`` with
+    ``S = sum_i s_i`` and a free intercept b. Data are by columns:
+    ``em.from_arrays(X, y, by="columns")``. Members solve their share by coordinate descent with
+    exact soft thresholds; the driver adds their steps, as far as a line search goes. Columns that
+    gap-safe spheres rule out are left out.
+
+    Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data.
+    """
+
+    name: ClassVar[str] = "primal_cocoa"
+
+    loss: Literal["squared"] = "squared"
+    l1: float = Field(default=1e-2, ge=0)
+    l2: float = Field(default=0.0, ge=0)
+    intercept: bool = True
+    #: Coefficients must not be negative.
+    positive: bool = False
+    #: Passes of a member over its columns in a round; may be a fraction.
+    local_epochs: float = Field(default=1.0, gt=0)
+    #: Rounds from one certificate to the next; "auto": about a fifth of the work goes into them.
+    gap_every: Count | Literal["auto"] = "auto"
+    #: Leave columns out that are in no solution.
+    screen: bool = True
+    #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
+    tolerance: float = Field(default=0.0, ge=0)
+    #: By default the job's.
+    seed: int | None = Field(default=None, ge=0)
+
+    def check(self) -> None:
+        """Check what several fields must agree on."""
+        if self.l1 == 0.0 and self.l2 == 0.0:
+            raise ValueError("l1: got 0, wanted a penalty: l1 or l2 above 0")
+
+    def section(self) -> dict[str, Any]:
+        """Write the settings as the ``algorithm`` section of a job record."""
+        return _section(self.name, self.model_dump(exclude_none=True))
+
+
 class LocalSGD(Settings):
     """Local SGD for networks: every round, members take some steps each and the mean is kept.
 
@@ -185,14 +226,18 @@ class ImportedAlgorithm(Settings):
         return self.model_dump()
 
 
-AnyAlgorithm = AsyncSGD | BatchGradient | CoCoA | LocalSGD | ImportedAlgorithm
+AnyAlgorithm = AsyncSGD | BatchGradient | CoCoA | LocalSGD | PrimalCoCoA | ImportedAlgorithm
 
 #: The algorithms of this release by the name that a job file gives them.
-ALGORITHMS: dict[str, type[AsyncSGD] | type[BatchGradient] | type[CoCoA] | type[LocalSGD]] = {
+ALGORITHMS: dict[
+    str,
+    type[AsyncSGD] | type[BatchGradient] | type[CoCoA] | type[LocalSGD] | type[PrimalCoCoA],
+] = {
     AsyncSGD.name: AsyncSGD,
     BatchGradient.name: BatchGradient,
     CoCoA.name: CoCoA,
     LocalSGD.name: LocalSGD,
+    PrimalCoCoA.name: PrimalCoCoA,
 }
 #: What may stand in for absent examples, by algorithm; of one's own algorithm nothing is known.
 _ABSENT: dict[str, tuple[str, ...]] = {
@@ -200,6 +245,7 @@ _ABSENT: dict[str, tuple[str, ...]] = {
     BatchGradient.name: ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"),
     CoCoA.name: ("auto", "reload", "freeze", "stall"),
     LocalSGD.name: ("auto", "reload", "ignore", "stall"),
+    PrimalCoCoA.name: ("auto", "reload", "freeze", "stall"),
 }
 
 
@@ -220,7 +266,7 @@ def absent_rule(algorithm: AnyAlgorithm, absent: object) -> str:
             f"{_REMEDIES[algorithm.name]}",
             path="absent",
         )
-    reloads = absent == "auto" and isinstance(algorithm, CoCoA | AsyncSGD | LocalSGD)
+    reloads = absent == "auto" and not isinstance(algorithm, BatchGradient | ImportedAlgorithm)
     return "reload" if reloads else str(absent)
 
 
@@ -232,6 +278,8 @@ _REMEDIES = {
     "bound of the gap) or stall (wait)",
     LocalSGD.name: "reload (read them again elsewhere), ignore (leave them out meanwhile) or stall "
     "(wait)",
+    PrimalCoCoA.name: "reload (read them again elsewhere), freeze (go on with their coefficients "
+    "as they were) or stall (wait)",
 }
 
 
@@ -240,11 +288,11 @@ def record_section(
 ) -> dict[str, Any]:
     """Write the ``algorithm`` section of a job record, with what the job says elsewhere of it."""
     section = algorithm.section()
-    if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD):
+    if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA):
         section.setdefault("seed", seed)
     if isinstance(algorithm, LocalSGD) and epochs is not None:
         section["epochs"] = epochs
-    if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD) and warm_start is not None:
+    if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA) and warm_start is not None:
         section["warm_start"] = warm_start
     return section
 

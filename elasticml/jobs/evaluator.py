@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from elasticml.algorithms.base import Arrays
 from elasticml.data.cache import Setting
 from elasticml.data.facts import DataFacts
 from elasticml.data.source import Source
+from elasticml.jobs.column_scorer import ColumnScorer
 from elasticml.jobs.linear_scorer import LinearScorer
 from elasticml.jobs.network_scorer import NetworkScorer
 from elasticml.jobs.scoring import Reader, Score, Scorer
+
+#: Of algorithms whose models, or data, are not those of the linear ones.
+_SCORERS: dict[str, Callable[[Mapping[str, Any], DataFacts], Scorer]] = {
+    "local_sgd": NetworkScorer,
+    "primal_cocoa": ColumnScorer,
+}
 
 
 class Evaluator:
@@ -43,7 +50,7 @@ class Evaluator:
         n_threads: int | None = None,
         cache: Setting = None,
     ) -> None:
-        make = NetworkScorer if algorithm.get("name") == "local_sgd" else LinearScorer
+        make = _SCORERS.get(str(algorithm.get("name")), LinearScorer)
         self._scorer: Scorer = make(algorithm, facts)
         self._facts = facts
         self._n_threads = n_threads or max(1, len(os.sched_getaffinity(0)))

@@ -16,6 +16,7 @@ from elasticml.jobs.algorithms import (
     AsyncSGD,
     CoCoA,
     LocalSGD,
+    PrimalCoCoA,
     absent_rule,
     certifies_gap,
 )
@@ -150,7 +151,11 @@ def placement_of(setting: Placement, algorithm: AnyAlgorithm) -> str:
     """Say what "auto" stands for: random for what trains locally, which file order slows down."""
     if setting != "auto":
         return setting
-    return "random" if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD) else "contiguous"
+    return (
+        "random"
+        if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA)
+        else "contiguous"
+    )
 
 
 def holders_of(
@@ -164,7 +169,7 @@ def holders_of(
     Parameters
     ----------
     setting : "auto", 1 or 2
-        "auto" is 2 for CoCoA where everything fits twice, else 1: of what only CoCoA's policies
+        "auto" is 2 for both CoCoAs where everything fits twice, else 1: of what only their policies
         make use, the others shall not pay for.
     total_bytes : int
         Of all chunk bodies, as far as is known before they are read.
@@ -173,7 +178,7 @@ def holders_of(
     """
     if setting != "auto":
         return int(setting)
-    if not isinstance(algorithm, CoCoA) or len(limits_bytes) < 2:
+    if not isinstance(algorithm, CoCoA | PrimalCoCoA) or len(limits_bytes) < 2:
         return 1
     fits = 0 in limits_bytes or 2 * total_bytes <= sum(limits_bytes)
     return 2 if fits else 1

@@ -20,7 +20,7 @@ from elasticml.algorithms.base import Arrays
 from elasticml.data.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, JobFailedError
-from elasticml.jobs.algorithms import AsyncSGD, CoCoA, LocalSGD
+from elasticml.jobs.algorithms import AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import Given, warm_start_of
 from elasticml.replaying.engine import Replay
@@ -204,13 +204,15 @@ def _algorithm_of(start: Record, given: Given | None) -> Mapping[str, Any]:
     return {**section, "warm_start": model}
 
 
-def _asked_for(section: Mapping[str, Any]) -> AsyncSGD | CoCoA | LocalSGD:
+def _asked_for(section: Mapping[str, Any]) -> AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA:
     """Return the kind of algorithm that a story tells of, as far as its model goes."""
     if section["name"] == AsyncSGD.name:
         # Only with its mode "batch", which is K-Means: a free run is never computed again.
         return AsyncSGD("kmeans", k=section["k"])
     if section["name"] == LocalSGD.name:
         return LocalSGD()
+    if section["name"] == PrimalCoCoA.name:
+        return PrimalCoCoA()
     return CoCoA(**{name: section[name] for name in ("loss", "l2") if name in section})
 
 

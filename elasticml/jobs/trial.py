@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from elasticml.data.by_columns import is_by_columns
 from elasticml.data.cache import Setting
 from elasticml.data.picture_shapes import picture_shape
 from elasticml.data.source import Source, read_block
 from elasticml.errors import ConfigError, DataError, blaming
-from elasticml.jobs.algorithms import AnyAlgorithm, LocalSGD
+from elasticml.jobs.algorithms import AnyAlgorithm, ImportedAlgorithm, LocalSGD, PrimalCoCoA
 from elasticml.jobs.scoring import rows_differ
 
 #: A first block is read where it is no larger than this.
@@ -38,8 +39,12 @@ def try_data(
     ------
     ConfigError, DataError
         When a file is missing, empty, or not what it was said to be; when a network's test rows
-        have another length than it takes, or are pictures of another shape.
+        have another length than it takes, or are pictures of another shape; when data are by rows
+        that are wanted by columns, or by columns.
     """
+    for path, some in (("data", data), ("data.test", test)):
+        if some is not None:
+            _check_orientation(algorithm, some, path)
     if reads:
         data.blocks()
     if test is None:
@@ -69,6 +74,25 @@ def _check_shapes(
             f"pictures have shape {list(found)}, wanted {list(wanted)} as in training; name "
             "pictures of the same shape, or set size and mode alike for both"
         )
+
+
+def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None:
+    if isinstance(algorithm, ImportedAlgorithm):
+        return
+    spec, wanted = data.spec(), isinstance(algorithm, PrimalCoCoA)
+    if is_by_columns(spec) == wanted:
+        return
+    if wanted:
+        raise ConfigError(
+            f"{path}: format {spec.get('format')} is by rows, and primal_cocoa works on columns; "
+            "read the data into arrays and give it em.from_arrays(X, y, by='columns')",
+            path=path,
+        )
+    raise ConfigError(
+        f"{path}: the arrays are by columns, and {algorithm.name} works on rows; leave by='columns'"
+        " out, or use primal_cocoa",
+        path=path,
+    )
 
 
 def _trained_columns(data: Source, reads: bool) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.errors import ConfigError
-from elasticml.jobs.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD
+from elasticml.jobs.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 from elasticml.jobs.model import LinearModel
 from elasticml.jobs.network_model import NetworkModel
 
@@ -40,10 +40,10 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, Any
     """
     if given is None:
         return None
-    if not isinstance(algorithm, CoCoA | AsyncSGD | LocalSGD):
+    if not isinstance(algorithm, CoCoA | AsyncSGD | LocalSGD | PrimalCoCoA):
         raise ConfigError(
             f"warm_start: algorithm {algorithm.name} starts from a model of its own; use algorithm "
-            "cocoa, async_sgd or local_sgd, or leave warm_start out",
+            "cocoa, primal_cocoa, async_sgd or local_sgd, or leave warm_start out",
             path="warm_start",
         )
     if isinstance(algorithm, LocalSGD):
@@ -53,7 +53,7 @@ def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, Any
                 f"warm_start: no arrays in what was given; {_WANTED}", path="warm_start"
             )
         return _checked({name: _numbers(name, values) for name, values in named.items()})
-    is_linear = isinstance(algorithm, CoCoA) or algorithm.problem == "linear"
+    is_linear = isinstance(algorithm, CoCoA | PrimalCoCoA) or algorithm.problem == "linear"
     names = ("coef", "intercept") if is_linear else ("centres", "counts")
     arrays = {
         name: _numbers(name, values) for name, values in _arrays(given).items() if name in names

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticml.control.policy import Policy
+from elasticml.control.settings import DEALT_ANEW
 from elasticml.errors import ConfigError
 from elasticml.policies.absence import Reload, WholeGroup, absence_policy
 from elasticml.policies.elastic import ElasticScaling
@@ -178,7 +179,7 @@ def make_policies(
     """Make the policies that a job runs with, in the order in which they are asked.
 
     By themselves there are the rule for absent chunks that goes with ``absent``, elastic scaling,
-    replicas where chunks may have two holders, and with them re-dealing for ``cocoa``, unless
+    replicas where chunks may have two holders, and with them re-dealing for both CoCoAs, unless
     absent chunks are frozen. An entry takes the place of the one of its name.
 
     Parameters
@@ -217,7 +218,7 @@ def make_policies(
         found["replicas"] = {}
         # With "freeze" it is known what those that vanish had only while they still have what they
         # had at the last certificate; dealt anew, all of their dual variables would be void.
-        if algorithm == "cocoa" and absent != "freeze":
+        if algorithm in DEALT_ANEW and absent != "freeze":
             found["redeal"] = {}
     for entry in given:
         settings = {k: v for k, v in entry.items() if k != NAME}

@@ -74,14 +74,14 @@ def check_member(record: Record) -> None:
 def check_order(record: Record, algorithm: str) -> None:
     """Check that what an algorithm computes does not depend on how much memory a member had.
 
-    Only CoCoA's passes visit rows in the order in which they come from the disk.
+    Only the passes of both CoCoAs visit rows in the order in which they come from the disk.
 
     Raises
     ------
     ConfigError
         When it does: the order of its passes follows what streams from the disk together.
     """
-    if algorithm == "cocoa":
+    if algorithm in ("cocoa", "primal_cocoa"):
         raise ConfigError(
             f"member {record['member']} went out of core: the order of its passes depended on the "
             "memory that it had; run the job with more memory or members"

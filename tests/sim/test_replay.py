@@ -20,8 +20,20 @@ from tests.sim.scenes import play, points, record
 GD = {"name": "batch_gradient", "l2": 1e-2}
 HINGE = {"name": "cocoa", "loss": "hinge", "l2": 1e-2}
 LOGISTIC = {"name": "cocoa", "loss": "logistic", "l2": 1e-2}
-RULES = {"batch_gradient": ("taylor", "ignore", "reload", "stall"), "cocoa": ("reload", "freeze")}
+LASSO = {"name": "primal_cocoa", "l1": 0.05}
+RULES = {
+    "batch_gradient": ("taylor", "ignore", "reload", "stall"),
+    "cocoa": ("reload", "freeze"),
+    "primal_cocoa": ("reload", "freeze"),
+}
 ROUNDS = 14
+
+
+def wide() -> Any:
+    """Make forty columns for the lasso, for chunks of two."""
+    rng = np.random.default_rng(9)
+    X = rng.standard_normal((40, 40))
+    return from_arrays(X, X[:, :4].sum(axis=1) + 0.1 * rng.normal(size=40), by="columns")
 
 
 def assert_replays(result: SimResult, source: Any = None) -> Replay:
@@ -33,7 +45,7 @@ def assert_replays(result: SimResult, source: Any = None) -> Replay:
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     """Draw a job, and a world in which members are killed, leave, return, and are slow."""
-    algorithm = draw(st.sampled_from([GD, HINGE, LOGISTIC]))
+    algorithm = draw(st.sampled_from([GD, HINGE, LOGISTIC, LASSO]))
     how = draw(st.sampled_from(["kill", "notice", "terminate"]))
     world = {
         "seed": draw(st.integers(0, 2**16)),
@@ -61,8 +73,9 @@ def schedules(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
 @given(schedule=schedules())
 def test_random_faults_replay_bit_for_bit(schedule: tuple[dict[str, Any], dict[str, Any]]) -> None:
     world, changes = schedule
-    result = simulate(record(**changes), points(), options=options_from_section(world))
-    assert_replays(result)
+    source = wide() if changes["algorithm"] is LASSO else points()
+    result = simulate(record(**changes), source, options=options_from_section(world))
+    assert_replays(result, source)
 
 
 @pytest.mark.parametrize("topology", ["star", "tree"])

@@ -84,18 +84,24 @@ def resume_of(
     values : mapping
         Everything that is plain already.
     """
-    limits, counted = frozens.limits, asdict(cadence)
+    limits = frozens.limits
     return Resume(
         arrays={"v": v, **columns.state(), **({} if best is None else {"best_v": best.v})},
         values={
             **values,
-            "cadence": {k: counted[k] for k in ("credit", "passes", "certified_at", "marks")},
+            "cadence": counted(cadence),
             "best": None if best is None else {**best.columns(), "is_bound": best.is_bound},
             "limits": None
             if limits is None
             else {"rows": limits.rows.tolist(), "target": limits.target},
         },
     )
+
+
+def counted(cadence: Cadence) -> dict[str, Any]:
+    """Say where the counting of passes and certificates stands."""
+    known = asdict(cadence)
+    return {k: known[k] for k in ("credit", "passes", "certified_at", "marks")}
 
 
 def certificate_of(resume: Resume) -> Certificate | None:

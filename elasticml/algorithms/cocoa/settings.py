@@ -116,7 +116,7 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
     for key in ("shrink", "skip"):
         values.setdefault(key, raw.get("mode") != "paper")
     if raw.get("warm_start") is not None:
-        values["warm_start"] = _warm_start(raw["warm_start"])
+        values["warm_start"] = read_warm_start(raw["warm_start"])
     return Settings(**values)
 
 
@@ -129,34 +129,34 @@ def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
     }
     for key in ("l2", "gamma", "local_epochs", "intercept_scaling"):
         if key in raw:
-            values[key] = _positive(key, raw[key])
+            values[key] = positive(key, raw[key])
     if values.get("gamma", 1.0) > 1.0:
         raise wrong("gamma", raw["gamma"], "a number above 0 and at most 1")
     if "tolerance" in raw:
         values["tolerance"] = number("tolerance", raw["tolerance"])
     if raw.get("sigma", "auto") not in (None, "auto"):
-        values["sigma"] = _positive("sigma", raw["sigma"])
+        values["sigma"] = positive("sigma", raw["sigma"])
     for key in ("gap_every", "bucket"):
         if raw.get(key, "auto") not in (None, "auto"):
-            values[key] = _whole(key, raw[key], 1)
+            values[key] = whole(key, raw[key], 1)
     if "seed" in raw:
-        values["seed"] = _whole("seed", raw["seed"], 0)
+        values["seed"] = whole("seed", raw["seed"], 0)
     return values
 
 
-def read_absent(absent: str) -> Absent:
-    """Return the rule for absent examples; "auto" is "reload".
+def read_absent(absent: str, algorithm: str = "cocoa") -> Absent:
+    """Return the rule for absent chunks; "auto" is "reload".
 
     Raises
     ------
     ConfigError
-        When there is no such rule, or when it is one that a dual method has no use for.
+        When there is no such rule, or when it is one that a certified gap leaves no room for.
     """
     if absent in _FOREIGN:
         raise ConfigError(
-            f"absent is {absent!r}, which algorithm cocoa cannot follow: it certifies a gap over "
-            "all examples; wanted reload (read them again elsewhere), freeze (go on without them, "
-            "with an upper bound of the gap) or stall",
+            f"absent is {absent!r}, which algorithm {algorithm} cannot follow: it certifies a gap "
+            "over all chunks; wanted reload (read them again elsewhere), freeze (go on without "
+            "them) or stall",
             key="absent",
         )
     if absent not in _ABSENT:
@@ -164,20 +164,41 @@ def read_absent(absent: str) -> Absent:
     return "reload" if absent == "auto" else absent  # type: ignore[return-value]
 
 
-def _positive(key: str, value: Any) -> float:
+def positive(key: str, value: Any) -> float:
+    """Return a finite number above 0.
+
+    Raises
+    ------
+    ConfigError
+        When it is none.
+    """
     found = number(key, value)
     if found == 0.0:
         raise wrong(key, value, "a number above 0")
     return found
 
 
-def _whole(key: str, value: Any, least: int) -> int:
+def whole(key: str, value: Any, least: int) -> int:
+    """Return a whole number of at least ``least``.
+
+    Raises
+    ------
+    ConfigError
+        When it is none.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise wrong(key, value, f"a whole number of at least {least}, or auto")
     return value
 
 
-def _warm_start(raw: Any) -> Mapping[str, F64]:
+def read_warm_start(raw: Any) -> Mapping[str, F64]:
+    """Return the arrays of a linear model to start from.
+
+    Raises
+    ------
+    ConfigError
+        When it is none.
+    """
     if not isinstance(raw, Mapping) or not {"coef"} <= set(raw) <= {"coef", "intercept"}:
         raise wrong("warm_start", raw, "a mapping with coef and intercept, as a result's model")
     arrays = {}

@@ -19,7 +19,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 _NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: Share of a column's square below which what centring leaves of it is rounding.
-_FLAT: Final = 1e-14
+FLAT: Final = 1e-14
 
 
 class ColumnMatrix:
@@ -76,7 +76,7 @@ class ColumnMatrix:
         if centred:
             self.means = np.asarray(self._columns.T @ self.root) / self.total
             self.norms = whole - self.total * self.means**2
-            self.norms[self.norms <= _FLAT * whole] = 0.0
+            self.norms[self.norms <= FLAT * whole] = 0.0
         self.offsets = self.means
 
     def _take_dense(self, X: Any, weights: F64 | None, centred: bool) -> None:
@@ -90,7 +90,7 @@ class ColumnMatrix:
         if weights is not None:
             found *= self.root[:, None]
         whole = np.einsum("ij,ij->j", found, found)
-        self.norms = np.where(whole <= _FLAT**2 * self.total * self.offsets**2, 0.0, whole)
+        self.norms = np.where(whole <= FLAT**2 * self.total * self.offsets**2, 0.0, whole)
         if is_changed:
             # What rounding left of a constant column is no column.
             found[:, self.norms == 0.0] = 0.0

@@ -156,7 +156,7 @@ def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
         (
             {"algorithm": {"name": "coco"}},
             "algorithm.name: got 'coco'; did you mean 'cocoa'? (there is async_sgd, "
-            "batch_gradient, cocoa, local_sgd)",
+            "batch_gradient, cocoa, local_sgd, primal_cocoa)",
         ),
         ({"algorithm": {"name": "cocoa", "l2": 0}}, "algorithm.l2: got 0, wanted more than 0"),
         ({"algorithm": {"name": "cocoa", "gama": 1}}, "algorithm.gama is not a setting; did you"),

@@ -1,0 +1,95 @@
+"""What a primal CoCoA job begins with: targets, columns, its own or a former process's model."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Arrays, Exchange, Outcome, Resume
+from elasticml.algorithms.cocoa.beginning import certificate_of as certificate_of
+from elasticml.algorithms.cocoa.beginning import counted
+from elasticml.algorithms.cocoa.beginning import set_cadence as set_cadence
+from elasticml.algorithms.cocoa.cadence import Cadence
+from elasticml.algorithms.cocoa.certificate import Certificate
+from elasticml.algorithms.primal_cocoa import messages
+from elasticml.algorithms.primal_cocoa.problem import Problem
+from elasticml.algorithms.primal_cocoa.settings import Settings
+from elasticml.data.source import DataFacts
+from elasticml.errors import ConfigError
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """What is known of all columns once and for all."""
+
+    #: (d,) squares, weighted and centred; and what they are centred by.
+    norms: F64
+    means: F64
+    y_mean: float
+
+    @property
+    def d(self) -> int:
+        """Number of columns."""
+        return self.norms.size
+
+    def arrays(self, coef: F64) -> Arrays:
+        """Return a model as users know it."""
+        intercept = self.y_mean - float(self.means @ coef)
+        return {"coef": coef[None, :].copy(), "intercept": np.array([intercept])}
+
+
+def learn(
+    settings: Settings, facts: DataFacts
+) -> Generator[Exchange, Outcome, tuple[Problem, Columns]]:
+    """Learn targets, weights and columns, in two exchanges over everybody."""
+    told = yield messages.targets_exchange(facts.n_columns)
+    problem = Problem.of(
+        told.arrays,
+        l1=settings.l1,
+        l2=settings.l2,
+        centred=settings.intercept,
+        positive=settings.positive,
+    )
+    d = int(told.arrays["counts"][0])
+    if settings.warm_start and settings.warm_start["coef"].size != d:
+        raise ConfigError(
+            f"algorithm.warm_start.coef has {settings.warm_start['coef'].size} numbers, wanted "
+            f"{d}, one for each feature; use a model of the same features",
+            key="algorithm.warm_start",
+        )
+    found = yield messages.columns_exchange(d, problem.roots, centred=settings.intercept)
+    norms, means = (np.array(found.arrays[name]) for name in ("norms", "means"))
+    return problem, Columns(norms=norms, means=means, y_mean=problem.y_mean)
+
+
+def first_coef(settings: Settings, d: int) -> F64:
+    """Return the coefficients to start from: zeros, or those given."""
+    given = settings.warm_start.get("coef")
+    return np.zeros(d) if given is None else np.array(given)
+
+
+def resume_of(
+    coef: F64, best: Certificate | None, cadence: Cadence, values: Mapping[str, Any]
+) -> Resume:
+    """Put together what another process needs: it begins from the last certificate's model.
+
+    Parameters
+    ----------
+    coef : ndarray (d,)
+    values : mapping
+        Everything that is plain already.
+    """
+    return Resume(
+        arrays={"coef": coef, **({} if best is None else {"best_v": best.v})},
+        values={
+            **values,
+            "cadence": counted(cadence),
+            "best": None if best is None else {**best.columns(), "is_bound": best.is_bound},
+        },
+    )

@@ -1,0 +1,137 @@
+"""A chunk of columns as coordinate descent sees it: where its numbers lie, what centres them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.rows import KIND_CODES
+from elasticml.algorithms.cocoa.tables import GRAM_FIELDS, address
+from elasticml.algorithms.columns import kernels
+from elasticml.algorithms.columns.matrix import FLAT
+from elasticml.algorithms.primal_cocoa import column_state
+from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.terms import ChunkId
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+_NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One chunk's columns; rows of it that are no columns are never among ``features``."""
+
+    chunk: Chunk
+    #: (4,), see :func:`elasticml.algorithms.columns.kernels.sweep`.
+    place: I64
+    #: (m,) rows of the chunk that are columns.
+    features: I64
+    #: (m,) their numbers in the data.
+    numbers: I64
+
+    @staticmethod
+    def of(chunk: Chunk) -> Block:
+        """Look at a chunk; its body is not copied."""
+        code = KIND_CODES[chunk.layout.kind]
+        parts = (chunk.indptr, chunk.indices, chunk.values)
+        features = np.flatnonzero(chunk.labels >= 0.0)
+        return Block(
+            chunk=chunk,
+            place=np.array([code, *(address(part) for part in parts)], np.int64),
+            features=features,
+            numbers=chunk.labels[features].astype(np.int64),
+        )
+
+    def alive(self) -> I64:
+        """Return the features that may be in a solution."""
+        found: I64 = self.features[self.chunk.state[column_state.ALIVE][self.features] != 0]
+        return found
+
+    def correlations(self, features: I64, r: F64, along_root: float) -> F64:
+        """Return products of centred columns with ``r``, whose product with the roots is given."""
+        out = np.empty(features.size)
+        kernels.correlate(features, self.place, r.size, _NO_GRAMS, r, out)
+        out -= self.chunk.state[column_state.MEANS][features] * along_root
+        out[self.chunk.state[column_state.NORMS][features] == 0.0] = 0.0
+        return out
+
+    def sweep(
+        self,
+        features: I64,
+        w: F64,
+        r: F64,
+        shift: float,
+        *,
+        total: float,
+        a1: float,
+        a2: float,
+        positive: bool,
+    ) -> float:
+        """Set each of these coordinates of ``w`` (n_rows,) to its best value; return the shift."""
+        state = self.chunk.state
+        return kernels.sweep(
+            features, self.place, r.size, _NO_GRAMS, state[column_state.MEANS], total,
+            state[column_state.NORMS], a1, a2, positive, w, r, shift,
+        )  # fmt: skip
+
+
+def measure(chunk: Chunk, root: F64, total: float, *, centred: bool) -> tuple[F64, F64]:
+    """Return squares of all columns of a chunk, centred where asked for, and their means.
+
+    Parameters
+    ----------
+    root : ndarray (n,)
+        Of the examples' weights.
+    total : float
+        ``root.root``.
+
+    Returns
+    -------
+    ndarray (n_rows,), ndarray (n_rows,)
+        Zeros for rows that are no columns, and squares of 0 for columns of which centring leaves
+        rounding alone.
+    """
+    means = np.zeros(chunk.n_rows)
+    if chunk.layout.kind == "dense":
+        values = chunk.values
+        if centred:
+            means = values @ root / total
+        norms = np.array(
+            [
+                float(column @ column)
+                for column in (
+                    row - mean * root if mean != 0.0 else row
+                    for row, mean in zip(values, means, strict=True)
+                )
+            ]
+        )
+        norms[norms <= FLAT**2 * total * means**2] = 0.0
+    else:
+        stored = np.ones(chunk.indices.size) if chunk.values.size == 0 else chunk.values
+        of = np.repeat(np.arange(chunk.n_rows), np.diff(chunk.indptr))
+        norms = np.bincount(of, weights=stored * stored, minlength=chunk.n_rows)
+        if centred:
+            sums = np.bincount(of, weights=stored * root[chunk.indices], minlength=chunk.n_rows)
+            means = sums / total
+            whole, norms = norms, norms - total * means**2
+            norms[norms <= FLAT * whole] = 0.0
+    beside = chunk.labels < 0.0
+    norms[beside], means[beside] = 0.0, 0.0
+    return norms, means
+
+
+def warm_kernels() -> None:
+    """Compile what a member runs, or load its machine code from the cache."""
+    one, id = np.ones(1), ChunkId("warm", 0, 0)
+    for chunk in (
+        dense_chunk(id, np.zeros(1), np.ones((1, 1))),
+        csr_chunk(id, np.zeros(1), [0, 1], [0], one, 1),
+    ):
+        column_state.begin(chunk, *measure(chunk, one, 1.0, centred=False))
+        block, w, r = Block.of(chunk), np.zeros(1), np.ones(1)
+        block.sweep(block.features, w, r, 0.0, total=1.0, a1=0.5, a2=0.0, positive=False)
+        block.correlations(block.features, r, 1.0)

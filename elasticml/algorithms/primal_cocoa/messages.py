@@ -1,0 +1,112 @@
+"""The exchanges of primal CoCoA: what goes down, what comes up, under which names.
+
+Rows of chunks are columns of X, see :mod:`elasticml.data.by_columns`: below, n examples, d columns,
+all multiplied by the roots of the examples' weights and, with ``centred``, centred. Where examples
+have weights, their ``root`` (n,) goes down with every exchange but the first.
+
+``pass`` and ``certify`` have serials and settle chunks as those of
+:mod:`elasticml.algorithms.cocoa.messages` do, with coefficients where these have dual variables.
+
+``targets``
+    Up: ``target`` (n,) and ``root`` (n,), zeros where no example has a weight; ``counts`` (3,):
+    columns, and rows of targets and of roots.
+``columns``
+    Up: ``norms`` (d,), squared, and ``means`` (d,), zeros where nothing is centred.
+``pass``
+    Down: ``residual`` (n,), and the penalties ``a1``, ``a2`` of the sum over examples. Every member
+    descends on ``sigma'/2 |A dw|^2 - residual.A dw`` plus its coefficients' penalty, with sigma'
+    the larger of 1 and ``damping`` times the number of members. With ``radius`` above 0 a column is
+    left out for good whose distance from its constraint at the last certificate's residual, times
+    ``share``, is more than the radius allows. Up: ``dv`` (n,), the change of ``X w``; ``l1`` (2,),
+    ``|w|_1`` and its change; ``inner`` (2,), ``w.dw`` and ``|dw|^2``; ``visited`` (), columns
+    visited; ``alive`` (), columns not left out; ``partitions`` (), members; ``unset`` (), columns
+    that could not take part because their chunk's serial is not ``settle``.
+``certify``
+    Down: ``residual`` (n,), and the model ``coef`` (d,), from which chunks without recent
+    coefficients are filled: whoever finds out that some are lost, they are at hand. Up: ``image``
+    (n,), ``X w``; ``coef`` (d,); ``slopes`` (d,), products of the columns not left out with the
+    residual; ``unset`` (), columns whose coefficients are not those that the residual was made of;
+    with ``parts`` true also ``here`` (d,), 1 for each column, and ``former`` (n,), ``X coef``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Exchange, Scalar
+
+F64 = NDArray[np.float64]
+Require = Literal["any", "everybody"]
+
+TARGETS: Final = "targets"
+COLUMNS: Final = "columns"
+PASS: Final = "pass"
+CERTIFY: Final = "certify"
+
+
+def targets_exchange(n: int) -> Exchange:
+    """Ask for the targets and the examples' weights."""
+    return Exchange(
+        operation=TARGETS,
+        model={},
+        returns={"target": (n,), "root": (n,), "counts": (3,)},
+        require="everybody",
+    )
+
+
+def columns_exchange(d: int, root: Mapping[str, F64], *, centred: bool) -> Exchange:
+    """Ask for what is to be known of every column."""
+    return Exchange(
+        operation=COLUMNS,
+        model=root,
+        returns={"norms": (d,), "means": (d,)},
+        parameters={"centred": centred},
+        require="everybody",
+    )
+
+
+def pass_exchange(
+    residual: F64, root: Mapping[str, F64], parameters: Mapping[str, Scalar], *, seal: bool
+) -> Exchange:
+    """Ask for the members' steps at a residual."""
+    return Exchange(
+        operation=PASS,
+        model={"residual": residual, **root},
+        returns={
+            "dv": residual.shape,
+            "l1": (2,),
+            "inner": (2,),
+            "visited": (),
+            "alive": (),
+            "partitions": (),
+            "unset": (),
+        },
+        parameters=parameters,
+        seal=seal,
+    )
+
+
+def certify_exchange(
+    residual: F64,
+    root: Mapping[str, F64],
+    coef: F64,
+    parameters: Mapping[str, Scalar],
+    *,
+    require: Require,
+    seal: bool,
+) -> Exchange:
+    """Ask for the model, what it predicts, and how all columns stand to a residual."""
+    n, d = residual.shape, coef.shape
+    parts = {"here": d, "former": n} if parameters["parts"] else {}
+    return Exchange(
+        operation=CERTIFY,
+        model={"residual": residual, **root, "coef": coef},
+        returns={"image": n, "coef": d, "slopes": d, "unset": (), **parts},
+        parameters=parameters,
+        require=require,
+        seal=seal,
+    )

@@ -1,0 +1,99 @@
+"""What a job says of primal CoCoA, checked once and typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.checks import check_keys, number, wrong
+from elasticml.algorithms.cocoa.settings import positive, read_warm_start, whole
+from elasticml.data.source import DataFacts
+from elasticml.errors import ConfigError
+
+F64 = NDArray[np.float64]
+_CHOICES: Final[dict[str, tuple[object, ...]]] = {
+    "loss": ("squared",),
+    "intercept": (False, True),
+    "positive": (False, True),
+    "screen": (False, True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of ``primal_cocoa``, in units of the mean-form objective."""
+
+    l1: float = 1e-2
+    l2: float = 0.0
+    #: There is a free intercept: columns and targets lose their weighted means.
+    intercept: bool = True
+    #: Coefficients must not be negative.
+    positive: bool = False
+    #: Passes of a member over its columns in a round; may be a fraction.
+    local_epochs: float = 1.0
+    #: Rounds from one certificate to the next; None: about a fifth of the work goes into them.
+    gap_every: int | None = None
+    #: Leave columns out for good that gap-safe spheres rule out of every solution.
+    screen: bool = True
+    #: Stop when the certified gap is at most this.
+    tolerance: float = 0.0
+    seed: int = 0
+    #: Model to start from, as a job's result has it: ``coef`` and ``intercept``.
+    warm_start: Mapping[str, F64] = field(default_factory=dict)
+
+
+def read_settings(raw: Mapping[str, Any]) -> Settings:
+    """Check the ``algorithm`` section of a job.
+
+    Parameters
+    ----------
+    raw : mapping
+        As in a job record; a ``name``, ``loss: squared`` and "auto" for ``gap_every`` are allowed.
+
+    Raises
+    ------
+    ConfigError
+        When a key is unknown or a value out of range.
+    """
+    known = {entry.name for entry in fields(Settings)} | {"name", "loss"}
+    check_keys("primal_cocoa", raw, known, _CHOICES)
+    values: dict[str, Any] = {
+        key: raw[key] for key in ("intercept", "positive", "screen") if key in raw
+    }
+    for key in ("l1", "l2", "tolerance"):
+        if key in raw:
+            values[key] = number(key, raw[key])
+    if "local_epochs" in raw:
+        values["local_epochs"] = positive("local_epochs", raw["local_epochs"])
+    if raw.get("gap_every", "auto") not in (None, "auto"):
+        values["gap_every"] = whole("gap_every", raw["gap_every"], 1)
+    if "seed" in raw:
+        values["seed"] = whole("seed", raw["seed"], 0)
+    if raw.get("warm_start") is not None:
+        values["warm_start"] = read_warm_start(raw["warm_start"])
+    found = Settings(**values)
+    if found.l1 == 0.0 and found.l2 == 0.0:
+        raise wrong("l1", raw.get("l1"), "a penalty above 0, or l2 above 0: without any there is no"
+                    " certificate")  # fmt: skip
+    return found
+
+
+def check_data(facts: DataFacts) -> None:
+    """Refuse data whose chunks this algorithm cannot read.
+
+    Raises
+    ------
+    ConfigError
+        When values are no float64 numbers.
+    """
+    layout = facts.layout
+    if layout.dtype != "float64" or layout.kind == "sequence":
+        raise ConfigError(
+            f"data are {layout.kind} of {layout.dtype}, wanted float64 numbers by columns for "
+            "primal_cocoa: em.from_arrays(X, y, by='columns')",
+            key="data",
+        )

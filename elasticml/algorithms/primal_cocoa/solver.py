@@ -1,0 +1,240 @@
+"""The member's half of primal CoCoA: steps of its coefficients, and its share of certificates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Arrays, Parallel, Work
+from elasticml.algorithms.parallel import runs
+from elasticml.algorithms.primal_cocoa import column_state, messages
+from elasticml.algorithms.primal_cocoa.column_blocks import Block, measure
+from elasticml.algorithms.primal_cocoa.column_state import (
+    ALIVE,
+    COEF,
+    MEANS,
+    NORMS,
+    SLOPES,
+    STEP,
+)
+from elasticml.algorithms.primal_cocoa.descent import Descent
+from elasticml.algorithms.primal_cocoa.settings import read_settings
+from elasticml.data.by_columns import ROOTS, TARGETS
+from elasticml.data.chunk import Chunk
+from elasticml.data.products import make_adjoint
+from elasticml.data.shelf import flow
+from elasticml.data.source import DataFacts
+from elasticml.errors import LocalProtocolError
+from elasticml.terms import ChunkId
+
+F64 = NDArray[np.float64]
+
+
+class PrimalCocoaSolver:
+    """Computes what :mod:`messages` describes.
+
+    Coefficients, and what is known of the columns, are in the chunks' state; what is kept here can
+    be made again from the chunks.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
+        self._settings = read_settings(settings)
+        self._facts = facts
+        self._blocks: dict[ChunkId, Block] = {}
+        self._operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
+            messages.TARGETS: self._targets,
+            messages.COLUMNS: self._columns,
+            messages.PASS: self._pass,
+            messages.CERTIFY: self._certify,
+        }
+
+    def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        """Return the arrays named in ``work.returns``, over exactly these chunks.
+
+        Raises
+        ------
+        LocalProtocolError
+            When the operation is unknown.
+        """
+        blocks = {}
+        for chunk in chunks:
+            known = self._blocks.get(chunk.id)
+            kept = known is not None and known.chunk is chunk
+            blocks[chunk.id] = known if kept and known is not None else Block.of(chunk)
+        self._blocks = blocks
+        if work.operation not in self._operations:
+            raise LocalProtocolError(
+                f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
+                f"{', '.join(self._operations)}: the trainer is another version's"
+            )
+        return self._operations[work.operation](work, chunks, parallel)
+
+    # --- what is fixed ------------------------------------------------------------------------
+
+    def _targets(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        (n,) = work.returns["target"]
+        found = {TARGETS: np.zeros(n), ROOTS: np.zeros(n)}
+        counts = np.zeros(3)
+        for chunk in flow(chunks):
+            counts[0] += np.count_nonzero(chunk.labels >= 0.0)
+            for place, label in enumerate((TARGETS, ROOTS), start=1):
+                for row in np.flatnonzero(chunk.labels == label):
+                    counts[place] += 1
+                    _add_row(chunk, int(row), found[label])
+        return {"target": found[TARGETS], "root": found[ROOTS], "counts": counts}
+
+    def _columns(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        (d,) = work.returns["norms"]
+        norms, means = np.zeros(d), np.zeros(d)
+        for chunk in flow(chunks):
+            self._begin(work, chunk, bool(work.parameters["centred"]))
+            block = self._blocks[chunk.id]
+            norms[block.numbers] = chunk.state[NORMS][block.features]
+            means[block.numbers] = chunk.state[MEANS][block.features]
+        return {"norms": norms, "means": means}
+
+    def _begin(self, work: Work, chunk: Chunk, centred: bool) -> None:
+        root = self._root(work)
+        column_state.begin(chunk, *measure(chunk, root, float(root @ root), centred=centred))
+
+    def _root(self, work: Work) -> F64:
+        given = work.model.get("root")
+        return np.ones(self._facts.n_columns) if given is None else np.array(given)
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def _settle(self, work: Work, chunk: Chunk) -> bool:
+        return column_state.settle(
+            chunk,
+            serial=int(work.parameters["serial"]),
+            settle=int(work.parameters["settle"]),
+            gamma=float(work.parameters["gamma"]),
+        )
+
+    def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        residual, root = np.array(work.model["residual"]), self._root(work)
+        known = [chunk for chunk in chunks if self._settle(work, chunk)]
+        if float(work.parameters["radius"]) > 0.0:
+            for chunk in known:
+                self._screen(work, chunk)
+        sigma = max(1.0, float(work.parameters["damping"]) * work.members)
+        descent = Descent(
+            blocks=[self._blocks[chunk.id] for chunk in known],
+            coefs={chunk.id: chunk.state[COEF].copy() for chunk in known},
+            r=residual / sigma,
+            root=root,
+            total=float(root @ root),
+            a1=float(work.parameters["a1"]) / sigma,
+            a2=float(work.parameters["a2"]) / sigma,
+            is_positive=self._settings.positive,
+        )
+        descent.empty()
+        seeds = (int(work.parameters["seed"]), int(work.parameters["serial"]))
+        descent.run(float(work.parameters["local_epochs"]), np.random.default_rng(seeds))
+        l1, inner = np.zeros(2), np.zeros(2)
+        for chunk in known:
+            old, new = chunk.state[COEF], descent.coefs[chunk.id]
+            step = new - old
+            l1 += (float(np.abs(old).sum()), float((np.abs(new) - np.abs(old)).sum()))
+            inner += (float(old @ step), float(step @ step))
+            column_state.note(chunk, **{STEP: step})
+        columns = sum(block.features.size for block in descent.blocks)
+        alive = sum(block.alive().size for block in descent.blocks)
+        unset = sum(block.features.size for block in self._blocks.values()) - columns
+        return {
+            "dv": descent.change(residual, sigma),
+            "l1": l1,
+            "inner": inner,
+            "visited": np.array(float(descent.visited)),
+            "alive": np.array(float(alive)),
+            "partitions": np.array(1.0 if columns else 0.0),
+            "unset": np.array(float(unset)),
+        }
+
+    def _screen(self, work: Work, chunk: Chunk) -> None:
+        """Leave out for good what is farther from its constraint than any solution's residual.
+
+        Source: Ndiaye et al. (2017), gap-safe spheres: the dual is 1-concave.
+        """
+        state, a2 = chunk.state, float(work.parameters["a2"])
+        leaning = float(work.parameters["share"]) * (state[SLOPES] - a2 * state[COEF])
+        if not self._settings.positive:
+            leaning = np.abs(leaning)
+        reach = float(work.parameters["radius"]) * np.sqrt(state[NORMS] + a2)
+        may = float(work.parameters["a1"]) - leaning <= reach
+        alive = (state[ALIVE] != 0) & may
+        if np.count_nonzero(alive) < np.count_nonzero(state[ALIVE]):
+            column_state.note(chunk, **{ALIVE: alive.astype(np.uint8)})
+
+    # --- certificates -------------------------------------------------------------------------
+
+    def _certify(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        residual, root = np.array(work.model["residual"]), self._root(work)
+        along_root = float(root @ residual)
+        n, (d,) = residual.size, work.returns["coef"]
+        given = np.array(work.model["coef"])
+        has_parts = bool(work.parameters["parts"])
+
+        def run(part: Sequence[Chunk]) -> dict[str, F64]:
+            found = {name: np.zeros(d) for name in ("coef", "slopes", "here")}
+            image, former = (make_adjoint(self._facts.layout, n) for _ in range(2))
+            offsets, unset = np.zeros(2), 0
+            for chunk in flow(part):
+                block = self._blocks[chunk.id]
+                unset += 0 if self._give_coefs(work, chunk, given) else block.features.size
+                w, means = chunk.state[COEF], chunk.state[MEANS]
+                image.add(chunk, w)
+                offsets[0] += float(means @ w)
+                if has_parts:
+                    old = np.zeros(chunk.n_rows)
+                    old[block.features] = given[block.numbers]
+                    former.add(chunk, old)
+                    offsets[1] += float(means @ old)
+                slopes = np.zeros(chunk.n_rows)
+                looked = np.flatnonzero((chunk.state[ALIVE] != 0) | (w != 0.0))
+                slopes[looked] = block.correlations(looked, residual, along_root)
+                column_state.note(chunk, **{SLOPES: slopes})
+                found["coef"][block.numbers] = w[block.features]
+                found["slopes"][block.numbers] = slopes[block.features]
+                found["here"][block.numbers] = 1.0
+            sums = {"image": np.zeros(n), "former": np.zeros(n)}
+            for k, (name, adjoint) in enumerate((("image", image), ("former", former))):
+                adjoint.result(sums[name])
+                sums[name] -= offsets[k] * root
+            return {**found, **sums, "unset": np.array(float(unset))}
+
+        total: dict[str, F64] = {name: np.zeros(shape) for name, shape in work.returns.items()}
+        for found in parallel.map(run, runs(chunks, parallel.n_threads)):
+            total = {name: values + found[name] for name, values in total.items()}
+        return total
+
+    def _give_coefs(self, work: Work, chunk: Chunk, given: F64) -> bool:
+        """Settle a chunk, or fill in its coefficients; return whether it was up to date."""
+        if self._settle(work, chunk):
+            return True
+        if NORMS not in chunk.state:
+            self._begin(work, chunk, bool(work.parameters["centred"]))
+        if column_state.is_recent(chunk, int(work.parameters["settle"])):
+            coef = chunk.state[COEF]
+        else:
+            block, coef = self._blocks[chunk.id], np.zeros(chunk.n_rows)
+            coef[block.features] = given[block.numbers]
+        column_state.write(chunk, coef, int(work.parameters["serial"]))
+        return False
+
+
+def _add_row(chunk: Chunk, row: int, out: F64) -> None:
+    if chunk.layout.kind == "dense":
+        out += chunk.values[row]
+        return
+    stored = slice(int(chunk.indptr[row]), int(chunk.indptr[row + 1]))
+    out[chunk.indices[stored]] += 1.0 if chunk.values.size == 0 else chunk.values[stored]
+
+
+def radius_of(gap: float) -> float:
+    """Return how far the best dual point may be from the one at hand; never 0, which is none."""
+    return max(math.sqrt(2.0 * max(gap, 0.0)), np.finfo(np.float64).tiny)

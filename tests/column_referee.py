@@ -1,0 +1,124 @@
+"""Judges primal CoCoA by X and y themselves: its objective, certificates, and scikit-learn's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.linear_model import ElasticNet
+
+from elasticml.data.arrays import from_arrays
+from elasticml.data.chunk import Chunk
+from tests.serial_world import Asked, World
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(kw_only=True)
+class ColumnReferee:
+    """One problem, and everything that was certified of it."""
+
+    X: Any
+    y: F64
+    weights: F64 | None = None
+    l1: float = 0.1
+    l2: float = 0.0
+    intercept: bool = True
+    positive: bool = False
+    #: Relative errors of the residual in exchanges in which it should have been exact.
+    errors: list[float] = field(default_factory=list)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "l1": self.l1,
+            "l2": self.l2,
+            "intercept": self.intercept,
+            "positive": self.positive,
+        }
+
+    @cached_property
+    def s(self) -> F64:
+        s = np.ones(len(self.y)) if self.weights is None else self.weights
+        return s / s.sum()
+
+    def objective(self, coef: F64, intercept: float) -> float:
+        """The mean form of a model's objective."""
+        error = self.y - self.X @ coef - intercept
+        penalty = self.l1 * np.abs(coef).sum() + 0.5 * self.l2 * coef @ coef
+        return float(0.5 * self.s @ error**2 + penalty)
+
+    @cached_property
+    def best(self) -> Any:
+        """Scikit-learn's model, as exact as it gets."""
+        alpha = self.l1 + self.l2
+        model = ElasticNet(
+            alpha=alpha,
+            l1_ratio=self.l1 / alpha,
+            fit_intercept=self.intercept,
+            positive=self.positive,
+            tol=1e-15,
+            max_iter=200_000,
+        )
+        X = self.X.tocsc() if sp.issparse(self.X) else self.X
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return model.fit(X, self.y, self.weights)
+
+    @cached_property
+    def optimum(self) -> float:
+        return self.objective(self.best.coef_, self.best.intercept_)
+
+    def parts(self, members: int, chunk_columns: int = 2) -> list[list[Chunk]]:
+        """Deal the columns, this many to a chunk where they are dense."""
+        source = from_arrays(self.X, self.y, self.weights, by="columns")
+        size = chunk_columns * 8 * (len(self.y) + 1) + 576
+        chunks = [c for b in source.blocks() for c in source.read(b.index, size, members)[0]]
+        return [chunks[k::members] for k in range(members)]
+
+    def world(self, members: int, **settings: Any) -> World:
+        """Make a world that the referee watches; ``settings`` are its and the algorithm's."""
+        names = ("absent", "schedule", "reloads", "between", "tuned", "parallel")
+        given = {name: settings.pop(name) for name in names if name in settings}
+        return World(
+            settings={**self.settings, **settings},
+            parts=self.parts(members),
+            algorithm="primal_cocoa",
+            watch=self.watch,
+            **{"absent": "reload", **given},
+        )
+
+    def watch(self, world: World, asked: Asked) -> None:
+        """Compare a residual with what the chunks' coefficients make it."""
+        outcome = asked.outcome
+        is_whole = outcome.absent_examples == 0 and asked.exchange.operation == "pass"
+        if not is_whole or float(outcome.arrays["unset"]) > 0.0:
+            return
+        coef = np.zeros(self.X.shape[1])
+        for member in asked.contributors:
+            for chunk in world.chunks[member]:
+                here = chunk.labels >= 0
+                coef[chunk.labels[here].astype(int)] = chunk.state["coef"][here]
+        error = self.y - self.X @ coef
+        if self.intercept:
+            error = error - self.s @ error
+        root = np.sqrt(np.ones(len(self.y)) if self.weights is None else self.weights)
+        sent = asked.exchange.model["residual"]
+        scale = max(float(np.linalg.norm(root * self.y)), 1e-300)
+        self.errors.append(float(np.linalg.norm(root * error - sent)) / scale)
+
+    def check_rows(self, rows: Sequence[Any], slack: float = 1e-9) -> None:
+        """Have every row tell its model's objective, and a gap that is none too small."""
+        for row in rows:
+            coef, intercept = row.model["coef"][0], float(row.model["intercept"][0])
+            true = self.objective(coef, intercept)
+            assert abs(row.objective - true) <= slack * true
+            assert true - self.optimum <= row.gap + slack * true
+            if row.extra["dual"] is not None:
+                assert row.extra["dual"] <= self.optimum * (1.0 + slack)

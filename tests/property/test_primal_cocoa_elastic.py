@@ -1,0 +1,71 @@
+"""The distributed lasso under any schedule of losses, returns and moves, under any rule."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.column_referee import ColumnReferee
+from tests.property.schedules import Schedule, moves, schedules
+from tests.serial_world import Return, Vanish
+
+MEMBERS = 4
+ROUNDS = 10
+PHASES = ("pass", "certify")
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(30, 14)) + 0.5
+Y = X[:, :3] @ [2.0, -1.0, 1.0] + RNG.normal(size=30)
+S = RNG.uniform(0.5, 2.0, 30)
+PENALTIES = {"lasso": (0.1, 0.0), "elastic net": (0.05, 0.1), "ridge": (0.0, 0.2)}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    schedules(MEMBERS, ROUNDS, PHASES, [None, None, *PHASES]),
+    st.sampled_from(sorted(PENALTIES)),
+    st.sampled_from(["reload", "freeze", "stall"]),
+    st.sampled_from([1, 3, "auto"]),
+    st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+    st.booleans(),
+)
+@example(
+    [
+        Vanish(round=1, members=(0,), counted=True, during="pass"),
+        Vanish(round=1, members=(1,), during="certify"),
+        Return(round=3, during="certify"),
+    ],
+    "lasso",
+    "freeze",
+    1,
+    0.0,
+    True,
+)
+def test_models_and_certificates_are_right_whatever_happens(
+    schedule: Schedule,
+    penalty: str,
+    absent: str,
+    gap_every: int | str,
+    share: float,
+    intercept: bool,
+) -> None:
+    l1, l2 = PENALTIES[penalty]
+    judge = ColumnReferee(X=X, y=Y, weights=S, l1=l1, l2=l2, intercept=intercept)
+    # Everybody is back before the end, however often a group must be waited for.
+    back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
+    world = judge.world(
+        MEMBERS,
+        absent=absent,
+        reloads=absent == "reload",
+        schedule=[*schedule, *back],
+        between=moves(share),
+        gap_every=gap_every,
+    )
+    run = world.run(ROUNDS + 60)
+    assert max(judge.errors, default=0.0) <= 1e-10
+    judge.check_rows(run.rows)
+    coef, intercept_ = run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0])
+    assert abs(run.model.objective - judge.objective(coef, intercept_)) <= 1e-9
+    assert run.model.objective - judge.optimum <= run.model.gap + 1e-12
+    if not world.groups and not world.open:
+        assert run.model.gap <= 0.02

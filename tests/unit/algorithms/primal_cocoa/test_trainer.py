@@ -1,0 +1,245 @@
+"""The distributed lasso and elastic net in one thread: optima, certificates, losses, screening."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from elasticml.algorithms.base import Exchange, Outcome, Work
+from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.registry import algorithm
+from elasticml.data.arrays import from_arrays
+from elasticml.data.source import load_all
+from elasticml.errors import ConfigError, DataError
+from tests.column_referee import ColumnReferee
+from tests.property.schedules import moves
+from tests.serial_world import Return, Vanish, World, facts_of
+
+RNG = np.random.default_rng(5)
+N, D = 120, 24
+X = RNG.normal(size=(N, D)) * RNG.uniform(0.2, 4.0, D) + RNG.normal(size=D)
+X[:, 7] = X[:, 3] + RNG.normal(size=N)
+Y = X[:, :6] @ RNG.normal(size=6) + RNG.normal(size=N) + 5.0
+S = RNG.uniform(0.0, 2.0, N)
+S[:4] = 0.0
+SPARSE = sp.csr_array(sp.random(N, 80, 0.1, random_state=2))
+SPARSE_Y = SPARSE[:, :5].sum(axis=1) * 4.0 + 0.1 * RNG.normal(size=N) + 1.0
+BINARY = sp.csr_array((SPARSE != 0).astype(np.float64))
+
+
+def referee(**changes: Any) -> ColumnReferee:
+    return ColumnReferee(**{"X": X, "y": Y, **changes})
+
+
+def assert_same(run: Any, judge: ColumnReferee, atol: float = 1e-5) -> None:
+    coef = run.model.arrays["coef"][0]
+    assert run.model.converged
+    assert judge.objective(coef, float(run.model.arrays["intercept"][0])) <= judge.optimum + 2e-11
+    np.testing.assert_allclose(coef, judge.best.coef_, atol=atol)
+    np.testing.assert_array_equal(coef != 0.0, judge.best.coef_ != 0.0)
+    np.testing.assert_allclose(run.model.arrays["intercept"], judge.best.intercept_, atol=1e-5)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weights", [None, S])
+@pytest.mark.parametrize(
+    ("X", "y", "l1", "l2"),
+    [
+        (X, Y, 0.2, 0.0),
+        (X, Y, 0.1, 0.3),
+        (SPARSE, SPARSE_Y, 0.01, 0.0),
+        (BINARY, SPARSE_Y, 0.01, 0.01),
+    ],
+    ids=["lasso", "elastic net", "sparse", "binary"],
+)
+def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, members):
+    judge = ColumnReferee(X=X, y=np.asarray(y), weights=weights, l1=l1, l2=l2, intercept=intercept)
+    run = judge.world(members, tolerance=1e-11, between=moves(1.0)).run(2000)
+    assert_same(run, judge)
+    assert max(judge.errors) <= 1e-12
+    judge.check_rows(run.rows)
+
+
+def test_coefficients_that_must_not_be_negative_are_not():
+    judge = referee(positive=True, l1=0.05)
+    run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
+    assert_same(run, judge)
+    assert (np.count_nonzero(judge.best.coef_ > 0), judge.best.coef_.min()) == (
+        np.count_nonzero(run.model.arrays["coef"]),
+        0.0,
+    )
+
+
+def test_the_ridge_alone_is_fitted_and_certified():
+    judge = referee(l1=0.0, l2=0.5)
+    run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
+    assert_same(run, judge)
+
+
+def test_constant_and_zero_columns_are_left_at_zero():
+    wide = np.column_stack([X, np.full(N, 3.0), np.zeros(N)])
+    judge = referee(X=wide, l1=0.2)
+    run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
+    assert_same(run, judge)
+    assert not run.model.arrays["coef"][0, D:].any()
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_fewer_columns_than_members_are_fitted(columns):
+    judge = referee(X=X[:, :columns], l1=0.05)
+    assert_same(judge.world(5, tolerance=1e-11).run(500), judge)
+
+
+def test_targets_that_are_constant_need_no_round():
+    judge = referee(y=np.full(N, 2.5))
+    run = judge.world(2, tolerance=0.0).run(10)
+    assert (len(run.rows), run.model.gap, run.model.objective) == (0, 0.0, 0.0)
+    assert (run.model.arrays["coef"].any(), run.model.arrays["intercept"][0]) == (False, 2.5)
+
+
+def test_a_penalty_above_all_correlations_needs_no_round():
+    judge = referee(l1=100.0)
+    run = judge.world(2, tolerance=1e-12).run(10)
+    assert (len(run.rows), run.model.arrays["coef"].any()) == (0, False)
+    assert run.model.objective == pytest.approx(judge.optimum, rel=1e-12)
+
+
+def test_the_objective_never_rises_and_steps_are_whole_in_the_end():
+    judge = referee()
+    run = judge.world(4, tolerance=1e-11, gap_every=1).run(3000)
+    primals = [row.extra["primal"] for row in run.rows]
+    assert np.all(np.diff(primals) <= 1e-12 * primals[0])
+    assert run.rows[-1].step == 1.0
+
+
+def test_screened_columns_are_in_no_solution_and_cost_nothing():
+    judge = referee(l1=0.5)
+    world = judge.world(3, tolerance=1e-11, between=moves(1.0))
+    screened, plain = world.run(2000), judge.world(3, tolerance=1e-11, screen=False).run(2000)
+    dead = np.concatenate(
+        [
+            chunk.labels[(chunk.labels >= 0) & (chunk.state["alive"] == 0)]
+            for chunks in world.chunks.values()
+            for chunk in chunks
+        ]
+    ).astype(int)
+    assert (dead.size > D // 2, judge.best.coef_[dead].any()) == (True, False)
+    assert screened.rows[-1].extra["alive"] == D - dead.size
+    assert plain.rows[-1].extra["alive"] == D
+    assert_same(screened, judge)
+    assert_same(plain, judge)
+
+
+@pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
+@pytest.mark.parametrize("during", ["pass", "certify"])
+@pytest.mark.parametrize("counted", [True, False])
+def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, counted):
+    judge = referee()
+    schedule = [
+        Vanish(round=2, members=(1,), during=during, counted=counted),
+        Return(round=5),
+    ]
+    world = judge.world(
+        3,
+        absent=absent,
+        reloads=absent == "reload",
+        schedule=schedule,
+        gap_every=1,
+        tolerance=1e-11,
+    )
+    run = world.run(3000)
+    assert_same(run, judge)
+    judge.check_rows(run.rows)
+
+
+def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
+    judge = referee(l2=0.05)
+    world = judge.world(
+        3, absent="freeze", schedule=[Vanish(round=4, members=(1,), during="pass")], gap_every=1
+    )
+    run = world.run(60)
+    judge.check_rows(run.rows)
+    frozen = {int(j) for chunk in world.chunks[1] for j in chunk.labels if j >= 0}
+    values = {tuple(row.next_model["coef"][0][sorted(frozen)]) for row in run.rows[5:]}
+    assert (len(values), len(run.rows)) == (1, 60)
+    # Those that are here go on to their own optimum.
+    assert run.rows[-1].extra["primal"] < run.rows[5].extra["primal"]
+    assert run.model.objective == pytest.approx(
+        judge.objective(run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0]))
+    )
+
+
+def test_a_job_goes_on_in_another_process_from_its_last_model():
+    judge = referee()
+    first = judge.world(2, gap_every=2).run(6)
+    resume = first.rows[-1].resume
+    coef = resume.arrays["coef"]
+    again = _resumed(judge, resume)
+    assert np.count_nonzero(coef) > 0
+    assert again["gap"] == resume.values["best"]["primal"] - resume.values["best"]["dual"]
+    np.testing.assert_array_equal(again["coef"], coef)
+
+
+def _resumed(judge: ColumnReferee, resume: Any) -> dict[str, Any]:
+    """Run a resumed trainer to its first round's end, over all chunks."""
+    chunks = [chunk for part in judge.parts(1) for chunk in part]
+    facts = facts_of(chunks)
+    made = algorithm("primal_cocoa")
+    trainer = made.trainer(judge.settings, facts, "reload", resume=resume)
+    solver, sent = made.solver(judge.settings, facts), None
+    found: dict[str, Any] = {}
+    while True:
+        asked = trainer.send(sent)
+        if not isinstance(asked, Exchange):
+            return {**found, "gap": asked.gap}
+        work = Work(
+            exchange=1, operation=asked.operation, model=asked.model,
+            parameters=asked.parameters, returns=asked.returns,
+        )  # fmt: skip
+        arrays = solver.compute(work, chunks, Serial())
+        if asked.operation == "certify":
+            found.setdefault("coef", arrays["coef"])
+        sent = Outcome(exchange=1, arrays=arrays, examples=facts.n_rows, absent_examples=0)
+
+
+def test_a_model_to_start_from_is_started_from():
+    judge = referee()
+    start = {"coef": judge.best.coef_.tolist(), "intercept": [0.0]}
+    run = judge.world(2, tolerance=1e-9, warm_start=start).run(10)
+    assert (len(run.rows), run.model.converged) == (0, True)
+    with pytest.raises(ConfigError, match=r"warm_start.coef has 3 numbers, wanted 24"):
+        judge.world(1, warm_start={"coef": [1.0, 2.0, 3.0]}).run(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"l1": 0.0}, "l1 is 0.0, wanted a penalty above 0"),
+        ({"l1": -1.0}, "l1 is -1.0"),
+        ({"gap_every": 0}, "gap_every is 0"),
+        ({"loss": "hinge"}, "loss is 'hinge'"),
+        ({"screening": True}, "screening is unknown"),
+        ({"local_epochs": 0}, "local_epochs is 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, what):
+    with pytest.raises(ConfigError, match=what):
+        referee().world(1, **settings).run(1)
+
+
+def test_data_by_rows_or_of_float32_are_refused():
+    rows = load_all(from_arrays(X, Y))
+    with pytest.raises(DataError, match="they are by rows"):
+        World(settings={}, parts=[rows], absent="reload", algorithm="primal_cocoa").run(1)
+    rows = load_all(from_arrays(X, Y, dtype="float32"))
+    with pytest.raises(ConfigError, match="wanted float64 numbers by columns"):
+        World(settings={}, parts=[rows], absent="reload", algorithm="primal_cocoa").run(1)
+
+
+def test_a_rule_that_no_certificate_goes_with_is_refused():
+    with pytest.raises(ConfigError, match="algorithm primal_cocoa cannot follow"):
+        referee().world(1, absent="taylor").run(1)
