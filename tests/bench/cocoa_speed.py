@@ -112,7 +112,7 @@ class Data:
 def run_elasticml(data, l2, loss, threads, settings):
     """Make passes with one local solver, and follow them as far as the dual objective rises."""
     sys.path.insert(0, str(ROOT))
-    from elasticml.algorithms.cocoa.line_search import Aggregation, Along
+    from elasticml.algorithms.cocoa.line_search import Aggregation
     from elasticml.algorithms.cocoa.local import LocalSolver, Piece, warm_kernels
     from elasticml.runtime.execution import parallel as parallel_of
 
@@ -127,29 +127,35 @@ def run_elasticml(data, l2, loss, threads, settings):
     solver.bind(pieces)
     v, aggregation = np.zeros(data.d), Aggregation(gamma=None)
     while True:
-        before = [piece.alpha.copy() for piece in pieces]
-        update = solver.run(
-            v,
-            l2_total=l2 * weight,
-            total_weight=weight,
-            damping=aggregation.damping,
-            epochs=1,
-            seed=0,
-            serial=passes,
-            parallel=parallel,
-        )
-        along = Along.of(
-            v, update.dv, dual=update.dual, curvature=update.curvature, weight=weight, l2=l2
-        )
-        gamma = aggregation.length(along)
-        if gamma < 1.0:
-            for piece, old in zip(pieces, before, strict=True):
-                piece.alpha[:] = old + gamma * (piece.alpha - old)
-        v = v + gamma * update.dv
-        aggregation = aggregation.adapted(along, update.partitions)
+        v, aggregation = one_pass(solver, pieces, v, aggregation, l2, weight, passes, parallel)
         spent, passes = spent + time.perf_counter() - started, passes + 1
         yield passes, spent, v
         started = time.perf_counter()
+
+
+def one_pass(solver, pieces, v, aggregation, l2, weight, serial, parallel):
+    """Make a pass and follow it as the line search says; return model and aggregation."""
+    from elasticml.algorithms.cocoa.line_search import Along
+
+    before = [piece.alpha.copy() for piece in pieces]
+    update = solver.run(
+        v,
+        l2_total=l2 * weight,
+        total_weight=weight,
+        damping=aggregation.damping,
+        epochs=1,
+        seed=0,
+        serial=serial,
+        parallel=parallel,
+    )
+    along = Along.of(
+        v, update.dv, dual=update.dual, curvature=update.curvature, weight=weight, l2=l2
+    )
+    gamma = aggregation.length(along)
+    if gamma < 1.0:
+        for piece, old in zip(pieces, before, strict=True):
+            piece.alpha[:] = old + gamma * (piece.alpha - old)
+    return v + gamma * update.dv, aggregation.adapted(along, update.partitions)
 
 
 def run_certified(data, l2, loss, threads, settings):

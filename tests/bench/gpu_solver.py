@@ -19,10 +19,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from cocoa_speed import EPOCHS, Data, chunks_of, prepare
+from cocoa_speed import EPOCHS, Data, chunks_of, one_pass, prepare
 
 from elasticml.algorithms.cocoa.devices import cuda_module, why_not_cuda
-from elasticml.algorithms.cocoa.line_search import Aggregation, Along
+from elasticml.algorithms.cocoa.line_search import Aggregation
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
 from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.runtime.execution import parallel as parallel_of
@@ -58,29 +58,11 @@ def ours(device, data, loss, l2, threads):
     v, aggregation, weight = np.zeros(data.d), Aggregation(gamma=None), float(data.n)
     spent, passes, first, reached = 0.0, 0, None, []
     while len(reached) < len(TARGETS) and spent < LIMIT_S:
-        before = [piece.alpha.copy() for piece in pieces]
         started = time.perf_counter()
         solver.bind(pieces)
-        update = solver.run(
-            v,
-            l2_total=l2 * weight,
-            total_weight=weight,
-            damping=aggregation.damping,
-            epochs=1,
-            seed=0,
-            serial=passes,
-            parallel=parallel,
-        )
-        along = Along.of(
-            v, update.dv, dual=update.dual, curvature=update.curvature, weight=weight, l2=l2
-        )
-        gamma = aggregation.length(along)
-        aggregation = aggregation.adapted(along, update.partitions)
+        v, aggregation = one_pass(solver, pieces, v, aggregation, l2, weight, passes, parallel)
         spent, passes = spent + time.perf_counter() - started, passes + 1
         first = spent if first is None else first
-        v = v + gamma * update.dv
-        for piece, old in zip(pieces, before, strict=True):
-            piece.alpha[:] = old + gamma * (piece.alpha - old)
         primal, dual = objectives(data, pieces, v, loss, l2)
         while len(reached) < len(TARGETS) and primal - dual <= TARGETS[len(reached)] * primal:
             reached.append((spent, passes))
@@ -122,10 +104,11 @@ def best_of(data, loss, l2):
     pieces = [Piece(c, np.array(c.labels), None, np.zeros(c.n_rows)) for c in chunks_of(data)]
     solver, v = solver_of("cpu", loss), np.zeros(data.d)
     solver.bind(pieces)
-    settings = {"l2_total": l2 * data.n, "total_weight": float(data.n), "damping": 1.0}
+    aggregation, parallel = Aggregation(gamma=None), parallel_of(1)
     for serial in range(60):
-        update = solver.run(v, epochs=1, seed=0, serial=serial, parallel=parallel_of(1), **settings)
-        v = v + update.dv
+        v, aggregation = one_pass(
+            solver, pieces, v, aggregation, l2, float(data.n), serial, parallel
+        )
     return objectives(data, pieces, v, loss, l2)[0]
 
 

@@ -89,19 +89,9 @@ class CudaSolver:
         return self._damping.share
 
     def bind(self, pieces: Sequence[Piece]) -> None:
-        """Take over the rows to work on; they are sent to the device when first visited.
+        """Take over the rows to work on, as :meth:`local.LocalSolver.bind` does.
 
-        Costs next to nothing when all arrays are the same objects as at the last call.
-
-        Parameters
-        ----------
-        pieces : sequence of Piece
-            Their ``alpha`` is changed by :meth:`run`; nothing else is written to.
-
-        Raises
-        ------
-        ValueError
-            When shapes or types do not fit.
+        They are sent to the device when first visited.
         """
         if tables.is_same(self._pieces, pieces):
             return
