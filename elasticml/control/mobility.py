@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -182,6 +183,9 @@ class Mobility:
                 target = self.returning[group][chunk]
                 if not self.state.ledger.holds(target, chunk):
                     coming[target] = coming.get(target, 0) + info[chunk].nbytes
+        for chunk, reader in self.rereading.items():
+            if not self.state.ledger.holds(reader, chunk):
+                coming[reader] = coming.get(reader, 0) + info[chunk].nbytes
         for member, chunks in self.dropping.items():
             coming[member] = coming.get(member, 0) + sum(info[c].nbytes for c in chunks)
         return coming
@@ -241,7 +245,7 @@ class Mobility:
     def reread(self, readers_max: int | None = None) -> list[Command]:
         """Have chunks that lost their owner read again on others, by no more than so many.
 
-        Whoever has a body already comes first.
+        Whoever has a body already comes first, then whoever has memory left for it.
         """
         ledger = self.state.ledger
         missing = [
@@ -251,15 +255,26 @@ class Mobility:
         if not members:
             return []
         readers = sorted(members, key=lambda m: (ledger.rows_of(m), m))[:readers_max]
-        rows = {m: ledger.rows_of(m) for m in readers}
+        rows, coming = {m: ledger.rows_of(m) for m in readers}, self.bytes_to()
+        left = {m: self.left_of(m, coming) for m in readers}
         given: dict[MemberId, list[ChunkId]] = {}
         for chunk in missing:
-            among = [m for m in readers if ledger.holds(m, chunk)] or readers
+            info, holders = ledger.info[chunk], [m for m in readers if ledger.holds(m, chunk)]
+            among = holders or [m for m in readers if left[m] >= info.nbytes] or readers
             reader = min(among, key=lambda m: (rows[m], m))
-            rows[reader] += ledger.info[chunk].rows
+            rows[reader] += info.rows
+            left[reader] -= 0 if holders else info.nbytes
             self.rereading[chunk] = reader
             given.setdefault(reader, []).append(chunk)
-        return self._load(given, self.bytes_to())
+        return self._load(given, coming)
+
+    def left_of(self, member: MemberId, coming: Mapping[MemberId, int]) -> float:
+        """Bytes that a member has room for beside what it holds and what is coming."""
+        limit = self.state.membership.members[member].limit_bytes
+        if limit is None:
+            return math.inf
+        here = self.state.ledger.held_bytes(member) + coming.get(member, 0)
+        return limit - here - self.copying.bytes_to(member)
 
     def _load(
         self, given: Mapping[MemberId, Collection[ChunkId]], coming: Mapping[MemberId, int]
@@ -359,21 +374,18 @@ class _Room:
     """Memory that targets have left while moves are being chosen."""
 
     def __init__(self, mobility: Mobility) -> None:
-        self._state = mobility.state
+        self._mobility = mobility
         self._coming = mobility.bytes_to()
-        self._copying = mobility.copying
-        self._left: dict[MemberId, int] = {}
+        self._left: dict[MemberId, float] = {}
         #: Bytes that did not fit.
         self.lacking: dict[MemberId, int] = {}
 
     def takes(self, member: MemberId, nbytes: int) -> bool:
         """Set memory of a member aside, where it has any left."""
-        limit = self._state.membership.members[member].limit_bytes
-        if limit is None or self._state.stage != "training":
+        if self._mobility.state.stage != "training":
             return True
         if member not in self._left:
-            here = self._state.ledger.held_bytes(member) + self._coming.get(member, 0)
-            self._left[member] = limit - here - self._copying.bytes_to(member)
+            self._left[member] = self._mobility.left_of(member, self._coming)
         if self._left[member] < nbytes:
             self.lacking[member] = self.lacking.get(member, 0) + nbytes
             return False

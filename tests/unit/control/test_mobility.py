@@ -218,6 +218,17 @@ def test_chunks_without_owner_are_read_again_by_those_with_the_fewest_examples()
     assert B not in moves.state.ledger.last_versions
 
 
+def test_chunks_are_read_again_where_there_is_memory_for_them():
+    moves = mobility(n_chunks=4)
+    # A has four chunks, and the newcomer with the fewest examples room for one.
+    limited(moves, a=6, c=1)
+    lose(moves, B, sealed=False)
+    given = {order.member: order.chunks for order in moves.reread()}
+    assert given[C] == (chunk(1, 0), chunk(1, 3))  # the last one fits nowhere
+    assert given[A] == (chunk(1, 1), chunk(1, 2))
+    assert moves.bytes_to() == {A: 2, C: 2}
+
+
 def test_no_more_members_read_again_than_are_allowed_to():
     # Everybody lost, half of them sealed, as many newcomers: each of them took a chunk of the open
     # half, and nobody was left to bring the sealed one back.
