@@ -27,7 +27,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 #: Newton steps on a working set before all columns are looked at again.
-STEPS: Final = 8
+STEPS: Final = 3
 #: Share of a working set's gap to which the elastic net of a Newton step is solved.
 PARABOLA: Final = 0.01
 

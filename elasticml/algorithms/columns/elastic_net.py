@@ -50,6 +50,7 @@ class _Products:
     """Inner products of the columns that have been in working sets."""
 
     matrix: ColumnMatrix
+    most: int
     features: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     G: F64 = field(default_factory=lambda: np.zeros((0, 0)))
     _places: I64 = field(init=False)
@@ -61,8 +62,8 @@ class _Products:
         """Return ``X.T @ X`` for some features; None where that would be too many."""
         new = features[self._places[features] < 0]
         if new.size:
-            if self.features.size + new.size > PRODUCTS_MAX:
-                if features.size > PRODUCTS_MAX:
+            if self.features.size + new.size > self.most:
+                if features.size > self.most:
                     return None
                 # Those of former working sets make room.
                 self._places[self.features] = -1
@@ -94,14 +95,21 @@ class ElasticNetSolver:
         To begin with.
     by_products : bool
         Take the inner products of all columns at once, and no more passes over rows.
+    products_max : int
+        Columns whose inner products are kept at most; larger working sets are swept over rows.
     """
 
     def __init__(
-        self, matrix: ColumnMatrix, w: F64 | None = None, *, by_products: bool = False
+        self,
+        matrix: ColumnMatrix,
+        w: F64 | None = None,
+        *,
+        by_products: bool = False,
+        products_max: int = PRODUCTS_MAX,
     ) -> None:
         self._matrix = matrix
         self.w = np.zeros(matrix.d) if w is None else np.array(w, np.float64)
-        self._products = _Products(matrix)
+        self._products = _Products(matrix, products_max)
         self._all = np.arange(matrix.d)
         self._whole = self._products.of(self._all) if by_products else None
         #: ``X.T @ residual`` of all columns; None where it must be computed.

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.columns.elastic_net import ElasticNetSolver
+from elasticml.algorithms.columns.elastic_net import PRODUCTS_MAX, ElasticNetSolver
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.objectives.conjugates import DualLoss
@@ -136,7 +136,13 @@ class MarginModel:
         matrix = ColumnMatrix(
             self._columns.take(working), self.z - shift, curvature, centred=self.has_intercept
         )
-        solver = ElasticNetSolver(matrix, old, by_products=working.size <= PRODUCTS)
+        solver = ElasticNetSolver(
+            matrix,
+            old,
+            by_products=working.size <= PRODUCTS and not matrix.is_sparse,
+            # Products of sparse columns cost more than the sweeps of one parabola.
+            products_max=PRODUCTS if matrix.is_sparse else PRODUCTS_MAX,
+        )
         new = solver.solve(penalty, gap, SWEEPS_MAX).w
         b = matrix.intercept(new) if self.has_intercept else 0.0
         return self._go(penalty, working, new - old, b - self.b)
