@@ -143,8 +143,8 @@ def test_kills_and_returns_neither_hang_nor_tear_nor_spoil_the_answer(
     result = outcome.result
     row = check_mail(result)
     assert outcome.kills >= 3
-    # One that is killed before it has joined is lost to nobody.
-    assert result.summary["lost"] >= 3
+    # One that is killed before it has joined is lost to nobody; of the first four, all had.
+    assert 1 <= result.summary["lost"] <= outcome.kills
     assert row["absent_examples"] == 0
     # Whoever takes chunks over goes through those first.
     assert BEST <= result.summary["objective"] <= (1.0 + 3 * near(len(X))) * BEST
