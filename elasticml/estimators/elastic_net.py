@@ -14,6 +14,7 @@ from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.estimators.base import LinearRegressor, warn_of_gap, warn_without_penalty
+from elasticml.estimators.places import client_for, stored_values
 
 F64 = NDArray[np.float64]
 
@@ -22,8 +23,8 @@ class ElasticNet(LinearRegressor):
     """Linear regression with an L1 and an L2 penalty, by coordinate descent on columns.
 
     Minimises ``1/(2 S) sum_i s_i (y_i - w.x_i - b)^2 + alpha l1_ratio |w|_1
-    + alpha (1 - l1_ratio) / 2 |w|^2`` with ``S = sum_i s_i`` and a free intercept b, in this
-    process, on working sets of columns with gap-safe screening.
+    + alpha (1 - l1_ratio) / 2 |w|^2`` with ``S = sum_i s_i`` and a free intercept b, with gap-safe
+    screening: in this process on working sets of columns, or as a job whose members own columns.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class ElasticNet(LinearRegressor):
         1 is the lasso.
     fit_intercept : bool
     max_iter : int
-        Sweeps over working sets of columns at most.
+        Sweeps over working sets of columns at most; of a job rounds.
     tol : float
         A fit ends when its duality gap is at most ``tol`` times the weighted mean of the centred
         targets' squares.
@@ -40,6 +41,8 @@ class ElasticNet(LinearRegressor):
         Begin with the last fit's coefficients.
     positive : bool
         Coefficients must not be negative.
+    client : distributed.Client or address, optional
+        Fits as an elastic job on this cluster; by default see ``solver_path_``.
 
     Attributes
     ----------
@@ -48,7 +51,10 @@ class ElasticNet(LinearRegressor):
     dual_gap_ : float or ndarray (n_targets,)
         Certified: the objective is at most this above the least possible one.
     n_iter_ : int or list of int
-        Sweeps.
+        Sweeps; of a job rounds.
+    solver_path_ : "in-process" or "job"
+        Where it was fitted: a job where ``client`` is given, or where there is a default client and
+        at least 50 million stored values; else, and with ``alpha`` 0, this process.
     n_features_in_ : int
     """
 
@@ -72,6 +78,7 @@ class ElasticNet(LinearRegressor):
         tol: float = 1e-4,
         warm_start: bool = False,
         positive: bool = False,
+        client: Any = None,
     ) -> None:
         self.alpha = alpha
         self.l1_ratio = l1_ratio
@@ -80,6 +87,7 @@ class ElasticNet(LinearRegressor):
         self.tol = tol
         self.warm_start = warm_start
         self.positive = positive
+        self.client = client
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> ElasticNet:
         """Fit the model.
@@ -110,8 +118,12 @@ class ElasticNet(LinearRegressor):
         targets = np.asarray(y, np.float64)
         former = self._former(targets, X.shape[1])
         found = []
-        for k, target in enumerate(targets.reshape(len(targets), -1).T):
-            found.append(self._fit_one(X, np.ascontiguousarray(target), weights, former[k]))
+        with client_for(self.client, stored_values(X)) as client:
+            fits_here = client is None or self.alpha == 0.0
+            self.solver_path_ = "in-process" if fits_here else "job"
+            for k, target in enumerate(targets.reshape(len(targets), -1).T):
+                given = (X, np.ascontiguousarray(target), weights, former[k])
+                found.append(self._fit_one(*given) if fits_here else self._as_job(*given, client))
         self.coef_ = np.stack([fitted.w for fitted, _ in found])
         self.intercept_ = np.array([intercept for _, intercept in found])
         self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in found])
@@ -150,6 +162,35 @@ class ElasticNet(LinearRegressor):
         )
         return mean, matrix.intercept(fitted.w)
 
+    def _as_job(
+        self, X: Any, y: F64, weights: F64 | None, start: F64 | None, client: Any
+    ) -> tuple[Fitted, float]:
+        # Loads what jobs need, which takes longer than most fits.
+        from elasticml.estimators.column_job import fit_as_job
+        from elasticml.jobs.algorithms import PrimalCoCoA
+
+        mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
+        wanted = self.tol * float(np.average((y - mean) ** 2, weights=weights))
+        found = fit_as_job(
+            X,
+            y,
+            weights,
+            start,
+            client,
+            penalty=PrimalCoCoA(
+                l1=self.alpha * self.l1_ratio,
+                l2=self.alpha * (1.0 - self.l1_ratio),
+                intercept=self.fit_intercept,
+                positive=self.positive,
+                tolerance=wanted,
+            ),
+            rounds=self.max_iter,
+        )
+        if not found.converged:
+            warn_of_gap(found.gap, wanted, found.rounds)
+        fitted = Fitted(w=found.w, gap=found.gap, sweeps=found.rounds, screened=0)
+        return fitted, found.intercept
+
     @property
     def sparse_coef_(self) -> Any:
         """The coefficients as a sparse matrix, (1, n_features) or (n_targets, n_features)."""
@@ -180,6 +221,7 @@ class Lasso(ElasticNet):
         tol: float = 1e-4,
         warm_start: bool = False,
         positive: bool = False,
+        client: Any = None,
     ) -> None:
         super().__init__(
             alpha,
@@ -189,6 +231,7 @@ class Lasso(ElasticNet):
             tol=tol,
             warm_start=warm_start,
             positive=positive,
+            client=client,
         )
 
 

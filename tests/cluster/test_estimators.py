@@ -6,8 +6,10 @@ from collections.abc import Generator
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from distributed import Client
 from sklearn.datasets import make_classification
+from sklearn.exceptions import ConvergenceWarning
 
 import elasticml as em
 
@@ -51,3 +53,35 @@ def test_a_ridge(client: Client):
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-5)
     assert there.intercept_ == pytest.approx(here.intercept_, abs=1e-3)
     assert there.dual_gap_ <= 2e-12 * ((y - y.mean()) ** 2).sum()
+
+
+@pytest.mark.parametrize("positive", [False, True])
+def test_a_lasso_and_an_elastic_net_of_sparse_weighted_rows(client: Client, positive: bool):
+    rng = np.random.default_rng(4)
+    rows = sp.csr_array(sp.random(120, 300, 0.1, random_state=1))
+    y = rows[:, :6].sum(axis=1) * 3.0 + 0.1 * rng.normal(size=120) + 4.0
+    weights = rng.uniform(0.0, 2.0, 120)
+    for make, given in ((em.Lasso, {}), (em.ElasticNet, {"l1_ratio": 0.7})):
+        given = {"alpha": 0.01, "tol": 1e-9, "positive": positive, **given}
+        here = make(**given).fit(rows, y, weights)
+        there = make(**given, client=client).fit(rows, y, weights)
+        assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
+        np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-3)
+        np.testing.assert_array_equal(there.coef_ != 0.0, here.coef_ != 0.0)
+        assert there.intercept_ == pytest.approx(here.intercept_, abs=1e-3)
+        assert 0.0 <= there.dual_gap_ <= 1e-9 * np.var(y) * 2.0
+
+
+def test_several_targets_of_a_lasso_and_a_start_from_the_last_fit(client: Client):
+    y = np.stack([X @ np.arange(8.0), X[:, 0] - X[:, 3]], axis=1)
+    model = em.Lasso(0.1, tol=1e-10, warm_start=True, client=client).fit(X, y)
+    here = em.Lasso(0.1, tol=1e-10).fit(X, y)
+    np.testing.assert_allclose(model.coef_, here.coef_, atol=1e-4)
+    cold = model.n_iter_
+    # The last fit's best bound from below is not known any more: a round may go into another.
+    assert max(model.fit(X, y).n_iter_) <= 1 < min(cold)
+
+
+def test_a_lasso_that_runs_out_of_rounds_warns(client: Client):
+    with pytest.warns(ConvergenceWarning, match="the duality gap is"):
+        em.Lasso(1e-3, tol=1e-14, max_iter=1, client=client).fit(X, X @ np.arange(8.0) + Y)
