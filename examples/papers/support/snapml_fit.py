@@ -34,14 +34,15 @@ def main(task: dict[str, Any]) -> None:
     except (LookupError, ImportError, MemoryError) as error:
         print(json.dumps({"none": f"{type(error).__name__}: {error}"}), flush=True)
         return
-    began_s, last = time.perf_counter(), np.inf
+    began_s, last, still = time.perf_counter(), np.inf, 0
     for effort in range(fits.efforts):
         seconds, w = fits.fit(effort)
         objective = train.objective(problem, w)
         logloss = test.objective(no_penalty, w)
         print(json.dumps({"s": seconds, "objective": objective, "logloss": logloss}), flush=True)
-        is_still = 0.0 <= last - objective < 1e-8 * abs(objective)
-        if is_still or time.perf_counter() - began_s > task["limit_s"]:
+        # Two efforts may come to the same model before a third one goes on.
+        still = still + 1 if abs(last - objective) < 1e-8 * abs(objective) else 0
+        if still == 4 or time.perf_counter() - began_s > task["limit_s"]:
             return
         last = objective
 

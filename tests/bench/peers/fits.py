@@ -91,12 +91,10 @@ def snapml(data: Data, problem: Problem, threads: int) -> Fits:
     else:
         make = snap.LinearRegression
     if problem.model == "lasso":
-        common |= {"penalty": "l1", "dual": False, "regularizer": 2.0 * problem.l1 * data.n}
+        common |= {"penalty": "l1", "dual": False, "regularizer": problem.l1 * data.n}
         X = data.X.tocsc()
     else:
-        # Its squared loss has no half.
-        factor = 2.0 if problem.model == "ridge" else 1.0
-        common["regularizer"] = factor * problem.l2 * data.n
+        common["regularizer"] = problem.l2 * data.n
         X = data.X
     y = data.labels.astype(np.float32)
     return timed([make(max_iter=k, **common) for k in EFFORTS], X, y)
