@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 #: Seconds that a call shall take on the event loop, and how many as brief ones in a row there must
 #: have been in a thread before. One that was longer there must be made up for by many more.
 BRIEF_S: Final = 5e-4
+#: Seconds on the clock: a call that sleeps, or waits for a disk, is not brief either.
+BRIEF_WALL_S: Final = 2e-2
 BRIEF_MIN: Final = 16
 BRIEF_AGAIN: Final = 1000
 
@@ -59,11 +61,18 @@ class BriefRunner:
     clock : callable, optional
         Seconds that the calling thread has computed: what others do with the processor counts for
         nothing.
+    wall : callable, optional
+        Seconds that have passed.
     """
 
-    def __init__(self, name: str, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self,
+        name: str,
+        clock: Callable[[], float] = time.thread_time,
+        wall: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._thread = ThreadRunner(name)
-        self._clock = clock
+        self._clock, self._wall = clock, wall
         #: Brief calls of each function in a row, by its name.
         self._brief: dict[str, int] = {}
         #: Calls that are in the thread, or wait for it.
@@ -83,11 +92,13 @@ class BriefRunner:
             self._n_there -= 1
 
     def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
-        began_s, name = self._clock(), function.__name__
+        began_s, began_wall_s, name = self._clock(), self._wall(), function.__name__
         try:
             return function(*args)
         finally:
-            is_brief = self._clock() - began_s <= BRIEF_S
+            is_brief = (
+                self._clock() - began_s <= BRIEF_S and self._wall() - began_wall_s <= BRIEF_WALL_S
+            )
             self._brief[name] = self._brief.get(name, 0) + 1 if is_brief else -BRIEF_AGAIN
 
     def close(self) -> None:

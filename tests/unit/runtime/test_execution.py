@@ -7,7 +7,14 @@ import threading
 
 import pytest
 
-from elasticml.runtime.execution import BRIEF_AGAIN, BRIEF_MIN, BRIEF_S, BriefRunner, ThreadRunner
+from elasticml.runtime.execution import (
+    BRIEF_AGAIN,
+    BRIEF_MIN,
+    BRIEF_S,
+    BRIEF_WALL_S,
+    BriefRunner,
+    ThreadRunner,
+)
 
 
 def test_calls_that_wait_or_come_after_the_end_are_cancelled():
@@ -37,6 +44,11 @@ def test_as_many_calls_run_at_once_as_there_are_threads():
     asyncio.run(meet())
 
 
+def _never() -> float:
+    """Tell a time that does not pass."""
+    return 0.0
+
+
 def is_on_loop(runner: BriefRunner, durations: list[float], now: list[float]) -> list[bool]:
     """Say of calls that take so long whether each was made on the event loop."""
 
@@ -52,22 +64,27 @@ def is_on_loop(runner: BriefRunner, durations: list[float], now: list[float]) ->
 
 def test_calls_that_have_been_brief_for_long_are_made_on_the_loop():
     now = [0.0]
-    runner = BriefRunner("em-test", lambda: now[0])
+    runner = BriefRunner("em-test", lambda: now[0], lambda: 0.0)
     brief, long = 0.5 * BRIEF_S, 2 * BRIEF_S
     assert is_on_loop(runner, [long], now) == [False]
     found = is_on_loop(runner, [brief] * (BRIEF_AGAIN + BRIEF_MIN), now)
     assert found == [False] * (BRIEF_AGAIN + BRIEF_MIN)
     # One that was long there sends all that follow back.
     assert is_on_loop(runner, [brief, brief, long, brief], now) == [True, True, True, False]
-    fresh = BriefRunner("em-test", lambda: now[0])
+    fresh = BriefRunner("em-test", lambda: now[0], lambda: 0.0)
     assert is_on_loop(fresh, [brief] * (BRIEF_MIN + 1), now) == [False] * BRIEF_MIN + [True]
-    for made in (runner, fresh):
+    # One that sleeps is as long as one that computes.
+    sleeps = BriefRunner("em-test", _never, lambda: now[0])
+    brief, long = 0.5 * BRIEF_WALL_S, 2 * BRIEF_WALL_S
+    found = is_on_loop(sleeps, [brief] * BRIEF_MIN + [long, brief], now)
+    assert found == [False] * BRIEF_MIN + [True, False]
+    for made in (runner, fresh, sleeps):
         made.close()
 
 
 def test_a_brief_call_waits_for_what_is_in_the_thread_and_an_error_passes_through():
     async def in_order() -> list[str]:
-        runner, done, is_open = BriefRunner("em-test", lambda: 0.0), [], threading.Event()
+        runner, done, is_open = BriefRunner("em-test", _never, _never), [], threading.Event()
 
         def brief(word: str) -> None:
             done.append(word)
