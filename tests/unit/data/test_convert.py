@@ -271,6 +271,6 @@ def test_a_url_is_refused(tmp_path: Path) -> None:
 
 def test_features_by_columns_do_not_become_rows(tmp_path: Path) -> None:
     source = from_arrays(np.eye(3), np.arange(3.0), by="columns")
-    with pytest.raises(ConfigError, match="the source is by columns, .*leave by='columns' out"):
+    with pytest.raises(ConfigError, match=r"the source is by columns, .*leave by='columns' out"):
         convert(source, tmp_path / "made")
     assert list(tmp_path.iterdir()) == []
