@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -117,3 +118,21 @@ def test_no_threads_have_no_meaning():
     X, y = load_iris(return_X_y=True)
     with pytest.raises(ValueError, match="n_jobs=0 has no meaning"):
         em.LogisticRegression(n_jobs=0).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "which"),
+    [
+        ([0, 1, 2], {}, "3 classes"),
+        ([0, 1, 0], {"l1_ratio": 0.5}, "an L1 penalty"),
+    ],
+)
+def test_a_client_that_is_of_no_use_is_warned_of(labels, given, which):
+    X, y = np.random.default_rng(0).standard_normal((30, 2)), np.tile(labels, 10)
+    with pytest.warns(UserWarning, match=f"LogisticRegression with {which} is fitted in this"):
+        # Nobody is asked: nothing listens there.
+        model = em.LogisticRegression(**given, client="tcp://127.0.0.1:1").fit(X, y)
+    assert model.solver_path_ == "in-process"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        em.LogisticRegression(**given).fit(X, y)
