@@ -5,7 +5,7 @@
 residuals, from them the gap, what coefficients cannot be in any solution, and those that are in the
 model or nearest to it; proximal Newton steps on these follow, in one block or, where they are
 many, block after block. Dual variables are distributions over the classes, made feasible as in
-:mod:`elasticml.algorithms.softmax_function`, then drawn towards the rows' own classes until no
+:mod:`elasticml.algorithms.distributions`, then drawn towards the rows' own classes until no
 column leans over the bar.
 """
 
@@ -23,6 +23,7 @@ from elasticml.algorithms.columns.matrix import movable
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.algorithms.columns.screening import nearest, screen
 from elasticml.algorithms.columns.softmax_step import SoftmaxModel
+from elasticml.algorithms.distributions import balanced
 from elasticml.algorithms.newton import ROUNDED
 
 F64 = NDArray[np.float64]
@@ -90,7 +91,9 @@ class SparseSoftmax:
         self._columns, self._shifts, norms = movable(X, weights, intercept=intercept)
         self._s = np.ones(n) if weights is None else weights
         self.model = SoftmaxModel(self._columns, codes, self._s, classes, intercept=intercept)
-        self._of_class = np.bincount(codes, weights=self._s, minlength=classes)
+        self._of_class = np.asarray(
+            np.bincount(codes, weights=self._s, minlength=classes), np.float64
+        )
         #: (classes, d) squared lengths in which the dual objective is 1-concave, less the ridge's.
         self._squares = np.broadcast_to(SMOOTHNESS * norms, self.model.W.shape)
         self._block = int(min(BLOCK_MAX, max(BLOCK_MIN, math.sqrt(BLOCK_WORK / n))))
@@ -142,9 +145,7 @@ class SparseSoftmax:
         model, s = self.model, self._s[:, None]
         q, own = model.probabilities(), model.own
         if model.has_intercept:
-            sums = self._s @ q
-            kept = min(1.0, float((self._of_class / np.maximum(sums, 1e-300)).min()))
-            q = kept * q + (self._of_class - kept * sums) / self._s.sum()
+            q = balanced(q, self._s, self._of_class)
         products = model.products((own - q) * s)
         value = model.value + penalty.of(model.W.ravel())
         leaning = np.abs(products - penalty.a2 * model.W)

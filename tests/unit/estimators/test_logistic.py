@@ -136,3 +136,25 @@ def test_a_client_that_is_of_no_use_is_warned_of(labels, given, which):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         em.LogisticRegression(**given).fit(X, y)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_a_class_of_no_weight_is_no_obstacle_to_a_certificate(ratio):
+    X, y = load_iris(return_X_y=True)
+    given, counts = {"l1_ratio": ratio, "C": 0.5}, y != 1
+
+    def value(model):
+        w = model.coef_.ravel()
+        losses = log_loss(
+            y[counts], model.predict_proba(X[counts]), normalize=False, labels=[0, 1, 2]
+        )
+        return ratio * np.abs(w).sum() + 0.5 * (1.0 - ratio) * (w @ w) + 0.5 * losses
+
+    best = em.LogisticRegression(**given, tol=1e-7).fit(X, y, counts)
+    assert best.dual_gap_ <= 1e-7 * 0.5 * 100 * math.log(3.0)
+    assert set(best.predict(X)) == {0, 2}
+    for steps in (1, 2, 4):
+        rough = em.LogisticRegression(**given, tol=1e-12, max_iter=steps)
+        with pytest.warns(ConvergenceWarning):
+            rough.fit(X, y, counts)
+        assert value(rough) - value(best) <= rough.dual_gap_ + 1e-9
