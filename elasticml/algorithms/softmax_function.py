@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.algorithms.distributions import balanced
 from elasticml.algorithms.newton import Point
 from elasticml.algorithms.row_blocks import RowBlocks
 
@@ -54,7 +55,9 @@ class SoftmaxFunction:
         self._penalty = np.full((classes, rows.d + intercept), l2)
         self._penalty[:, rows.d :] = 0.0
         #: Share of each class of the weight.
-        self._of_class = np.bincount(codes, weights=self._share[:, 0], minlength=classes)
+        self._of_class = np.asarray(
+            np.bincount(codes, weights=self._share[:, 0], minlength=classes), np.float64
+        )
 
     @property
     def n_model(self) -> int:
@@ -125,9 +128,7 @@ class SoftmaxFunction:
         if self._l2 <= 0.0:
             return math.nan
         if self._intercept:
-            sums = self._share[:, 0] @ q
-            kept = min(1.0, float((self._of_class / np.maximum(sums, 1e-300)).min()))
-            q = kept * q + (self._of_class - kept * sums)
+            q = balanced(q, self._share[:, 0], self._of_class)
         image = self._adjoint(self._less_own(q))[:, : self._rows.d]
         entropies = -(q * np.log(np.maximum(q, 1e-300))).sum(axis=1)
         return float(self._share[:, 0] @ entropies) - 0.5 / self._l2 * float((image**2).sum())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticml.data.block_file import PART, SUFFIX, write_block
+from elasticml.data.by_columns import is_by_columns
 from elasticml.data.chunk import Chunk
 from elasticml.data.converted import MANIFEST, VERSION, ConvertedSource
 from elasticml.data.facts import (
@@ -77,10 +78,15 @@ def convert(
     Raises
     ------
     ConfigError
-        When the folder is there already, or cannot be written.
+        When the folder is there already, or cannot be written, or the source is by columns.
     DataError
         When the data are wrong, or change meanwhile. In any case nothing is left.
     """
+    if is_by_columns(source.spec()):
+        raise ConfigError(
+            "the source is by columns, and converted data are by rows: leave by='columns' out",
+            key="by",
+        )
     place = place.expanduser().absolute()
     if os.path.lexists(place):
         raise ConfigError(

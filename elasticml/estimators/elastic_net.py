@@ -38,7 +38,7 @@ class ElasticNet(LinearRegressor):
         A fit ends when its duality gap is at most ``tol`` times the weighted mean of the centred
         targets' squares.
     warm_start : bool
-        Begin with the last fit's coefficients.
+        Begin with the last fit's coefficients; with ``positive`` negative ones begin at 0.
     positive : bool
         Coefficients must not be negative.
     client : distributed.Client or address, optional
@@ -139,7 +139,8 @@ class ElasticNet(LinearRegressor):
         known = np.atleast_2d(getattr(self, "coef_", np.empty((0, 0))))
         if not self.warm_start or known.shape != (n_targets, d):
             return [None] * n_targets
-        return list(known)
+        # A model that was fitted without the restriction may be outside of it.
+        return list(np.maximum(known, 0.0) if self.positive else known)
 
     def _fit_one(
         self, X: Any, y: F64, weights: F64 | None, start: F64 | None

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from elasticml.data.by_columns import is_by_columns
 from elasticml.data.files import open_binary
 from elasticml.data.formats import ENDS, format_of
 from elasticml.data.places import local_path
@@ -91,6 +92,12 @@ def _source_named(name: str, y: Any) -> tuple[Source, Any]:
 
 
 def _rows(source: Source, n_columns: int | None) -> tuple[Any, NDArray[Any], NDArray[Any] | None]:
+    if is_by_columns(source.spec()):
+        raise ConfigError(
+            "the source is by columns, and estimators work on rows: leave by='columns' out, or fit "
+            "it by a job of em.PrimalCoCoA",
+            key="by",
+        )
     chunks = load_all(source, n_columns)
     kinds = {chunk.layout.kind for chunk in chunks}
     if "sequence" in kinds:

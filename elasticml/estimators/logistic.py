@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -50,7 +51,8 @@ class LogisticRegression(LinearClassifier):
     n_jobs : int, optional
         Threads for products with the rows; without an L1 penalty.
     client : distributed.Client or address, optional
-        Fits as an elastic job on this cluster; by default see ``solver_path_``.
+        Fits as an elastic job on this cluster; by default see ``solver_path_``. A warning says
+        where a model cannot be.
 
     Attributes
     ----------
@@ -122,6 +124,7 @@ class LogisticRegression(LinearClassifier):
         X, y, weights = self._checked(X, y, sample_weight, accept_sparse="csr", dtype=np.float64)
         codes = self._codes(y)
         weights = self._weighted(y, codes, weights)
+        self._warn_of_client()
         if self.l1_ratio > 0.0 and math.isfinite(self.C):
             self._fit_sparse(X, codes, weights)
             return self
@@ -134,6 +137,18 @@ class LogisticRegression(LinearClassifier):
         finally:
             pool.close()
         return self
+
+    def _warn_of_client(self) -> None:
+        """Say that a client which was given is of no use for this model."""
+        has_l1 = self.l1_ratio > 0.0 and math.isfinite(self.C)
+        if self.client is not None and (has_l1 or len(self.classes_) > 2):
+            which = "an L1 penalty" if has_l1 else f"{len(self.classes_)} classes"
+            warnings.warn(
+                f"LogisticRegression with {which} is fitted in this process, not as a job of "
+                "client: leave client out, unless it computes Dask collections",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _weighted(self, y: Any, codes: NDArray[np.int64], weights: F64 | None) -> F64 | None:
         """Return the rows' weights times their classes'."""

@@ -54,7 +54,7 @@ def fit_binary(
     """
     solver = SparseClassifier(X, targets, weights, loss=loss, intercept=intercept)
     if start is not None:
-        solver.model.begin(*start)
+        solver.begin(*start)
     found = solver.solve(penalty, gap, steps)
     return Found(
         W=found.w[None],
@@ -87,6 +87,6 @@ def fit_softmax(
     """
     solver = SparseSoftmax(X, codes, weights, classes=classes, intercept=intercept)
     if start is not None:
-        solver.model.begin(*start)
+        solver.begin(*start)
     found = solver.solve(penalty, gap, steps)
     return Found(W=found.W, b=found.b, gap=found.gap, steps=found.turns, converged=found.converged)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.columns.elastic_net import FIRST, INNER
 from elasticml.algorithms.columns.margin_model import MarginModel
-from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.columns.matrix import movable
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.algorithms.columns.screening import nearest, screen
 from elasticml.algorithms.newton import ROUNDED
@@ -80,11 +80,14 @@ class SparseClassifier:
         self, X: Any, targets: F64, weights: F64 | None, *, loss: str, intercept: bool
     ) -> None:
         self._loss = dual_loss_named(loss)
-        self._columns = ColumnMatrix(X, np.zeros(X.shape[0]), None, centred=False)
+        self._columns, self._shifts, norms = movable(X, weights, intercept=intercept)
         self.model = MarginModel(self._columns, targets, weights, self._loss, intercept=intercept)
-        norms = ColumnMatrix(X, np.zeros(X.shape[0]), weights, centred=intercept).norms
         #: (d,) squared lengths in which the dual objective is 1-concave, but for the ridge's part.
         self._squares = self._loss.loss.smoothness * norms
+
+    def begin(self, w: F64, b: float) -> None:
+        """Take over a model, (d,) and its intercept."""
+        self.model.begin(w, b + float(self._shifts @ w))
 
     def solve(self, penalty: Penalty, gap: float, steps: int) -> Classifier:
         """Take Newton steps until the gap is at most so large, or so many of them."""
@@ -111,7 +114,7 @@ class SparseClassifier:
         rounded = ROUNDED * bound.value if is_stuck else 0.0
         return Classifier(
             w=self.model.w.copy(),
-            b=self.model.b,
+            b=self.model.b - float(self._shifts @ self.model.w),
             gap=max(bound.gap, 0.0),
             steps=done,
             screened=self._columns.d - features.size,

@@ -114,14 +114,24 @@ class ElasticNetSolver:
         self._whole = self._products.of(self._all) if by_products else None
         #: ``X.T @ residual`` of all columns; None where it must be computed.
         self._slopes: F64 | None = None
-        self._residual = np.empty(0) if self._whole is not None else matrix.residual(self.w)
+        self._residual = np.empty(0)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Compute what belongs to the present model."""
+        matrix = self._matrix
         if self._whole is not None:
             self._slopes = matrix.linear - self._whole @ self.w
-        elif not self.w.any():
-            self._slopes = matrix.linear
+        else:
+            self._residual = matrix.residual(self.w)
+            self._slopes = None if self.w.any() else matrix.linear
 
     def solve(self, penalty: Penalty, gap: float, sweeps: int) -> Fitted:
         """Descend until the gap is at most so large, or for so many sweeps."""
+        if penalty.positive and self.w.min(initial=0.0) < 0.0:
+            # The gap is that of a model within the restriction.
+            self.w = np.maximum(self.w, 0.0)
+            self._begin()
         if self._whole is None or self._slopes is None:
             return self._by_working_sets(penalty, gap, sweeps)
         matrix = self._matrix

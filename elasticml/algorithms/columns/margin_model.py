@@ -156,11 +156,14 @@ class MarginModel:
         promised = -float(self.slopes @ along) + penalty.of(old) - penalty.of(old + step)
         # So near the best objective its values are rounding: there whole steps are good ones.
         is_told = promised > HIDDEN * abs(before)
+        if not promised >= -HIDDEN * abs(before):
+            return False  # Uphill, or not finite: rounding has made a bad step.
         slopes, share = np.empty(self.z.size), 1.0
         for _ in range(HALVINGS_MAX):
             new = old + share * step
             value = self._at(self.z + share * along, slopes)
-            if not is_told or value + penalty.of(new) <= before - TAKEN * share * promised:
+            is_downhill = value + penalty.of(new) <= before - TAKEN * share * promised
+            if is_downhill or (not is_told and np.isfinite(value)):
                 self.w[working], self.b = new, self.b + share * rise
                 self.z += share * along
                 self.value, self.slopes = value, slopes

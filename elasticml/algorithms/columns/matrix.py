@@ -1,7 +1,7 @@
 """Columns of weighted rows, centred where there is an intercept: what coordinate descent works on.
 
 Rows are multiplied by the roots of their weights, so that a weighted sum of squares is a plain one.
-Dense columns are centred in a copy; sparse ones on the way.
+Dense columns are centred in a copy; sparse ones on the way, but for those that hardly vary.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.rows import KIND_CODES
 from elasticml.algorithms.cocoa.tables import GRAM_FIELDS, address
 from elasticml.algorithms.columns import gram, kernels
+from elasticml.algorithms.columns.centring import CLOSE, moved
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -47,6 +48,8 @@ class ColumnMatrix:
         self.y = root * (y - self.y_mean)
         self.yy = float(self.y @ self.y)
         self.means = np.zeros(self.d)
+        #: (d,) what has been taken off the columns as they are stored.
+        self.shifts = np.zeros(self.d)
         if self.is_sparse:
             self._take_sparse(X, weights, centred)
         else:
@@ -59,6 +62,17 @@ class ColumnMatrix:
             # Squares of entries that are parts of one value are not the value's square.
             X = X.copy()
             X.sum_duplicates()
+        self._weigh_sparse(X, weights, centred)
+        # Of the mean square: what the variance and the mean's square add up to.
+        close = self.norms <= CLOSE * self.total * self.means**2
+        if np.any(close & (self.means != 0.0)):
+            self.shifts = np.where(close, self.means, 0.0)
+            self._weigh_sparse(moved(X, self.shifts), weights, centred)
+            # What rounding left of a constant column is no column.
+            self.norms[self.norms <= FLAT**2 * self.total * self.shifts**2] = 0.0
+        self.offsets = self.shifts + self.means
+
+    def _weigh_sparse(self, X: Any, weights: F64 | None, centred: bool) -> None:
         values = np.asarray(X.data, np.float64)
         if weights is not None:
             values = values * self.root[X.indices]
@@ -77,7 +91,6 @@ class ColumnMatrix:
             self.means = np.asarray(self._columns.T @ self.root) / self.total
             self.norms = whole - self.total * self.means**2
             self.norms[self.norms <= FLAT * whole] = 0.0
-        self.offsets = self.means
 
     def _take_dense(self, X: Any, weights: F64 | None, centred: bool) -> None:
         is_changed = centred or weights is not None
@@ -86,6 +99,7 @@ class ColumnMatrix:
         self.offsets = np.zeros(self.d)
         if centred:
             self.offsets = np.asarray((self.root * self.root) @ found) / self.total
+            self.shifts = self.offsets
             found -= self.offsets
         if weights is not None:
             found *= self.root[:, None]
@@ -174,3 +188,33 @@ class ColumnMatrix:
     def intercept(self, w: F64) -> float:
         """Return the free intercept that belongs to a model."""
         return self.y_mean - float(self.offsets @ w)
+
+
+def movable(X: Any, weights: F64 | None, *, intercept: bool) -> tuple[ColumnMatrix, F64, F64]:
+    """Return columns for models that have their own intercept, and what has been taken off them.
+
+    Parameters
+    ----------
+    X : ndarray or sparse in CSC format (n, d)
+        Not changed.
+    weights : ndarray (n,), optional
+        None where all are one.
+    intercept : bool
+        There is a free one, which takes up what columns are moved by: without, none are.
+
+    Returns
+    -------
+    columns : ColumnMatrix
+        Neither weighted nor centred further; dense ones have lost their weighted means, sparse
+        ones as :class:`ColumnMatrix` moves them.
+    shifts : ndarray (d,)
+    norms : ndarray (d,)
+        Squared, of the weighted columns, centred where there is an intercept.
+    """
+    zeros = np.zeros(int(X.shape[0]))
+    weighted = ColumnMatrix(X, zeros, weights, centred=intercept)
+    shifts, norms = weighted.shifts, weighted.norms
+    del weighted  # A dense one is a copy.
+    if shifts.any():
+        X = moved(X, shifts, norms == 0.0)
+    return ColumnMatrix(X, zeros, None, centred=False), shifts, norms

@@ -5,7 +5,7 @@
 residuals, from them the gap, what coefficients cannot be in any solution, and those that are in the
 model or nearest to it; proximal Newton steps on these follow, in one block or, where they are
 many, block after block. Dual variables are distributions over the classes, made feasible as in
-:mod:`elasticml.algorithms.softmax_function`, then drawn towards the rows' own classes until no
+:mod:`elasticml.algorithms.distributions`, then drawn towards the rows' own classes until no
 column leans over the bar.
 """
 
@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.columns.elastic_net import FIRST
-from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.columns.matrix import movable
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.algorithms.columns.screening import nearest, screen
 from elasticml.algorithms.columns.softmax_step import SoftmaxModel
+from elasticml.algorithms.distributions import balanced
 from elasticml.algorithms.newton import ROUNDED
 
 F64 = NDArray[np.float64]
@@ -87,14 +88,19 @@ class SparseSoftmax:
         self, X: Any, codes: I64, weights: F64 | None, *, classes: int, intercept: bool
     ) -> None:
         n = int(X.shape[0])
-        self._columns = ColumnMatrix(X, np.zeros(n), None, centred=False)
+        self._columns, self._shifts, norms = movable(X, weights, intercept=intercept)
         self._s = np.ones(n) if weights is None else weights
         self.model = SoftmaxModel(self._columns, codes, self._s, classes, intercept=intercept)
-        self._of_class = np.bincount(codes, weights=self._s, minlength=classes)
-        norms = ColumnMatrix(X, np.zeros(n), weights, centred=intercept).norms
+        self._of_class = np.asarray(
+            np.bincount(codes, weights=self._s, minlength=classes), np.float64
+        )
         #: (classes, d) squared lengths in which the dual objective is 1-concave, less the ridge's.
         self._squares = np.broadcast_to(SMOOTHNESS * norms, self.model.W.shape)
         self._block = int(min(BLOCK_MAX, max(BLOCK_MIN, math.sqrt(BLOCK_WORK / n))))
+
+    def begin(self, W: F64, b: F64) -> None:
+        """Take over a model, (classes, d) and its intercepts."""
+        self.model.begin(W, b + W @ self._shifts)
 
     def solve(self, penalty: Penalty, gap: float, turns: int) -> Softmax:
         """Take turns until the gap is at most so large, or so many of them."""
@@ -123,10 +129,11 @@ class SparseSoftmax:
             is_told = any([model.newton_step(penalty, block) for block in blocks])
             done += 1
         rounded = ROUNDED * bound.value if is_stuck else 0.0
+        b = model.b - model.W @ self._shifts
         return Softmax(
             W=model.W.copy(),
             # What all have in common changes no probability.
-            b=model.b - model.b.mean(),
+            b=b - b.mean(),
             gap=max(bound.gap, 0.0),
             turns=done,
             screened=int(alive.size - np.count_nonzero(alive)),
@@ -138,9 +145,7 @@ class SparseSoftmax:
         model, s = self.model, self._s[:, None]
         q, own = model.probabilities(), model.own
         if model.has_intercept:
-            sums = self._s @ q
-            kept = min(1.0, float((self._of_class / np.maximum(sums, 1e-300)).min()))
-            q = kept * q + (self._of_class - kept * sums) / self._s.sum()
+            q = balanced(q, self._s, self._of_class)
         products = model.products((own - q) * s)
         value = model.value + penalty.of(model.W.ravel())
         leaning = np.abs(products - penalty.a2 * model.W)

@@ -150,11 +150,14 @@ class SoftmaxModel:
         )
         # So near the best objective its values are rounding: there whole steps are good ones.
         is_told = promised > HIDDEN * abs(before)
+        if not promised >= -HIDDEN * abs(before):
+            return False  # Uphill, or not finite: rounding has made a bad step.
         share = 1.0
         for _ in range(HALVINGS_MAX):
             W, z = self.W + share * step, self.z + share * along
             value = self._at(z)
-            if not is_told or (value + penalty.of(W.ravel()) <= before - TAKEN * share * promised):
+            is_downhill = value + penalty.of(W.ravel()) <= before - TAKEN * share * promised
+            if is_downhill or (not is_told and np.isfinite(value)):
                 self.W, self.b, self.z = W, self.b + share * rise, z
                 self.value = value
                 return is_told

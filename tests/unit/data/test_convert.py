@@ -267,3 +267,10 @@ def test_files_of_two_conversions_do_not_mix(tmp_path: Path) -> None:
 def test_a_url_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="wanted a folder on a disk that all members see"):
         read_converted("hdfs://nn:8020/made")
+
+
+def test_features_by_columns_do_not_become_rows(tmp_path: Path) -> None:
+    source = from_arrays(np.eye(3), np.arange(3.0), by="columns")
+    with pytest.raises(ConfigError, match=r"the source is by columns, .*leave by='columns' out"):
+        convert(source, tmp_path / "made")
+    assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import elasticml as em
+from elasticml.algorithms.columns.elastic_net import ElasticNetSolver
 from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.columns.products import Penalty
 from tests.unit.estimators.contract import assert_contract
 
 DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))
@@ -138,6 +140,28 @@ def test_a_warm_start_has_nothing_left_to_do():
     assert model.fit(X, y).n_iter_ == 0 < swept
     np.testing.assert_allclose(model.coef_, coef, rtol=1e-12)
     assert clone(model).fit(X, y).n_iter_ == swept
+
+
+@pytest.mark.parametrize("data", [wide, tall], ids=["wide", "tall"])
+@pytest.mark.parametrize("make", [np.asarray, sp.csc_array])
+def test_a_warm_start_outside_of_the_restriction_ends_within_it(data, make):
+    X, y = data()
+    y = y - 5.0 * X[:, 0]
+    model = em.Lasso(0.05, tol=1e-8, warm_start=True).fit(make(X), y)
+    former = model.coef_
+    assert former.min() < -0.5
+    model.set_params(positive=True).fit(make(X), y)
+    fresh = em.Lasso(0.05, tol=1e-8, positive=True).fit(make(X), y)
+    assert model.coef_.min() == 0.0
+    assert abs(objective(X, y, model) - objective(X, y, fresh)) <= 1e-8 * float(np.mean(y**2))
+    # Likewise where one solver is given one penalty after another.
+    matrix = ColumnMatrix(make(X), y, None, centred=True)
+    for by_products in (True, False):
+        solver = ElasticNetSolver(matrix, former, by_products=by_products)
+        penalty = Penalty(a1=0.05 * len(y), a2=0.0, positive=True)
+        found = solver.solve(penalty, 1e-8 * matrix.yy, 1000)
+        assert found.w.min() == 0.0
+        assert solver.gap(penalty) <= 2e-8 * matrix.yy
 
 
 def test_constant_columns_and_targets_get_zeros():

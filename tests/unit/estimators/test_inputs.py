@@ -175,6 +175,19 @@ def test_rows_of_a_table_do_not_say_which_column_is_the_label(folder):
         em.KMeans(2).fit(folder / "last.csv")
 
 
+@pytest.mark.parametrize("make", [em.Lasso, em.Ridge, em.LinearSVC, em.LogisticRegression])
+def test_features_by_columns_are_not_taken_for_examples(make):
+    X, y, _ = data()
+    turned = em.from_arrays(X, y, by="columns")
+    with pytest.raises(ConfigError, match=r"the source is by columns, .*leave by='columns' out"):
+        make().fit(turned)
+    model = make().fit(X, y > 0.0)
+    with pytest.raises(ConfigError, match="the source is by columns"):
+        model.predict(turned)
+    with pytest.raises(ConfigError, match="the source is by columns"):
+        em.KMeans(2).fit(turned)
+
+
 def test_sequences_are_no_numbers():
     with pytest.raises(DataError, match="rows are sequences"):
         em.LinearSVC().fit(synthetic_splice(50))

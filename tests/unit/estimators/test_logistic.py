@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -117,3 +118,43 @@ def test_no_threads_have_no_meaning():
     X, y = load_iris(return_X_y=True)
     with pytest.raises(ValueError, match="n_jobs=0 has no meaning"):
         em.LogisticRegression(n_jobs=0).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "which"),
+    [
+        ([0, 1, 2], {}, "3 classes"),
+        ([0, 1, 0], {"l1_ratio": 0.5}, "an L1 penalty"),
+    ],
+)
+def test_a_client_that_is_of_no_use_is_warned_of(labels, given, which):
+    X, y = np.random.default_rng(0).standard_normal((30, 2)), np.tile(labels, 10)
+    with pytest.warns(UserWarning, match=f"LogisticRegression with {which} is fitted in this"):
+        # Nobody is asked: nothing listens there.
+        model = em.LogisticRegression(**given, client="tcp://127.0.0.1:1").fit(X, y)
+    assert model.solver_path_ == "in-process"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        em.LogisticRegression(**given).fit(X, y)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_a_class_of_no_weight_is_no_obstacle_to_a_certificate(ratio):
+    X, y = load_iris(return_X_y=True)
+    given, counts = {"l1_ratio": ratio, "C": 0.5}, y != 1
+
+    def value(model):
+        w = model.coef_.ravel()
+        losses = log_loss(
+            y[counts], model.predict_proba(X[counts]), normalize=False, labels=[0, 1, 2]
+        )
+        return ratio * np.abs(w).sum() + 0.5 * (1.0 - ratio) * (w @ w) + 0.5 * losses
+
+    best = em.LogisticRegression(**given, tol=1e-7).fit(X, y, counts)
+    assert best.dual_gap_ <= 1e-7 * 0.5 * 100 * math.log(3.0)
+    assert set(best.predict(X)) == {0, 2}
+    for steps in (1, 2, 4):
+        rough = em.LogisticRegression(**given, tol=1e-12, max_iter=steps)
+        with pytest.warns(ConvergenceWarning):
+            rough.fit(X, y, counts)
+        assert value(rough) - value(best) <= rough.dual_gap_ + 1e-9

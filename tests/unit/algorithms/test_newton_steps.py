@@ -1,0 +1,66 @@
+"""Newton steps of sparse classifiers, where rounding has made the parabola's solution useless."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.columns import softmax_step
+from elasticml.algorithms.columns.elastic_net import ElasticNetSolver
+from elasticml.algorithms.columns.margin_model import MarginModel
+from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.columns.products import Penalty
+from elasticml.algorithms.columns.softmax_step import SoftmaxModel
+from elasticml.objectives.conjugates import dual_loss_named
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((30, 3))
+Y = X[:, 0] + 0.5 * RNG.standard_normal(30)
+COLUMNS = ColumnMatrix(X, np.zeros(30), None, centred=False)
+PENALTY = Penalty(a1=0.1, a2=0.1)
+BAD = [np.nan, -1e3]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_step_on_two_classes_is_not_taken(bad, monkeypatch):
+    model = MarginModel(COLUMNS, np.sign(Y), None, dual_loss_named("logistic"), intercept=True)
+    model.settle_intercept()
+    z, b, value = model.z.copy(), model.b, model.value
+    solve = ElasticNetSolver.solve
+
+    def rounded(self, *given):
+        found = solve(self, *given)
+        return replace(found, w=bad * found.w)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ElasticNetSolver, "solve", rounded)
+        assert not model.newton_step(PENALTY, np.arange(3), 1e-9)
+    assert not model.w.any()
+    assert (model.b, model.value) == (b, value)
+    assert np.array_equal(model.z, z)
+    # The next one is none the worse for it.
+    assert model.newton_step(PENALTY, np.arange(3), 1e-9)
+    assert model.value + PENALTY.of(model.w) < value
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_step_on_three_classes_is_not_taken(bad, monkeypatch):
+    codes = np.digitize(Y, [-0.5, 0.5])
+    model = SoftmaxModel(COLUMNS, codes, np.ones(30), 3, intercept=True)
+    value, descend = model.value, softmax_step.descend
+
+    def rounded(*given):
+        found = descend(*given)
+        given[-2][:] *= bad
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(softmax_step, "descend", rounded)
+        assert not model.newton_step(PENALTY, np.arange(9))
+    assert not model.W.any()
+    assert not model.b.any()
+    assert model.value == value
+    assert model.newton_step(PENALTY, np.arange(9))
+    assert model.value + PENALTY.of(model.W.ravel()) < value
