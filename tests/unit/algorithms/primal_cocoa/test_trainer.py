@@ -88,6 +88,19 @@ def test_constant_and_zero_columns_are_left_at_zero():
     assert not run.model.arrays["coef"][0, D:].any()
 
 
+def test_the_gap_of_sparse_columns_far_from_zero_is_none_too_small():
+    near = referee(X=X[:, :8], l1=0.05)
+    far = referee(X=sp.csr_array(X[:, :8] + 1e7), l1=0.05)
+    run = far.world(2, tolerance=1e-7).run(40)
+    coef = run.model.arrays["coef"][0]
+    error = Y - X[:, :8] @ coef
+    assert run.model.gap >= near.objective(coef, float(error.mean())) - near.optimum - 1e-12
+    shifted = X[:, :8] + np.eye(8)[3] * 3e7
+    run = referee(X=sp.csr_array(shifted), l1=0.05).world(2, tolerance=1e-7).run(500)
+    assert run.model.converged
+    np.testing.assert_allclose(run.model.arrays["coef"][0], near.best.coef_, atol=1e-3)
+
+
 @pytest.mark.parametrize("columns", [1, 2])
 def test_fewer_columns_than_members_are_fitted(columns):
     judge = referee(X=X[:, :columns], l1=0.05)
