@@ -69,9 +69,10 @@ def learn(
 
 
 def first_coef(settings: Settings, d: int) -> F64:
-    """Return the coefficients to start from: zeros, or those given."""
+    """Return the coefficients to start from: zeros, or those given, and 0 for what may not be."""
     given = settings.warm_start.get("coef")
-    return np.zeros(d) if given is None else np.array(given)
+    coef = np.zeros(d) if given is None else np.array(given)
+    return np.maximum(coef, 0.0) if settings.positive else coef
 
 
 def resume_of(

@@ -74,6 +74,14 @@ def test_coefficients_that_must_not_be_negative_are_not():
     )
 
 
+def test_a_start_with_negative_coefficients_ends_where_none_may_be():
+    judge = referee(positive=True, l1=0.05)
+    start = {"coef": referee(l1=0.05).best.coef_.tolist()}
+    assert min(start["coef"]) < -0.1
+    run = judge.world(2, tolerance=1e-11, between=moves(1.0), warm_start=start).run(2000)
+    assert_same(run, judge)
+
+
 def test_the_ridge_alone_is_fitted_and_certified():
     judge = referee(l1=0.0, l2=0.5)
     run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
