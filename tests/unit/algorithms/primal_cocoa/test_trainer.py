@@ -252,6 +252,22 @@ def test_wrong_settings_are_refused(settings, what):
         referee().world(1, **settings).run(1)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+@pytest.mark.parametrize(
+    ("data", "settings", "what"),
+    [
+        ({"y": Y * 1e160}, {}, "the objective is inf"),
+        ({}, {"warm_start": {"coef": [1e300] * D}}, "the objective is nan"),
+        ({"X": X * 1e160}, {}, "the square of feature 0 is not finite"),
+        ({"X": sp.csr_array(X * 1e160)}, {}, "the square of feature 0 is not finite"),
+    ],
+    ids=["targets", "warm start", "dense", "sparse"],
+)
+def test_numbers_whose_squares_are_not_finite_are_refused(data, settings, what):
+    with pytest.raises(DataError, match=what):
+        referee(**data).world(2, **settings).run(3)
+
+
 def test_data_by_rows_or_of_float32_are_refused():
     rows = load_all(from_arrays(X, Y))
     with pytest.raises(DataError, match="they are by rows"):
