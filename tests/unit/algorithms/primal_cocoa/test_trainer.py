@@ -16,7 +16,7 @@ from elasticml.data.source import load_all
 from elasticml.errors import ConfigError, DataError
 from tests.column_referee import ColumnReferee
 from tests.property.schedules import moves
-from tests.serial_world import Return, Vanish, World, facts_of
+from tests.serial_world import Return, Run, Vanish, World, facts_of
 
 RNG = np.random.default_rng(5)
 N, D = 120, 24
@@ -177,6 +177,29 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, counted
     judge.check_rows(run.rows)
 
 
+@pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
+def test_coefficients_that_must_not_be_negative_are_not_when_columns_come_and_go(absent):
+    judge = referee(positive=True, l1=0.05)
+    schedule = [
+        Vanish(round=1, members=(0,), during="certify"),
+        Vanish(round=2, members=(1,), during="pass", counted=True),
+        Return(round=5),
+    ]
+    world = judge.world(
+        3,
+        absent=absent,
+        reloads=absent == "reload",
+        schedule=schedule,
+        between=moves(0.3),
+        gap_every=1,
+        tolerance=1e-11,
+    )
+    run = world.run(3000)
+    assert_same(run, judge)
+    judge.check_rows(run.rows)
+    assert min(float(row.model["coef"].min()) for row in run.rows) >= 0.0
+
+
 def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
     judge = referee(l2=0.05)
     world = judge.world(
@@ -203,20 +226,29 @@ def test_a_job_goes_on_in_another_process_from_its_last_model():
     assert np.count_nonzero(coef) > 0
     assert again["gap"] == resume.values["best"]["primal"] - resume.values["best"]["dual"]
     np.testing.assert_array_equal(again["coef"], coef)
+    assert_same(again["run"], judge)
 
 
 def _resumed(judge: ColumnReferee, resume: Any) -> dict[str, Any]:
-    """Run a resumed trainer to its first round's end, over all chunks."""
+    """Run a resumed trainer to its end, over all chunks; say what it began with as well."""
     chunks = [chunk for part in judge.parts(1) for chunk in part]
     facts = facts_of(chunks)
-    made = algorithm("primal_cocoa")
-    trainer = made.trainer(judge.settings, facts, "reload", resume=resume)
-    solver, sent = made.solver(judge.settings, facts), None
+    made, settings = algorithm("primal_cocoa"), {**judge.settings, "tolerance": 1e-11}
+    trainer = made.trainer(settings, facts, "reload", resume=resume)
+    solver = made.solver(settings, facts)
+    sent: Any = None
+    rounds = 0
     found: dict[str, Any] = {}
     while True:
-        asked = trainer.send(sent)
+        try:
+            asked = trainer.send(sent)
+        except StopIteration as end:
+            return {**found, "run": Run(rows=[], model=end.value, asked=[])}
         if not isinstance(asked, Exchange):
-            return {**found, "gap": asked.gap}
+            found.setdefault("gap", asked.gap)
+            rounds += 1
+            sent = rounds < 2000
+            continue
         work = Work(
             exchange=1, operation=asked.operation, model=asked.model,
             parameters=asked.parameters, returns=asked.returns,
