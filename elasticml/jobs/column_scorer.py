@@ -17,7 +17,7 @@ from elasticml.algorithms.primal_cocoa.settings import read_settings
 from elasticml.algorithms.primal_cocoa.solver import PrimalCocoaSolver
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import DataFacts
-from elasticml.data.products import make_adjoint
+from elasticml.data.products import Adjoint, make_adjoint
 from elasticml.errors import DataError
 from elasticml.jobs.scoring import Reader, Score
 from elasticml.terms import ExchangeId
@@ -67,9 +67,9 @@ class ColumnScorer:
         return self._score(reader, models)
 
     def _score(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        with ThreadPoolExecutor(reader.n_threads) as pool:
-            chunks = [chunk for some in reader.batches(pool) for chunk in some]
-        sums = self._sums(chunks, [np.ravel(model["coef"]) for model in models])
+        if not models:
+            return []
+        sums = self._sums(reader, [np.ravel(model["coef"]) for model in models])
         total = float(sums.root @ sums.root)
         mean = float(sums.root @ sums.targets) / total
         away = sums.targets - mean * sums.root
@@ -86,32 +86,52 @@ class ColumnScorer:
             scores.append(Score(objective=0.5 * square / total + penalty, metrics=metrics))
         return scores
 
-    def _sums(self, chunks: Sequence[Chunk], coefs: Sequence[F64]) -> _Sums:
-        n = max(chunk.layout.n_columns for chunk in chunks)
-        exchange = messages.targets_exchange(n)
-        work = Work(
-            exchange=ExchangeId(0),
-            operation=exchange.operation,
-            model=exchange.model,
-            parameters={},
-            returns=exchange.returns,
-        )
-        told = PrimalCocoaSolver(self._section, self._facts).compute(work, chunks, Serial())
-        d = int(told["counts"][0])
-        if d != coefs[0].size:
+    def _sums(self, reader: Reader, coefs: Sequence[F64]) -> _Sums:
+        """Read all columns once, a batch after the other, which may be all that fits in memory."""
+        solver = PrimalCocoaSolver(self._section, self._facts)
+        told: dict[str, F64] = {}
+        adjoints: list[Adjoint] = []
+        n = 0
+        with ThreadPoolExecutor(reader.n_threads) as pool:
+            for chunks in reader.batches(pool):
+                if not chunks:
+                    continue
+                if not adjoints:
+                    n = chunks[0].layout.n_columns
+                    adjoints = [make_adjoint(self._facts.layout, n) for _ in coefs]
+                for name, values in solver.compute(_targets(n), chunks, Serial()).items():
+                    told[name] = told.get(name, 0.0) + np.asarray(values)
+                for w, adjoint in zip(coefs, adjoints, strict=True):
+                    for chunk in chunks:
+                        adjoint.add(chunk, _own(chunk, w))
+        d, wanted = int(told["counts"][0]) if told else 0, coefs[0].size
+        if d != wanted:
             raise DataError(
-                f"the data have {d} columns, wanted {coefs[0].size} as the training data have; "
+                f"the data have {d} columns, wanted {wanted} as the training data have; "
                 "name data of the same features"
             )
-        images = []
-        for w in coefs:
-            adjoint, image = make_adjoint(self._facts.layout, n), np.zeros(n)
-            for chunk in chunks:
-                features = chunk.labels >= 0.0
-                own = np.zeros(chunk.n_rows)
-                own[features] = w[chunk.labels[features].astype(np.int64)]
-                adjoint.add(chunk, own)
+        images = [np.zeros(n) for _ in coefs]
+        for adjoint, image in zip(adjoints, images, strict=True):
             adjoint.result(image)
-            images.append(image)
-        root = told["root"] if told["counts"][2] else np.ones(n)
-        return _Sums(np.asarray(told["target"]), np.asarray(root), images)
+        return _Sums(told["target"], told["root"] if told["counts"][2] else np.ones(n), images)
+
+
+def _targets(n: int) -> Work:
+    """Ask some chunks for what is in them of the targets and the weights of n examples."""
+    exchange = messages.targets_exchange(n)
+    return Work(
+        exchange=ExchangeId(0),
+        operation=exchange.operation,
+        model=exchange.model,
+        parameters={},
+        returns=exchange.returns,
+    )
+
+
+def _own(chunk: Chunk, w: F64) -> F64:
+    """Return the coefficients of a chunk's rows: 0 where they are no features of the model's."""
+    numbers = chunk.labels.astype(np.int64)
+    known = (numbers >= 0) & (numbers < w.size)
+    own = np.zeros(chunk.n_rows)
+    own[known] = w[numbers[known]]
+    return own

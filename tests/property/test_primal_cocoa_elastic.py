@@ -41,6 +41,17 @@ PENALTIES = {"lasso": (0.1, 0.0), "elastic net": (0.05, 0.1), "ridge": (0.0, 0.2
     0.0,
     True,
 )
+@example(
+    [
+        Vanish(round=1, members=(0,), counted=False, during="certify"),
+        Return(round=2, during="pass", with_state=True),
+    ],
+    "lasso",
+    "freeze",
+    1,
+    0.0,
+    True,
+)
 def test_models_and_certificates_are_right_whatever_happens(
     schedule: Schedule,
     penalty: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from elasticml.algorithms.primal_cocoa import messages
 from elasticml.algorithms.primal_cocoa.problem import Problem
 from elasticml.algorithms.primal_cocoa.settings import Settings
 from elasticml.data.source import DataFacts
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, DataError
 
 F64 = NDArray[np.float64]
 
@@ -47,7 +48,15 @@ class Columns:
 def learn(
     settings: Settings, facts: DataFacts
 ) -> Generator[Exchange, Outcome, tuple[Problem, Columns]]:
-    """Learn targets, weights and columns, in two exchanges over everybody."""
+    """Learn targets, weights and columns, in two exchanges over everybody.
+
+    Raises
+    ------
+    ConfigError
+        When the model to start from is of other features.
+    DataError
+        When the data are not by columns, or a column's square is not finite.
+    """
     told = yield messages.targets_exchange(facts.n_columns)
     problem = Problem.of(
         told.arrays,
@@ -65,13 +74,36 @@ def learn(
         )
     found = yield messages.columns_exchange(d, problem.roots, centred=settings.intercept)
     norms, means = (np.array(found.arrays[name]) for name in ("norms", "means"))
+    huge = np.flatnonzero(~np.isfinite(norms + problem.total * means**2))
+    if huge.size:
+        raise DataError(
+            f"the square of feature {huge[0]} is not finite, wanted one that float64 holds: its "
+            "values are too large; divide the feature by its largest value"
+        )
     return problem, Columns(norms=norms, means=means, y_mean=problem.y_mean)
 
 
+def check_finite(found: Certificate) -> Certificate:
+    """Return a certificate that says something.
+
+    Raises
+    ------
+    DataError
+        When an objective is not finite.
+    """
+    if not (math.isfinite(found.primal) and math.isfinite(found.dual)):
+        raise DataError(
+            f"the objective is {found.primal}, and {found.dual} from below, wanted finite numbers: "
+            "targets, features or algorithm.warm_start are too large; scale them"
+        )
+    return found
+
+
 def first_coef(settings: Settings, d: int) -> F64:
-    """Return the coefficients to start from: zeros, or those given."""
+    """Return the coefficients to start from: zeros, or those given, and 0 for what may not be."""
     given = settings.warm_start.get("coef")
-    return np.zeros(d) if given is None else np.array(given)
+    coef = np.zeros(d) if given is None else np.array(given)
+    return np.maximum(coef, 0.0) if settings.positive else coef
 
 
 def resume_of(

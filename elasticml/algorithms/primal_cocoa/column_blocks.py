@@ -19,6 +19,8 @@ from elasticml.terms import ChunkId
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 _NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
+#: Share of the examples' weights up to which a sparse column has nearly all of them.
+LITTLE: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,19 +111,39 @@ def measure(chunk: Chunk, root: F64, total: float, *, centred: bool) -> tuple[F6
                 )
             ]
         )
-        norms[norms <= FLAT**2 * total * means**2] = 0.0
     else:
         stored = np.ones(chunk.indices.size) if chunk.values.size == 0 else chunk.values
         of = np.repeat(np.arange(chunk.n_rows), np.diff(chunk.indptr))
+        if centred:
+            roots = root[chunk.indices]
+            means = np.bincount(of, weights=stored * roots, minlength=chunk.n_rows) / total
+            stored = stored - means[of] * roots
         norms = np.bincount(of, weights=stored * stored, minlength=chunk.n_rows)
         if centred:
-            sums = np.bincount(of, weights=stored * root[chunk.indices], minlength=chunk.n_rows)
-            means = sums / total
-            whole, norms = norms, norms - total * means**2
-            norms[norms <= FLAT * whole] = 0.0
+            norms = norms + means**2 * _unstored(chunk, of, root, total)
+    norms[norms <= FLAT**2 * total * means**2] = 0.0
     beside = chunk.labels < 0.0
     norms[beside], means[beside] = 0.0, 0.0
     return norms, means
+
+
+def _unstored(chunk: Chunk, of: I64, root: F64, total: float) -> F64:
+    """Return the weights, summed, of the examples of which sparse columns store nothing.
+
+    Parameters
+    ----------
+    of : ndarray (nnz,)
+        Rows of the chunk that its values are in.
+    """
+    squares = root * root
+    stored = np.bincount(of, weights=squares[chunk.indices], minlength=chunk.n_rows)
+    rest = np.asarray(total - stored, np.float64)
+    # What is little is added up by itself: as a difference it is rounding, times squared means.
+    for row in np.flatnonzero(rest <= LITTLE * total):
+        left = squares.copy()
+        left[chunk.indices[chunk.indptr[row] : chunk.indptr[row + 1]]] = 0.0
+        rest[row] = left.sum()
+    return rest
 
 
 def warm_kernels() -> None:

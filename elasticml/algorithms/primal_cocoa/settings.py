@@ -42,7 +42,8 @@ class Settings:
     #: Stop when the certified gap is at most this.
     tolerance: float = 0.0
     seed: int = 0
-    #: Model to start from, as a job's result has it: ``coef`` and ``intercept``.
+    #: Model to start from, as a job's result has it: ``coef``, and ``intercept``, which is not read
+    #: as it follows from ``coef`` where it is free.
     warm_start: Mapping[str, F64] = field(default_factory=dict)
 
 

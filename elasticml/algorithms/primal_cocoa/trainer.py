@@ -181,10 +181,12 @@ class _Descent:
         self.is_stale = False
         coef, total = self.known.coef, self.problem.total
         self.dual = self.problem.dual(coef, sent, self.known.slopes, slack)
-        self.current = Certificate(
-            primal=self.problem.primal(coef, self.known.image) / total,
-            dual=self.dual.value / total,
-            v=coef,
+        self.current = beginning.check_finite(
+            Certificate(
+                primal=self.problem.primal(coef, self.known.image) / total,
+                dual=self.dual.value / total,
+                v=coef,
+            )
         )
         self.best = self.current if self.best is None else self.current.better(self.best)
         self.cadence.certified(self.best.gap)

@@ -16,7 +16,7 @@ from elasticml.data.source import load_all
 from elasticml.errors import ConfigError, DataError
 from tests.column_referee import ColumnReferee
 from tests.property.schedules import moves
-from tests.serial_world import Return, Vanish, World, facts_of
+from tests.serial_world import Return, Run, Vanish, World, facts_of
 
 RNG = np.random.default_rng(5)
 N, D = 120, 24
@@ -74,6 +74,14 @@ def test_coefficients_that_must_not_be_negative_are_not():
     )
 
 
+def test_a_start_with_negative_coefficients_ends_where_none_may_be():
+    judge = referee(positive=True, l1=0.05)
+    start = {"coef": referee(l1=0.05).best.coef_.tolist()}
+    assert min(start["coef"]) < -0.1
+    run = judge.world(2, tolerance=1e-11, between=moves(1.0), warm_start=start).run(2000)
+    assert_same(run, judge)
+
+
 def test_the_ridge_alone_is_fitted_and_certified():
     judge = referee(l1=0.0, l2=0.5)
     run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
@@ -86,6 +94,19 @@ def test_constant_and_zero_columns_are_left_at_zero():
     run = judge.world(2, tolerance=1e-11, between=moves(1.0)).run(2000)
     assert_same(run, judge)
     assert not run.model.arrays["coef"][0, D:].any()
+
+
+def test_the_gap_of_sparse_columns_far_from_zero_is_none_too_small():
+    near = referee(X=X[:, :8], l1=0.05)
+    far = referee(X=sp.csr_array(X[:, :8] + 1e7), l1=0.05)
+    run = far.world(2, tolerance=1e-7).run(40)
+    coef = run.model.arrays["coef"][0]
+    error = Y - X[:, :8] @ coef
+    assert run.model.gap >= near.objective(coef, float(error.mean())) - near.optimum - 1e-12
+    shifted = X[:, :8] + np.eye(8)[3] * 3e7
+    run = referee(X=sp.csr_array(shifted), l1=0.05).world(2, tolerance=1e-7).run(500)
+    assert run.model.converged
+    np.testing.assert_allclose(run.model.arrays["coef"][0], near.best.coef_, atol=1e-3)
 
 
 @pytest.mark.parametrize("columns", [1, 2])
@@ -156,6 +177,29 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, counted
     judge.check_rows(run.rows)
 
 
+@pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
+def test_coefficients_that_must_not_be_negative_are_not_when_columns_come_and_go(absent):
+    judge = referee(positive=True, l1=0.05)
+    schedule = [
+        Vanish(round=1, members=(0,), during="certify"),
+        Vanish(round=2, members=(1,), during="pass", counted=True),
+        Return(round=5),
+    ]
+    world = judge.world(
+        3,
+        absent=absent,
+        reloads=absent == "reload",
+        schedule=schedule,
+        between=moves(0.3),
+        gap_every=1,
+        tolerance=1e-11,
+    )
+    run = world.run(3000)
+    assert_same(run, judge)
+    judge.check_rows(run.rows)
+    assert min(float(row.model["coef"].min()) for row in run.rows) >= 0.0
+
+
 def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
     judge = referee(l2=0.05)
     world = judge.world(
@@ -182,20 +226,29 @@ def test_a_job_goes_on_in_another_process_from_its_last_model():
     assert np.count_nonzero(coef) > 0
     assert again["gap"] == resume.values["best"]["primal"] - resume.values["best"]["dual"]
     np.testing.assert_array_equal(again["coef"], coef)
+    assert_same(again["run"], judge)
 
 
 def _resumed(judge: ColumnReferee, resume: Any) -> dict[str, Any]:
-    """Run a resumed trainer to its first round's end, over all chunks."""
+    """Run a resumed trainer to its end, over all chunks; say what it began with as well."""
     chunks = [chunk for part in judge.parts(1) for chunk in part]
     facts = facts_of(chunks)
-    made = algorithm("primal_cocoa")
-    trainer = made.trainer(judge.settings, facts, "reload", resume=resume)
-    solver, sent = made.solver(judge.settings, facts), None
+    made, settings = algorithm("primal_cocoa"), {**judge.settings, "tolerance": 1e-11}
+    trainer = made.trainer(settings, facts, "reload", resume=resume)
+    solver = made.solver(settings, facts)
+    sent: Any = None
+    rounds = 0
     found: dict[str, Any] = {}
     while True:
-        asked = trainer.send(sent)
+        try:
+            asked = trainer.send(sent)
+        except StopIteration as end:
+            return {**found, "run": Run(rows=[], model=end.value, asked=[])}
         if not isinstance(asked, Exchange):
-            return {**found, "gap": asked.gap}
+            found.setdefault("gap", asked.gap)
+            rounds += 1
+            sent = rounds < 2000
+            continue
         work = Work(
             exchange=1, operation=asked.operation, model=asked.model,
             parameters=asked.parameters, returns=asked.returns,
@@ -229,6 +282,22 @@ def test_a_model_to_start_from_is_started_from():
 def test_wrong_settings_are_refused(settings, what):
     with pytest.raises(ConfigError, match=what):
         referee().world(1, **settings).run(1)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+@pytest.mark.parametrize(
+    ("data", "settings", "what"),
+    [
+        ({"y": Y * 1e160}, {}, "the objective is inf"),
+        ({}, {"warm_start": {"coef": [1e300] * D}}, "the objective is nan"),
+        ({"X": X * 1e160}, {}, "the square of feature 0 is not finite"),
+        ({"X": sp.csr_array(X * 1e160)}, {}, "the square of feature 0 is not finite"),
+    ],
+    ids=["targets", "warm start", "dense", "sparse"],
+)
+def test_numbers_whose_squares_are_not_finite_are_refused(data, settings, what):
+    with pytest.raises(DataError, match=what):
+        referee(**data).world(2, **settings).run(3)
 
 
 def test_data_by_rows_or_of_float32_are_refused():
