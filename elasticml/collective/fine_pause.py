@@ -14,8 +14,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-#: Longer pauses need not be exact.
+#: Longer pauses are asyncio's until so many seconds before their end, and a timer's from there on.
 FINE_S_MAX: Final = 0.02
+ASYNCIO_EARLY_S: Final = 0.005
 #: ``CLOCK_MONOTONIC`` and ``TFD_NONBLOCK | TFD_CLOEXEC`` of Linux.
 _CLOCK, _FLAGS = 1, os.O_NONBLOCK | os.O_CLOEXEC
 #: ``struct itimerspec``: interval and first expiry, seconds and nanoseconds each.
@@ -23,12 +24,16 @@ _SPEC: Final = struct.Struct("@4l")
 
 
 async def fine_pause(seconds: float) -> None:
-    """Pause for so many seconds; as ``asyncio.sleep`` where they are many, or there is no timer."""
-    timer = None if not 0.0 < seconds <= FINE_S_MAX else _timer(seconds)
+    """Pause for so many seconds; as ``asyncio.sleep`` where there is no timer."""
+    loop = asyncio.get_running_loop()
+    if seconds > FINE_S_MAX and _library() is not None:
+        ends_s = loop.time() + seconds
+        await asyncio.sleep(seconds - ASYNCIO_EARLY_S)
+        seconds = ends_s - loop.time()
+    timer = None if seconds <= 0.0 else _timer(seconds)
     if timer is None:
         await asyncio.sleep(seconds)
         return
-    loop = asyncio.get_running_loop()
     due: asyncio.Future[None] = loop.create_future()
     try:
         loop.add_reader(timer, _end, due)

@@ -73,7 +73,7 @@ class BriefRunner:
     ) -> None:
         self._thread = ThreadRunner(name)
         self._clock, self._wall = clock, wall
-        #: Brief calls of each function in a row, by its name.
+        #: Brief calls of each function in a row, by its name; of those without one together.
         self._brief: dict[str, int] = {}
         #: Calls that are in the thread, or wait for it.
         self._n_there = 0
@@ -81,7 +81,7 @@ class BriefRunner:
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the function; calls that come after the end are cancelled."""
-        if self._brief.get(function.__name__, 0) >= BRIEF_MIN and not self._n_there:
+        if self._brief.get(_name(function), 0) >= BRIEF_MIN and not self._n_there:
             if self._is_closed:
                 raise asyncio.CancelledError
             return self._timed(function, *args)
@@ -92,7 +92,7 @@ class BriefRunner:
             self._n_there -= 1
 
     def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
-        began_s, began_wall_s, name = self._clock(), self._wall(), function.__name__
+        began_s, began_wall_s, name = self._clock(), self._wall(), _name(function)
         try:
             return function(*args)
         finally:
@@ -105,6 +105,11 @@ class BriefRunner:
         """Let the thread end after its present call; cancel those that wait."""
         self._is_closed = True
         self._thread.close()
+
+
+def _name(function: Callable[..., Any]) -> str:
+    # What is called need not be a function: a part of one has no name.
+    return str(getattr(function, "__name__", ""))
 
 
 class InlineRunner:

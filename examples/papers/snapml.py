@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,21 +68,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/snapml"), help="folder to write to")
     parser.add_argument("--quick", action="store_true", help="toy sizes: some seconds")
     arguments = parser.parse_args(argv)
-    if arguments.members < 1:
-        parser.error(f"--members: got {arguments.members}, wanted at least 1")
+    if wrong := what_is_wrong(arguments):
+        parser.error(wrong)
     store = Store(folder=arguments.out.resolve(), quick=arguments.quick, limit_s=arguments.limit)
     figures: dict[str, Figure] = {}
     for name in arguments.figures:
         figures[name] = run(name, store, arguments)
-    told = tables(figures, store)
-    print(told)
-    files = {"tables.md": told.encode(), "figures.json": numbers(figures).encode()}
-    for name, figure in figures.items():
-        panels = [panel for panel in figure.panels if any(panel.lines.values())]
+        told = tables(figures, store)
+        files = {"tables.md": told.encode(), "figures.json": numbers(figures).encode()}
+        panels = [panel for panel in figures[name].panels if any(panel.lines.values())]
         if panels:
-            files |= picture(f"snapml-{name}", figure.title, panels)
-    write_files(arguments.out, files)
+            files |= picture(f"snapml-{name}", figures[name].title, panels)
+        # Whatever becomes of the next figure, this one is there.
+        write_files(arguments.out, files)
+    print(tables(figures, store))
     return 0
+
+
+def what_is_wrong(arguments: argparse.Namespace) -> str | None:
+    """Look at what the command line says before anything is run; make the folder."""
+    if arguments.members < 1:
+        return f"--members: got {arguments.members}, wanted at least 1"
+    if math.isnan(arguments.limit):
+        return f"--limit: got {arguments.limit}, wanted seconds"
+    if shutil.which(arguments.peers_python) is None:
+        return f"--peers-python: got {arguments.peers_python}, wanted a program that can be run"
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"--out: got {arguments.out}, wanted a folder ({error.strerror})"
+    return None
 
 
 def run(name: str, store: Store, arguments: argparse.Namespace) -> Figure:
@@ -111,7 +127,7 @@ def numbers(figures: dict[str, Figure]) -> str:
         name: [{"title": p.title, "x": p.x, "y": p.y, "lines": p.lines} for p in figure.panels]
         for name, figure in figures.items()
     }
-    return json.dumps(content, indent=1)
+    return json.dumps(content, indent=1, allow_nan=False)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ quiet machine, the efforts that were needed are fitted again ``--repeats`` times
 whichever ends first. "-" is what is not reached within the limit, "none" where a peer has no such
 model, or is not installed; why is told below the table.
 
-With ``--folder`` what was found and measured is kept, and not run again: ``--only find`` looks for
-the efforts, for which any machine will do, and ``--begin-s`` begins no problem after so long.
+With ``--folder`` what was found and measured is kept, and not run again with the same penalties,
+limit and python, but for peers that were missing or failed: ``--only find`` looks for the efforts,
+for which any machine will do, and ``--begin-s`` begins no problem after so long.
 
 Peers other than scikit-learn want a venv of their own: ``python -m venv V && V/bin/pip install
 snapml vowpalwabbit dask-ml pyspark scipy``; Spark needs Java.
@@ -100,7 +101,9 @@ def run(task: Told, python: str) -> list[Told]:
         error = done.stderr.strip().splitlines()[-1:]
     except subprocess.TimeoutExpired as late:
         text = late.stdout or b""
-        out, failed, error = text.decode() if isinstance(text, bytes) else text, 0, []
+        out, failed = text.decode() if isinstance(text, bytes) else text, 1
+        # The last line may have been cut off.
+        out, error = out[: out.rfind("\n") + 1], [f"no end after {late.timeout:g} s"]
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return [*lines, {"failed": " ".join(error)}] if failed else lines
 
@@ -243,35 +246,53 @@ def main() -> None:
         study(folder, options)
 
 
+def key_of(task: Told, python: str) -> str:
+    """Return what results of a task are kept under: all that they depend on."""
+    parts = {name: task[name] for name in ("set", "problem", "threads", "limit_s")}
+    return json.dumps({**parts, "python": python}, sort_keys=True)
+
+
+def kept_of(kept: dict[str, dict[str, Told]]) -> dict[str, dict[str, Told]]:
+    """Leave out peers that were missing, failed, or did not end: they are tried again."""
+    return {
+        key: {
+            peer: told
+            for peer, told in found.items()
+            if not any("none" in line or "failed" in line for line in told["lines"])
+        }
+        for key, found in kept.items()
+    }
+
+
 def study(folder: Path, options: argparse.Namespace) -> None:
     """Run all problems; print tables."""
     results, began = folder / "results.json", time.perf_counter()
     kept: dict[str, dict[str, Told]] = json.loads(results.read_text()) if results.exists() else {}
-    names = []
+    shown: dict[str, dict[str, Told]] = {}
     for name in options.sets:
         if not (folder / f"{name}-columns.npy").exists():
             prepare(name, folder)
         data = Data(folder, name)
         for problem in problems(options.models, data, options.l2, options.l1):
             for threads in options.threads:
-                names.append(f"{name} | {problem['model']} | {threads}")
-                if time.perf_counter() - began > options.begin_s:
-                    continue
                 task = {"folder": str(folder), "set": name, "problem": problem}
                 task |= {"threads": threads, "limit_s": options.limit_s}
                 task |= {"repeats": options.repeats}
-                compare(task, kept.setdefault(names[-1], {}), options)
-                results.write_text(json.dumps(kept, indent=1))
+                found = kept.setdefault(key_of(task, options.python), {})
+                shown[f"{name} | {problem['model']} | {threads}"] = found
+                if time.perf_counter() - began <= options.begin_s:
+                    compare(task, found, options)
+                    results.write_text(json.dumps(kept_of(kept), indent=1))
     print("Milliseconds of a fit, medians:\n")
     print(f"| set | model | threads | to | {' | '.join(options.peers)} | first / best other |")
     print("|" + "---|" * (5 + len(options.peers)), flush=True)
-    for name in names:
-        print("\n".join(rows(name, kept.get(name, {}), options.peers)))
+    for name, found in shown.items():
+        print("\n".join(rows(name, found, options.peers)))
     print("\nSeconds of the first fit of a process, with any compilation:\n")
-    for name in names:
-        first = {p: t["first_s"] for p, t in kept.get(name, {}).items() if "first_s" in t}
+    for name, found in shown.items():
+        first = {p: t["first_s"] for p, t in found.items() if "first_s" in t}
         print(f"{name}: {', '.join(f'{p} {s:.2f}' for p, s in first.items())}")
-    print("\n" + "\n".join(reasons(kept)))
+    print("\n" + "\n".join(reasons(shown)))
 
 
 if __name__ == "__main__":

@@ -76,6 +76,8 @@ def forget(folder: Path) -> None:
     """Empty the page cache of the folder's files."""
     for path in folder.glob("*.chunks"):
         with path.open("rb") as file:
+            # What is not on the disk yet cannot leave the page cache.
+            os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 

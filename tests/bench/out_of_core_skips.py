@@ -11,7 +11,6 @@ The page cache is emptied of the files before each exchange, so that the disk is
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -37,8 +36,11 @@ from elasticml.data.shelf import Shelf, make_room
 from elasticml.data.source import Source
 from elasticml.terms import ExchangeId
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "papers"))
 from support import cocoa_data
+
+from tests.bench.out_of_core import forget
 
 #: Bytes of a chunk.
 CHUNK_BYTES = 64 * 2**10
@@ -66,13 +68,6 @@ def source_of(name: str) -> Source:
         order = np.random.default_rng(0).permutation(y.size)
         X, y = X[order], y[order]
     return from_arrays(X, y, dtype="float32")
-
-
-def forget(folder: Path) -> None:
-    """Empty the page cache of the folder's files."""
-    for path in folder.glob("*.chunks"):
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def fit(source: ConvertedSource, settings: Mapping[str, Any], gap: float) -> Spent:

@@ -96,12 +96,12 @@ class Network:
             parameter.data = self._flat[at:end].view_as(parameter)
             parameter.grad = self._gradient[at:end].view_as(parameter)
             at = end
+        #: To look whether all are in training mode takes less than to set it anew.
+        self._layers = list(self._module.modules())
         #: Those that refuse a single example to train on.
-        self._norms = [m for m in self._module.modules() if isinstance(m, torch.nn.BatchNorm1d)]
+        self._norms = [m for m in self._layers if isinstance(m, torch.nn.BatchNorm1d)]
         self._loss = loss_of(settings.loss)
         self._dtype = dtype
-        #: Whether all of the module is in training mode: setting it takes as long as a layer does.
-        self._is_training = False
         self._check_output()
 
     # --- the model as arrays --------------------------------------------------------------------
@@ -268,9 +268,9 @@ class Network:
         """
         torch, settings = self._torch, self._settings
         flat, gradient, momentum = self._flat, self._gradient, self._momentum
-        if not self._is_training:
+        # A module may have changed its mode by itself.
+        if not all(layer.training for layer in self._layers):
             self._module.train()
-            self._is_training = True
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         at = 0
         for size in sizes:
@@ -295,7 +295,6 @@ class Network:
     def outputs(self, x: Any) -> Any:
         """Return the module's outputs for a batch, in evaluation mode, without gradients."""
         self._module.eval()
-        self._is_training = False
         with self._torch.no_grad():
             parts = [self._module(part) for part in x.split(EVALUATED_ROWS)]
         return self._torch.cat(parts)

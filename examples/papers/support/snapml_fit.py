@@ -25,7 +25,7 @@ from tests.bench.peers.problems import Data, Problem
 
 
 def main(task: dict[str, Any]) -> None:
-    """Fit with more and more effort until nothing changes, or the time is over."""
+    """Fit with more and more effort until more iterations change nothing, or the time is over."""
     train, test = (Data(Path(task["folder"]), task[name]) for name in ("train", "test"))
     problem, no_penalty = Problem(model="logistic", l2=task["l2"]), Problem(model="logistic")
     try:
@@ -41,7 +41,8 @@ def main(task: dict[str, Any]) -> None:
         logloss = test.objective(no_penalty, w)
         print(json.dumps({"s": seconds, "objective": objective, "logloss": logloss}), flush=True)
         # Two efforts may come to the same model before a third one goes on.
-        still = still + 1 if abs(last - objective) < 1e-8 * abs(objective) else 0
+        is_still = fits.are_iterations and abs(last - objective) < 1e-8 * abs(objective)
+        still = still + 1 if is_still else 0
         if still == 4 or time.perf_counter() - began_s > task["limit_s"]:
             return
         last = objective

@@ -44,32 +44,46 @@ def runs(store: Store, sets: tuple[str, str], l2: float, python: str, limit_s: f
         task |= {"threads": threads, "limit_s": limit_s}
         name = f"{peer}, {threads} thread{'s' if threads > 1 else ''}"
         own = sys.executable if peer in (OURS, *SCIKIT_LEARN) else python
-        lines = store.run(f"{name}, {sets[0]}", task, lambda t=task, p=own: process(t, p))
+        settings = {**task, "python": own}
+        lines = store.run(
+            f"{name}, {sets[0]}", settings, lambda t=task, p=own: process(t, p), has_ended
+        )
         if lines is not None:
             found[name] = lines
     return found
+
+
+def has_ended(lines: list[dict[str, Any]]) -> bool:
+    """Whether a peer is there, and came to the end of its fits."""
+    return not any("none" in line for line in lines)
 
 
 def process(task: dict[str, Any], python: str) -> list[dict[str, Any]]:
     """Run one peer in a process of its own."""
     program = Path(__file__).with_name("snapml_fit.py")
     environment = {**os.environ, **dict.fromkeys(_THREADS, str(task["threads"]))}
+    patience_s = 60.0 + 4.0 * task["limit_s"]
     try:
         done = subprocess.run(
             [python, program, json.dumps(task)],
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60.0 + 4.0 * task["limit_s"],
+            timeout=patience_s,
         )
     except subprocess.TimeoutExpired as late:
         out = late.stdout or b""
         told = out.decode() if isinstance(out, bytes) else out
-        return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        # The last line may have been cut off.
+        return [*_read(told[: told.rfind("\n") + 1]), {"none": f"no end after {patience_s:g} s"}]
+    lines = _read(done.stdout)
     if done.returncode:
         lines.append({"none": " ".join(done.stderr.strip().splitlines()[-1:])})
     return lines
+
+
+def _read(told: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
 
 
 def figure(store: Store, python: str) -> Figure:

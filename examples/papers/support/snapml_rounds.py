@@ -6,6 +6,7 @@ For the hierarchical figure, time to a gap against t2, and for the bench with ne
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from distributed import Client
@@ -18,8 +19,10 @@ import elasticml as em
 from elasticml.data.shapes import synthetic
 from elasticml.policies.cost_model import CostModel, Observed, fit
 
-#: The gap, relative to the objective, from which on rounds are taken to be alike.
-BEGIN = 1e-1
+#: The gap, relative to the objective, from which on rounds are taken to be alike; no smaller one
+#: than rounding leaves counts as smaller.
+BEGIN, GAP_MIN = 1e-1, 1e-15
+NOT_REACHED = "not reached"
 #: Passes a round to which the cost model is fitted.
 FITTED = (1, 4)
 #: Uplinks of each process: bytes a second, and seconds that a frame is under way.
@@ -77,9 +80,13 @@ def train(
 
 
 def stretch(rounds: Rounds, gap: float) -> Rounds:
-    """Return the rounds from the first gap below ``BEGIN`` to the first that reaches ``gap``."""
+    """Return the rounds from the first gap below ``BEGIN`` to the first that reaches ``gap``.
+
+    There are none where they never come below ``BEGIN``; where they never reach ``gap``, to the
+    last one.
+    """
     gaps = [entry[1] for entry in rounds]
-    first = next(k for k, value in enumerate(gaps) if value <= BEGIN)
+    first = next((k for k, value in enumerate(gaps) if value <= BEGIN), len(gaps))
     last = next((k for k, value in enumerate(gaps) if value <= gap), len(gaps) - 1)
     return rounds[first : last + 1]
 
@@ -91,7 +98,7 @@ def observed(passes: float, rounds: Rounds) -> Observed:
         inner=passes,
         seconds=(last[0] - first[0]) / n,
         computed_s=sum(entry[2] for entry in rounds[1:]) / n,
-        decades=math.log10(first[1] / last[1]) / n,
+        decades=math.log10(max(first[1], GAP_MIN) / max(last[1], GAP_MIN)) / n,
     )
 
 
@@ -104,6 +111,10 @@ def predicted_s(model: CostModel, passes: float, gap: float) -> float:
     """Return the seconds from ``BEGIN`` to a gap, as the model has them."""
     rate = model.rate(passes)
     return math.log10(BEGIN / gap) / rate if rate > 0.0 else math.inf
+
+
+def _finite(points: Iterable[tuple[float, float]]) -> Line:
+    return [(float(x), y) for x, y in points if math.isfinite(y)]
 
 
 def figure(store: Store, members: int) -> Figure:
@@ -159,10 +170,13 @@ def _link(link: str, found: dict[int, Any], gap: float) -> tuple[dict[str, Line]
             seen[passes] = observed(passes, part)
     fitted = [seen[passes] for passes in FITTED if passes in seen]
     model = fit(fitted) if len(fitted) == len(FITTED) else None
-    measured = [(float(t2), to_gap_s(o, gap)) for t2, o in sorted(seen.items()) if t2]
-    lines: dict[str, Line] = {f"{link}, measured": measured}
+    tried = [t2 for t2 in sorted(seen) if t2]
+    lines: dict[str, Line] = {
+        f"{link}, measured": _finite((t2, to_gap_s(seen[t2], gap)) for t2 in tried)
+    }
     if model is not None:
-        lines[f"{link}, predicted"] = [(t2, predicted_s(model, t2, gap)) for t2, _ in measured]
+        predicted = _finite((t2, predicted_s(model, t2, gap)) for t2 in tried)
+        lines[f"{link}, predicted"] = predicted
     base = to_gap_s(seen[1], gap) if 1 in seen else math.nan
     rows = []
     for passes, o in sorted(seen.items(), key=lambda item: (item[0] == 0, item[0])):
@@ -174,12 +188,14 @@ def _link(link: str, found: dict[int, Any], gap: float) -> tuple[dict[str, Line]
                 str(passes) if passes else "policy",
                 number(1e3 * o.seconds),
                 f"{o.decades:.2f}",
-                number(took),
+                number(took) if math.isfinite(took) else NOT_REACHED,
                 number(said),
                 number(base / took),
                 number(first / said),
             ]
         )
+    for passes in sorted(found.keys() - seen):
+        rows.append([str(passes) if passes else "policy", "–", "–", NOT_REACHED, "–", "–", "–"])
     head = ["t2", "ms a round", "decades a round", "s", "predicted s", "times t2 = 1", "predicted"]
     costs = "" if model is None else (
         f"\nFitted: {1e3 * model.outer_s:.0f} ms a round, {1e3 * model.inner_s:.0f} ms a pass, "

@@ -30,7 +30,13 @@ class Store:
         """Choose a size."""
         return quick if self.quick else n
 
-    def run(self, name: str, settings: dict[str, Any], make: Callable[[], Any]) -> Any:
+    def run(
+        self,
+        name: str,
+        settings: dict[str, Any],
+        make: Callable[[], Any],
+        keeps: Callable[[Any], bool] = lambda found: True,
+    ) -> Any:
         """Return what a run came to: kept, or made now; None where there is no time for it.
 
         Parameters
@@ -39,6 +45,8 @@ class Store:
             All that the result depends on; a change of them is another run.
         make : callable
             What it returns can be written as JSON.
+        keeps : callable, optional
+            Whether what a run came to is kept; what is not is made again by the next call.
         """
         words = json.dumps({"name": name, **settings}, sort_keys=True, default=str)
         digest = hashlib.blake2b(words.encode(), digest_size=4).hexdigest()
@@ -50,10 +58,11 @@ class Store:
             self.missing += 1
             return None
         found = make()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps({"settings": json.loads(words), "found": found}, indent=1))
-        part.replace(path)
+        if keeps(found):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(".part")
+            part.write_text(json.dumps({"settings": json.loads(words), "found": found}, indent=1))
+            part.replace(path)
         took_s = time.perf_counter() - self.began_s - spent_s
         print(f"{name}: {took_s:.0f} s", file=sys.stderr, flush=True)
         return found

@@ -33,14 +33,23 @@ class Fits:
         Given an effort's number: seconds of a fit with it, and its model.
     efforts : int
         How many there are.
+    are_iterations : bool, optional
+        Whether more effort is more iterations, so that a model that no longer changes is the last
+        one; several tolerances may come to the same model before a smaller one goes on.
     """
 
-    def __init__(self, fit: Callable[[int], tuple[float, F64]], efforts: int) -> None:
+    def __init__(
+        self,
+        fit: Callable[[int], tuple[float, F64]],
+        efforts: int,
+        are_iterations: bool = True,
+    ) -> None:
         self.fit = fit
         self.efforts = efforts
+        self.are_iterations = are_iterations
 
 
-def timed(models: Sequence[Any], X: Any, y: Any) -> Fits:
+def timed(models: Sequence[Any], X: Any, y: Any, are_iterations: bool = True) -> Fits:
     """Fit estimators."""
 
     def fit(number: int) -> tuple[float, F64]:
@@ -52,7 +61,7 @@ def timed(models: Sequence[Any], X: Any, y: Any) -> Fits:
             seconds = time.perf_counter() - began
         return seconds, np.ravel(model.coef_).astype(np.float64)
 
-    return Fits(fit, len(models))
+    return Fits(fit, len(models), are_iterations)
 
 
 def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
@@ -76,7 +85,8 @@ def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
         raise LookupError(f"{problem.model} on {threads} threads")
     models = [make(tol=tol, max_iter=100_000, **common) for tol in TOLERANCES]
     X = data.X if problem.model == "hinge" else data.X.astype(np.float64)
-    return timed(models, X.tocsc() if problem.model == "lasso" else X, data.labels)
+    X = X.tocsc() if problem.model == "lasso" else X
+    return timed(models, X, data.labels, are_iterations=False)
 
 
 def snapml(data: Data, problem: Problem, threads: int) -> Fits:
@@ -149,7 +159,7 @@ def lbfgs(data: Data, problem: Problem, threads: int) -> Fits:
         models = [Ridge(tol=tol, **common) for tol in TOLERANCES]
     else:
         raise LookupError(problem.model)
-    return timed(models, X, data.labels)
+    return timed(models, X, data.labels, are_iterations=problem.model == "logistic")
 
 
 def cholesky(data: Data, problem: Problem, threads: int) -> Fits:
@@ -181,7 +191,8 @@ def coordinate_descent(data: Data, problem: Problem, threads: int) -> Fits:
         Lasso(alpha=problem.l1, fit_intercept=False, max_iter=100_000, tol=tol)
         for tol in TOLERANCES
     ]
-    return timed(models, data.X.astype(np.float64).tocsc(), data.labels)
+    X = data.X.astype(np.float64).tocsc()
+    return timed(models, X, data.labels, are_iterations=False)
 
 
 def vowpal_wabbit(data: Data, problem: Problem, threads: int) -> Fits:

@@ -6,16 +6,52 @@ import asyncio
 import os
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from elasticml.collective import fine_pause as module
-from elasticml.collective.fine_pause import FINE_S_MAX, fine_pause
+from elasticml.collective.fine_pause import ASYNCIO_EARLY_S, FINE_S_MAX, fine_pause
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="timers that are files are Linux's")
 
 
-def n_open() -> int:
-    return len(os.listdir("/proc/self/fd"))
+class Timers:
+    """Timers of the kernel that were opened, and those that were closed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[int] = []
+        self.closed: list[int] = []
+        plain = module._timer
+
+        def opens(seconds: float) -> int | None:
+            timer = plain(seconds)
+            self.opened += [] if timer is None else [timer]
+            return timer
+
+        def closes(timer: int) -> None:
+            self.closed.append(timer)
+            os.close(timer)
+
+        monkeypatch.setattr(module, "_timer", opens)
+        monkeypatch.setattr(module, "os", SimpleNamespace(close=closes))
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
+    return Timers(monkeypatch)
+
+
+def lasted(seconds: float) -> float:
+    """Pause; return how much longer than that it was."""
+
+    async def paused() -> float:
+        began_ns = time.monotonic_ns()
+        await fine_pause(seconds)
+        return time.monotonic_ns() - began_ns - 1e9 * seconds
+
+    return asyncio.run(paused())
 
 
 @pytest.fixture
@@ -32,51 +68,79 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="timers that are files are Linux's")
-def test_short_pauses_are_the_kernel_s_and_end_in_their_order(slept: list[float]) -> None:
-    async def several() -> tuple[list[float], float]:
-        ended: list[float] = []
+@LINUX
+def test_short_pauses_are_the_kernel_s_and_none_ends_too_early(
+    slept: list[float], timers: Timers
+) -> None:
+    async def several() -> None:
+        await asyncio.gather(*map(one, (FINE_S_MAX, 1e-4, 0.01)))
 
-        async def one(seconds: float) -> None:
-            await fine_pause(seconds)
-            ended.append(seconds)
+    async def one(seconds: float) -> None:
+        began_ns = time.monotonic_ns()
+        await fine_pause(seconds)
+        assert time.monotonic_ns() - began_ns >= round(1e9 * seconds)
 
-        began_s = time.monotonic()
-        await asyncio.gather(*map(one, (0.02, 1e-4, 0.01)))
-        return ended, time.monotonic() - began_s
-
-    before = n_open()
-    ended, took_s = asyncio.run(several())
-    assert ended == [1e-4, 0.01, 0.02]
-    assert took_s >= 0.02
-    assert (slept, n_open()) == ([], before)
+    asyncio.run(several())
+    assert slept == []
+    assert len(timers.opened) == 3
+    assert sorted(timers.closed) == sorted(timers.opened)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 2 * FINE_S_MAX, 5.0])
-def test_others_are_the_loop_s(slept: list[float], seconds: float) -> None:
+@LINUX
+def test_long_pauses_end_by_the_kernel_s_timer_too(slept: list[float], timers: Timers) -> None:
+    # What is slept here takes no time: the timer has all of it.
+    seconds = 1.5 * FINE_S_MAX
+    assert lasted(seconds) >= -1.0
+    assert slept == [seconds - ASYNCIO_EARLY_S]
+    assert len(timers.opened) == 1
+    assert timers.closed == timers.opened
+
+
+@LINUX
+def test_a_long_pause_that_asyncio_ends_too_late_has_no_timer(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = asyncio.sleep
+    waited: list[float] = []
+
+    async def late(seconds: float) -> None:
+        waited.append(seconds)
+        await plain(max(0.0, seconds) + 2 * ASYNCIO_EARLY_S)
+
+    monkeypatch.setattr(module.asyncio, "sleep", late)
+    asyncio.run(fine_pause(1.5 * FINE_S_MAX))
+    assert waited[0] == 1.5 * FINE_S_MAX - ASYNCIO_EARLY_S
+    assert timers.opened == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_none_at_all_is_the_loop_s(slept: list[float], timers: Timers, seconds: float) -> None:
+    asyncio.run(fine_pause(seconds))
+    assert (slept, timers.opened) == ([seconds], [])
+
+
+@pytest.mark.parametrize(
+    ("library", "seconds"),
+    [(None, 0.001), (None, 5.0), ((lambda *_: -1, lambda *_: 0), 0.001)],
+)
+def test_without_a_timer_all_are_the_loop_s(
+    slept: list[float], monkeypatch: pytest.MonkeyPatch, library: Any, seconds: float
+) -> None:
+    monkeypatch.setattr(module, "_library", lambda: library)
     asyncio.run(fine_pause(seconds))
     assert slept == [seconds]
 
 
-@pytest.mark.parametrize("library", [None, (lambda *_: -1, lambda *_: 0)])
-def test_without_a_timer_all_are_the_loop_s(
-    slept: list[float], monkeypatch: pytest.MonkeyPatch, library: Any
-) -> None:
-    monkeypatch.setattr(module, "_library", lambda: library)
-    asyncio.run(fine_pause(0.001))
-    assert slept == [0.001]
-
-
-def test_a_pause_that_is_cancelled_leaves_no_timer() -> None:
-    async def cancelled() -> int:
-        before = n_open()
+@LINUX
+def test_a_pause_that_is_cancelled_leaves_no_timer(timers: Timers) -> None:
+    async def cancelled() -> None:
         pause = asyncio.ensure_future(fine_pause(FINE_S_MAX))
         await asyncio.sleep(0)
-        during = n_open() - before
+        assert len(timers.opened) == 1
+        assert timers.closed == []
         pause.cancel()
         await asyncio.gather(pause, return_exceptions=True)
         assert pause.cancelled()
-        assert n_open() == before
-        return during
 
-    assert asyncio.run(cancelled()) == (1 if module._library() else 0)
+    asyncio.run(cancelled())
+    assert timers.closed == timers.opened

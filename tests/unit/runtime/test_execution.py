@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 
 import pytest
@@ -80,6 +81,18 @@ def test_calls_that_have_been_brief_for_long_are_made_on_the_loop():
     assert found == [False] * BRIEF_MIN + [True, False]
     for made in (runner, fresh, sleeps):
         made.close()
+
+
+def test_a_part_of_a_function_is_as_brief_as_it_has_been():
+    runner = BriefRunner("em-test", _never, _never)
+    here = functools.partial(threading.current_thread)
+
+    async def calls() -> list[bool]:
+        main = threading.main_thread()
+        return [await runner.run(here) is main for _ in range(BRIEF_MIN + 1)]
+
+    assert asyncio.run(calls()) == [False] * BRIEF_MIN + [True]
+    runner.close()
 
 
 def test_a_brief_call_waits_for_what_is_in_the_thread_and_an_error_passes_through():

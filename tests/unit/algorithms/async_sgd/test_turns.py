@@ -7,7 +7,7 @@ import pytest
 
 from elasticml.algorithms.async_sgd.base import Queue
 from elasticml.algorithms.async_sgd.controllers import LogPI
-from elasticml.algorithms.async_sgd.turns import SEEN_MIN, TurnCosts
+from elasticml.algorithms.async_sgd.turns import GROWTH_MAX, SEEN_MIN, STRETCH, TurnCosts
 from elasticml.sim.cards import GIGABIT, INFINIBAND, Costs, critical_batch, replay
 
 #: Seconds of a turn, and of an example.
@@ -56,6 +56,44 @@ def test_turns_without_a_fixed_part_have_no_least_batch():
         # More examples in less time: no line of costs.
         costs.add(100_000, 1e-6)
     assert costs.least(0.1) == 0.0
+
+
+@pytest.mark.parametrize("faster", [0.1, 10.0])
+def test_turns_of_long_ago_tell_nothing_of_a_member_whose_speed_has_changed(faster):
+    costs = seen([1000] * SEEN_MIN + [100] * SEEN_MIN + [400] * STRETCH)
+    before = costs.least(0.1)
+    for n in [1000] * STRETCH + [100] * STRETCH:
+        costs.add(n, FIXED_S + EACH_S / faster * n)
+    assert before == pytest.approx(9 * FIXED_S / EACH_S)
+    assert costs.least(0.1) == pytest.approx(faster * before)
+
+
+def test_a_size_that_has_not_been_seen_for_long_is_compared_with_nothing():
+    costs = seen([1000] * SEEN_MIN + [100] * 2 * STRETCH)
+    assert costs.least(0.1) == 0.0
+
+
+def test_the_least_batch_is_no_wild_guess():
+    # All of it fixed, but for a thousandth.
+    costs = TurnCosts()
+    for n in [1000] * SEEN_MIN + [100] * SEEN_MIN:
+        costs.add(n, 1.0 + 1e-6 * n)
+    assert costs.least(0.1) == GROWTH_MAX * 1000
+
+
+def test_log_pi_follows_a_member_that_becomes_slower_or_faster():
+    for faster in (0.1, 10.0):
+        controller = LogPI(fixed_share=0.1)
+        examples, seconds, batch, sizes = 0, 1.0, 4096, []
+        for turn in range(8 * STRETCH):
+            each_s = EACH_S if turn < 3 * STRETCH else EACH_S / faster
+            examples, seconds = examples + batch, seconds + FIXED_S + each_s * batch
+            batch = controller.next(batch, Queue(fill=0.0, examples=examples, seconds=seconds))
+            sizes.append(batch)
+        wanted = 9 * FIXED_S / EACH_S
+        # Now and then it goes down for some turns, to look how long smaller ones take.
+        assert np.median(sizes[2 * STRETCH : 3 * STRETCH]) == pytest.approx(wanted, rel=0.01)
+        assert np.median(sizes[-2 * STRETCH :]) == pytest.approx(faster * wanted, rel=0.01)
 
 
 def told(controller, turns):

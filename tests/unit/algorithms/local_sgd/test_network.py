@@ -173,3 +173,12 @@ def test_a_step_of_one_example_is_measured_by_those_before_it():
     assert np.array_equal(made.buffers(), before)
     made.train(x[:6], y[:6], None, [6], 0.1)
     assert not np.array_equal(made.buffers(), before)
+
+
+def test_a_module_that_changes_its_mode_by_itself_trains_in_training_mode_again():
+    made = network(facts_of([chunk()]), model="tests.networks:hasty")
+    x, y, _ = made.whole(chunk(), np.array([0.0, 1.0]))
+    # What was trained here before must make no difference: another member has not seen it.
+    for _ in range(3):
+        made.train(x[:6], y[:6], None, [6], 0.1)
+    assert made.module[0].modes == (False, True, True, True)
