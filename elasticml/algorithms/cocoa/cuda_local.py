@@ -104,7 +104,7 @@ class CudaSolver:
             room = cuda_rows.SHARE * cuda.current_context().get_memory_info().free
         self._batches = cuda_rows.batches_of(filled, room)
         n_rows = sum(piece.chunk.n_rows for piece in filled)
-        stored = sum(cuda_rows.stored_of(piece.chunk) for piece in filled)
+        stored = sum(tables.stored_of(piece.chunk) for piece in filled)
         self._threads = self._threads_wanted or threads_for(stored / max(1, n_rows))
         self._blocks = self._blocks_wanted or blocks_for(_processors(), self._threads)
         self._damping = AdaptiveDamping(least=1.0 / self._blocks)

@@ -17,7 +17,7 @@ from numba import cuda
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.cuda_kernels import norms_of
-from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.cocoa.tables import Piece, stored_of
 from elasticml.data.chunk import Chunk
 from elasticml.data.ngrams import first_columns
 from elasticml.data.shelf import flow
@@ -57,15 +57,6 @@ def columns_of(chunk: Chunk) -> NDArray[np.int32]:
         grams = chunk.codes[:, :places].astype(np.int32) // sigma ** (hi - n)
         parts.append(grams + (first[n - lo] + sigma**n * np.arange(places)).astype(np.int32))
     return np.concatenate(parts, axis=1)
-
-
-def stored_of(chunk: Chunk) -> int:
-    """Count the values of a chunk's rows, ones that are not stored included."""
-    layout = chunk.layout
-    if layout.kind == "sequence":
-        lengths = range(layout.ngrams[0], layout.ngrams[1] + 1)
-        return chunk.n_rows * sum(layout.length - n + 1 for n in lengths)
-    return max(chunk.values.size, chunk.indices.size)
 
 
 def device_bytes(chunk: Chunk) -> int:

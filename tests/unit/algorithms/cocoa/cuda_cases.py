@@ -14,9 +14,9 @@ import pytest
 from numba import cuda
 from numba.core import config
 
-from elasticml.algorithms.cocoa import cuda_kernels, cuda_local, cuda_rows
+from elasticml.algorithms.cocoa import cuda_kernels, cuda_local, cuda_rows, tables
 from elasticml.algorithms.cocoa.cuda_local import CudaSolver, blocks_for, threads_for
-from elasticml.algorithms.cocoa.devices import device_of, why_not_cuda
+from elasticml.algorithms.cocoa.devices import AUTO_VALUES_MIN, device_of, why_not_cuda
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data.chunk import csr_chunk
 from elasticml.errors import ConfigError
@@ -127,7 +127,7 @@ def test_the_pass_says_what_it_did(kind: str) -> None:
         after = p.dual() + 0.5 * p.l2 * float(v @ v)
         np.testing.assert_allclose(update.dual / p.s.sum(), after - dual, rtol=1e-9, atol=1e-13)
         assert update.visited == 140
-        assert update.stored == 2 * sum(cuda_rows.stored_of(x.chunk) for x in p.pieces)
+        assert update.stored == 2 * sum(tables.stored_of(x.chunk) for x in p.pieces)
 
 
 def test_rows_that_do_not_fit_come_in_batches_and_reach_the_same_optimum() -> None:
@@ -325,11 +325,13 @@ def test_a_device_that_computes_nothing_is_none(monkeypatch: pytest.MonkeyPatch)
     assert why_not_cuda() is None
     monkeypatch.setattr(cuda_kernels, "_touch", Instead(lambda out: None))
     assert why_not_cuda() == "numba cannot compute on it: a kernel has run without effect"
-    assert device_of("auto") == "cpu"
+    assert device_of("auto", AUTO_VALUES_MIN) == "cpu"
     with pytest.raises(ConfigError, match=r"cannot use .numba cannot compute on it: a kernel"):
-        device_of("cuda")
+        device_of("cuda", 1)
 
 
 def test_the_simulator_is_taken_for_a_device() -> None:
     assert cuda.is_available()
-    assert [device_of(wanted) for wanted in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]
+    for n, auto in ((AUTO_VALUES_MIN - 1, "cpu"), (AUTO_VALUES_MIN, "cuda")):
+        devices = [device_of(wanted, n) for wanted in ("auto", "cpu", "cuda")]
+        assert devices == [auto, "cpu", "cuda"]
