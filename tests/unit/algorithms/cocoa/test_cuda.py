@@ -153,6 +153,36 @@ def test_damping_is_halved_by_what_loses_and_by_nothing_else() -> None:
         AdaptiveDamping(least=0)
 
 
+def gains(damping: AdaptiveDamping, n: int) -> list[float]:
+    """Return the shares after each of so many sub-epochs that gain."""
+    shares = []
+    for _ in range(n):
+        assert damping.accepts(1.0, 1.0, 1e-7)
+        shares.append(damping.share)
+    return shares
+
+
+def test_damped_steps_are_doubled_again_after_some_that_gain() -> None:
+    damping = AdaptiveDamping(least=0.2)
+    for _ in range(3):
+        assert not damping.accepts(-1.0, 1.0, 1e-7)
+    assert gains(damping, 12) == [0.2] * 3 + [0.4] * 4 + [0.8] * 4 + [1.0]
+    assert gains(damping, 200) == [1.0] * 200
+
+
+def test_a_doubling_that_is_taken_back_is_tried_again_ever_later() -> None:
+    damping, waits = AdaptiveDamping(least=0.1), []
+    assert not damping.accepts(-1.0, 1.0, 1e-7)
+    for _ in range(7):
+        waits.append(0)
+        while damping.share == 0.5:
+            gains(damping, 1)
+            waits[-1] += 1
+        assert not damping.accepts(-1.0, 1.0, 1e-7)
+        assert damping.share == 0.5
+    assert waits == [4, 8, 16, 32, 64, 64, 64]
+
+
 # --- one Newton step --------------------------------------------------------------------------
 
 
