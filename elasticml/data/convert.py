@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import json
@@ -133,8 +134,7 @@ def _part_of(place: Path) -> Iterator[Path]:
     descriptor = None
     try:
         with _writing(place):
-            part.mkdir()
-            descriptor = _locked(part)
+            descriptor = _made(part)
         yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -142,22 +142,46 @@ def _part_of(place: Path) -> Iterator[Path]:
             os.close(descriptor)
 
 
-def _locked(folder: Path) -> int | None:
-    """Lock a folder; return the descriptor that holds the lock, None where it is another's."""
+def _made(part: Path) -> int | None:
+    """Make and lock a folder; again where another process has taken it for one that was left."""
+    while True:
+        part.mkdir()
+        try:
+            return _locked(part, fcntl.LOCK_EX)
+        except FileNotFoundError:
+            continue
+
+
+def _locked(folder: Path, how: int) -> int | None:
+    """Lock a folder; return the descriptor that holds the lock, None where it cannot be had.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is no longer such a folder, or another one.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    is_locked = False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how)
+        # Whoever removes it has locked it: from here on it stays as it is.
+        is_locked = os.path.samestat(os.fstat(descriptor), os.stat(folder))
+        if not is_locked:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+    except FileNotFoundError:
+        raise
     except OSError:  # another's, or a file system without locks: what is there stays
-        os.close(descriptor)
         return None
+    finally:
+        if not is_locked:
+            os.close(descriptor)
     return descriptor
 
 
 def _remove_if_left(part: Path) -> None:
-    """Remove a folder that nobody has locked; one without files may be about to be locked."""
+    """Remove a folder that nobody has locked; who was about to lock an empty one makes it anew."""
     try:
-        is_empty = not any(part.iterdir())
-        descriptor = None if is_empty else _locked(part)
+        descriptor = _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # gone meanwhile, or not ours to look at
         return
     if descriptor is not None:

@@ -44,7 +44,8 @@ _WINDOW: Final = 2 * (_AHEAD + 1)
 class Shelf:
     """The mapped chunks of one member in one job.
 
-    Nothing depends on what is said here but time and memory: a body is the same wherever it is.
+    A body is the same wherever it is. Who chooses chunks by ``staying``, as CoCoA's passes do that
+    leave some out, computes what depends on the memory left; for all others only time does.
 
     Parameters
     ----------
@@ -154,8 +155,12 @@ class Shelf:
         What other things take of the memory is measured, so that states, models and whatever else
         grows push bodies out.
         """
-        left = self.limit_bytes - self._measure() - _WINDOW * self.batch_bytes
         importance, beside = self.importance, self._beside
+        # A batch holds one chunk at least, however large it is, or one form of it.
+        largest = max(
+            (max(c.nbytes, beside.get(c.id, 0)) for c in chunks if c.is_mapped), default=0
+        )
+        left = self.limit_bytes - self._measure() - _WINDOW * max(self.batch_bytes, largest)
         order = sorted(
             (chunk for chunk in chunks if chunk.is_mapped),
             key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,

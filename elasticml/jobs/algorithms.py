@@ -97,7 +97,7 @@ class CoCoA(Settings):
     bucket: Count | Literal["auto"] = "auto"
     #: Leave rows out for a while that cannot change soon; None: unless ``mode="paper"``.
     shrink: bool | None = None
-    #: Where members solve their local problems; "auto": on a GPU where a member has one.
+    #: Where members solve their local problems; "auto": large ones on a GPU where there is one.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: Leave chunks on a disk out for a while that hold next to nothing of the gap; None: as above.
     skip: bool | None = None

@@ -41,7 +41,7 @@ class CudaSolver:
     All blocks work on one model, which they change by atomic additions: the order of additions,
     and with it the last bits of the sums, is another every time. A *sub-epoch* is one visit to all
     rows that are on the device together. One after which the local dual objective is lower than
-    before is undone, and steps are halved from then on, until other rows are bound.
+    before is undone, and steps are halved; after some that gain they are doubled again.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class CudaSolver:
             room = cuda_rows.SHARE * cuda.current_context().get_memory_info().free
         self._batches = cuda_rows.batches_of(filled, room)
         n_rows = sum(piece.chunk.n_rows for piece in filled)
-        stored = sum(cuda_rows.stored_of(piece.chunk) for piece in filled)
+        stored = sum(tables.stored_of(piece.chunk) for piece in filled)
         self._threads = self._threads_wanted or threads_for(stored / max(1, n_rows))
         self._blocks = self._blocks_wanted or blocks_for(_processors(), self._threads)
         self._damping = AdaptiveDamping(least=1.0 / self._blocks)
@@ -151,26 +151,64 @@ class CudaSolver:
         total = Update(dv=np.zeros(0), partitions=1)
         for epoch in range(math.ceil(epochs)):
             key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
-            for number in self._turns(key):
-                rows = self._rows(number)
-                cuda_rows.send_alpha(rows)
-                order = _order(rows.n_rows, share, (*key, number) if number else key)
-                total = total.plus(self._sub_epoch(rows, order, model, plan))
-                cuda_rows.fetch_alpha(rows)
+            for number, batch in self._turns(key):
+                own = (*key, number) if number else key
+                total = total.plus(self._visit(batch, share, own, model, plan))
         dv = (model.r.copy_to_host().astype(np.float64) - start) / plan.whole
         return replace(total, dv=dv)
 
-    def _turns(self, key: tuple[int, int, int]) -> list[int]:
-        """Put the batches into a random order."""
+    def _turns(self, key: tuple[int, int, int]) -> list[tuple[int, tuple[Piece, ...]]]:
+        """Put the batches, with their numbers, into a random order."""
         turns = np.arange(len(self._batches), dtype=np.int64)
         visits.shuffle(turns, mixed(*key))
-        return [int(number) for number in turns]
+        return [(int(number), self._batches[number]) for number in turns]
 
-    def _rows(self, number: int) -> DeviceRows:
-        """Return a batch on the device; it stays there where it is the only one."""
+    def _visit(
+        self,
+        batch: tuple[Piece, ...],
+        share: float,
+        key: Sequence[int],
+        model: _Model,
+        plan: Plan,
+    ) -> Update:
+        """Visit a batch's rows, in halves where the device has no longer room for all of them.
+
+        With the end of this call a batch's memory is free, for the next one.
+        """
+        rows = self._rows(batch)
+        if rows is None:
+            halves = cuda_rows.halves_of(batch)
+            at = self._batches.index(batch)
+            self._batches[at : at + 1] = halves
+            done = [
+                self._visit(half, share, (*key, number), model, plan)
+                for number, half in enumerate(halves)
+            ]
+            return done[0].plus(done[1])
+        cuda_rows.send_alpha(rows)
+        order = _order(rows.n_rows, share, key)
+        update = self._sub_epoch(rows, order, model, plan)
+        cuda_rows.fetch_alpha(rows)
+        return update
+
+    def _rows(self, batch: tuple[Piece, ...]) -> DeviceRows | None:
+        """Return a batch on the device, None without room; a single one stays there.
+
+        Raises
+        ------
+        DataError
+            When there is no room for one chunk.
+        """
         if self._resident is not None:
             return self._resident
-        rows = cuda_rows.send_rows(self._batches[number], self._dtype, self._threads)
+        try:
+            rows = cuda_rows.send_rows(batch, self._dtype, self._threads)
+        except Exception as error:
+            if not cuda_rows.is_out_of_memory(error):
+                raise
+            if len(batch) == 1:
+                raise cuda_rows.no_room_for(batch[0].chunk) from None
+            return None
         if len(self._batches) == 1:
             self._resident = rows
         return rows

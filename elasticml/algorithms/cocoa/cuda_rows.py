@@ -14,19 +14,24 @@ from typing import Any, Final
 
 import numpy as np
 from numba import cuda
+from numba.cuda.cudadrv.driver import CudaAPIError
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.cuda_kernels import norms_of
-from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.cocoa.tables import Piece, stored_of
 from elasticml.data.chunk import Chunk
 from elasticml.data.ngrams import first_columns
 from elasticml.data.shelf import flow
+from elasticml.errors import DataError
 
 #: Bytes of a row besides its values and columns: pointer, target, weight, norm, dual variable, the
 #: same before the sub-epoch, and its place in the order.
 ROW_BYTES: Final = 7 * 8
 #: Share of the free memory that rows may take; the rest is for the model, and for fragments.
 SHARE: Final = 0.8
+
+#: The driver's code where it has no memory left.
+OUT_OF_MEMORY: Final = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -59,15 +64,6 @@ def columns_of(chunk: Chunk) -> NDArray[np.int32]:
     return np.concatenate(parts, axis=1)
 
 
-def stored_of(chunk: Chunk) -> int:
-    """Count the values of a chunk's rows, ones that are not stored included."""
-    layout = chunk.layout
-    if layout.kind == "sequence":
-        lengths = range(layout.ngrams[0], layout.ngrams[1] + 1)
-        return chunk.n_rows * sum(layout.length - n + 1 for n in lengths)
-    return max(chunk.values.size, chunk.indices.size)
-
-
 def device_bytes(chunk: Chunk) -> int:
     """Return what a chunk's rows take on the device."""
     kind, itemsize = chunk.layout.kind, np.dtype(chunk.layout.dtype).itemsize
@@ -98,6 +94,36 @@ def batches_of(pieces: Sequence[Piece], room_bytes: float) -> list[tuple[Piece, 
         batches[-1].append(piece)
         taken += size
     return [tuple(batch) for batch in batches]
+
+
+def halves_of(batch: Sequence[Piece]) -> list[tuple[Piece, ...]]:
+    """Cut a batch of several pieces into two of about the same size, neither of them empty."""
+    sizes = np.cumsum([device_bytes(piece.chunk) for piece in batch])
+    middle = int(np.searchsorted(sizes, sizes[-1] / 2)) + 1
+    middle = min(middle, len(batch) - 1)
+    return [tuple(batch[:middle]), tuple(batch[middle:])]
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell whether the driver refused memory; numba says so by the driver's code."""
+    if not isinstance(error, CudaAPIError):
+        return False
+    code = getattr(error, "code", None)
+    return code is not None and int(code) == OUT_OF_MEMORY
+
+
+def no_room_for(chunk: Chunk) -> DataError:
+    """Say that a chunk does not fit by itself."""
+    free = cuda.current_context().get_memory_info().free
+    return DataError(
+        f"chunk {chunk.id} takes {_mib(device_bytes(chunk))} MiB of the GPU's memory, of which "
+        f"{_mib(free)} MiB are free; use device: cpu, smaller chunks, or a GPU for each worker "
+        "(CUDA_VISIBLE_DEVICES)"
+    )
+
+
+def _mib(nbytes: float) -> str:
+    return f"{np.ceil(nbytes / 2**20):.0f}"  # the simulator's are infinitely many
 
 
 def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> DeviceRows:

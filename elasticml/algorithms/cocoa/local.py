@@ -21,6 +21,8 @@ from elasticml.algorithms.cocoa.tables import Cached
 from elasticml.algorithms.cocoa.tables import Piece as Piece
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import Dtype, dense_chunk
+from elasticml.data.mapped import ask_for
+from elasticml.data.shelf import release, shelf_of
 from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.terms import ChunkId
 
@@ -103,7 +105,6 @@ class LocalSolver:
         self._orders = Orders(self._bucket, skips=skip)
         self._grams = np.zeros((0, tables.GRAM_FIELDS), np.int64)
         self._weight = 0.0
-        self._norm = 0.0
         self._stored_per_visit = 1.0
 
     def bind(self, pieces: Sequence[Piece]) -> None:
@@ -141,8 +142,6 @@ class LocalSolver:
             self._caches[keys[number]] = cached
         self._orders.bind(pieces, self._measure)
         self._weight = tables.total_weight(pieces)
-        total = sum(float(self._caches[key].norms.sum(dtype=np.float64)) for key in keys)
-        self._norm = total / max(1, sum(sizes))
         self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._orders.size))
 
     def _measure(self, number: int) -> None:
@@ -334,8 +333,26 @@ class LocalSolver:
 
     def _grows(self, l2_total: float, sigma: float | None, epochs: float) -> bool:
         """Tell whether a first pass counts as if the rows seen so far were all."""
-        pays = self._norm <= GROW_MAX * l2_total
-        return self._grow and pays and sigma is None and epochs >= 1.0
+        if not self._grow or sigma is not None or epochs < 1.0:
+            return False
+        return self._mean_norm() <= GROW_MAX * l2_total
+
+    def _mean_norm(self) -> float:
+        """Return the rows' mean squared norm; where they stream, that of the first chunk with rows.
+
+        It is always that chunk: a pass that is repeated, with more of them measured, is the same.
+        """
+        filled = [n for n, piece in enumerate(self._pieces) if piece.chunk.n_rows]
+        chunks = [piece.chunk for piece in self._pieces]
+        if shelf_of(chunks) is not None:
+            filled = filled[:1]
+            for number in filled:
+                ask_for(chunks[number].body)
+                self._measure(number)
+                release([chunks[number]])
+        keys = [(chunks[number].id, chunks[number].content_id) for number in filled]
+        total = sum(float(self._caches[key].norms.sum(dtype=np.float64)) for key in keys)
+        return total / max(1, sum(chunks[number].n_rows for number in filled))
 
     def _is_untouched(self, v: F64) -> bool:
         """Tell whether nothing has been computed yet; if so, no row rests any longer."""

@@ -115,7 +115,8 @@ class Orders:
         turns = np.arange(len(self._pieces), dtype=np.int64)
         if self._turns is not None and share == 1.0:
             chunks = [piece.chunk for piece in self._pieces]
-            turns = turns[self._turns.next(chunks, shelf.importance, shelf.staying, whole=whole)]
+            past = shelf.importance, shelf.staying
+            turns = turns[self._turns.next(key, chunks, *past, whole=whole)]
         visits.shuffle_xorshift(turns, mixed(*key))
         numbers = turns[: max(1, round(share * turns.size))].tolist()
         batches = shelf.batches([self._pieces[number].chunk for number in numbers])

@@ -58,7 +58,7 @@ class Settings:
     bucket: int | None = None
     #: Leave rows out for a while that cannot change soon: less work, hardly another round.
     shrink: bool = True
-    #: Where members solve their local problems; "auto": on CUDA where a member has it.
+    #: Where members solve their local problems; "auto": large ones on CUDA where there is it.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: Leave chunks on a disk out for a while that hold next to nothing of the gap: less reading.
     skip: bool = True

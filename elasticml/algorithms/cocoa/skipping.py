@@ -17,6 +17,7 @@ importance is the coordinate's share of the gap, and is as old as the last look 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -35,19 +36,49 @@ EVERY: Final = 6
 WORTH: Final = 0.5
 
 
+@dataclass(slots=True)
+class _Past:
+    """What the choice of a pass follows from."""
+
+    passes: int = 0
+    #: The pass in which each chunk had its last turn.
+    last: dict[ChunkId, int] = field(default_factory=dict)
+    #: What the last certificate said, and what is thought to be left of it.
+    importance: Mapping[ChunkId, float] | None = None
+    left: dict[ChunkId, float] = field(default_factory=dict)
+
+    def copy(self) -> _Past:
+        """Return it as it is now."""
+        return replace(self, last=dict(self.last), left=dict(self.left))
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A choice, what it was made for, and the past before and after it."""
+
+    ids: tuple[ChunkId, ...]
+    whole: bool
+    chosen: NDArray[np.bool_]
+    before: _Past
+    after: _Past
+
+
 class Turns:
-    """The turns of one member's chunks, pass by pass."""
+    """The turns of one member's chunks, pass by pass.
+
+    A pass that is asked for again, as its steps were discarded when a member was lost, counts once,
+    and goes over the same chunks.
+    """
 
     def __init__(self) -> None:
-        #: The pass in which each chunk had its last turn.
-        self._last: dict[ChunkId, int] = {}
-        self._passes = 0
-        #: What the last certificate said, and what is thought to be left of it.
-        self._importance: Mapping[ChunkId, float] | None = None
-        self._left: dict[ChunkId, float] = {}
+        self._past = _Past()
+        #: Seed and serial of the last pass, and the choices of its epochs.
+        self._serial: tuple[int, int] | None = None
+        self._made: dict[int, _Made] = {}
 
     def next(
         self,
+        key: tuple[int, int, int],
         chunks: Sequence[Chunk],
         importance: Mapping[ChunkId, float],
         staying: Set[ChunkId],
@@ -58,6 +89,8 @@ class Turns:
 
         Parameters
         ----------
+        key : tuple of int
+            Seed, serial and epoch of the pass.
         chunks : sequence of Chunk
             All that the member computes over.
         importance : mapping
@@ -71,24 +104,49 @@ class Turns:
         -------
         ndarray (chunks,), bool
         """
-        ids = [chunk.id for chunk in chunks]
-        self._passes += 1
-        if whole or any(id not in importance or id not in self._last for id in ids):
-            chosen = np.ones(len(ids), np.bool_)
-        else:
-            if importance is not self._importance:
-                self._importance, self._left = importance, dict(importance)
-            gaps = np.array([self._left[id] for id in ids])
-            waited = np.array([self._passes - self._last[id] for id in ids])
-            nbytes = np.array([chunk.nbytes for chunk in chunks], np.float64)
-            chosen = _chosen(gaps, waited, nbytes, np.array([id in staying for id in ids]))
-        last = {id: self._last.get(id, 0) for id in ids}
+        *serial, epoch = key
+        if tuple(serial) != self._serial:
+            self._serial, self._made = (key[0], key[1]), {}
+        ids = tuple(chunk.id for chunk in chunks)
+        made = self._made.get(epoch)
+        if made is not None and (made.ids, made.whole) == (ids, whole):
+            self._past = made.after.copy()
+            return made.chosen.copy()
+        before = self._past.copy() if made is None else made.before
+        self._past = before.copy()
+        chosen = self._choose(chunks, importance, staying, whole=whole)
+        self._count(ids, chosen)
+        self._made[epoch] = _Made(ids, whole, chosen.copy(), before, self._past.copy())
+        return chosen
+
+    def _choose(
+        self,
+        chunks: Sequence[Chunk],
+        importance: Mapping[ChunkId, float],
+        staying: Set[ChunkId],
+        *,
+        whole: bool,
+    ) -> NDArray[np.bool_]:
+        """Begin a pass, and choose its chunks."""
+        past, ids = self._past, [chunk.id for chunk in chunks]
+        past.passes += 1
+        if whole or any(id not in importance or id not in past.last for id in ids):
+            return np.ones(len(ids), np.bool_)
+        if importance is not past.importance:
+            past.importance, past.left = importance, dict(importance)
+        gaps = np.array([past.left[id] for id in ids])
+        waited = np.array([past.passes - past.last[id] for id in ids])
+        nbytes = np.array([chunk.nbytes for chunk in chunks], np.float64)
+        return _chosen(gaps, waited, nbytes, np.array([id in staying for id in ids]))
+
+    def _count(self, ids: Sequence[ChunkId], chosen: NDArray[np.bool_]) -> None:
+        """Note which chunks have their turn in this pass."""
+        past = self._past
+        past.last = {id: past.last.get(id, 0) for id in ids}
         for id, has in zip(ids, chosen, strict=True):
             if has:
-                last[id] = self._passes
-                self._left[id] = LEFT * self._left.get(id, 0.0)
-        self._last = last
-        return chosen
+                past.last[id] = past.passes
+                past.left[id] = LEFT * past.left.get(id, 0.0)
 
 
 def _chosen(

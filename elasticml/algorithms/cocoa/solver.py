@@ -13,13 +13,14 @@ from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import ON_CUDA, Arrays, Parallel, Work
 from elasticml.algorithms.cocoa import dual_state, messages, statistics
 from elasticml.algorithms.cocoa.bins import MOMENTS, Plan, plan_statistics
-from elasticml.algorithms.cocoa.devices import device_of
+from elasticml.algorithms.cocoa.devices import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
 from elasticml.algorithms.cocoa.passes import Ascent
 from elasticml.algorithms.cocoa.scaled_rows import scaled_chunk
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.statistics import RowMap
 from elasticml.algorithms.cocoa.step_kernels import sum_steps
+from elasticml.algorithms.cocoa.tables import stored_of
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
@@ -61,8 +62,10 @@ class CocoaSolver:
         self._loss = self._settings.loss
         self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
         self._held: dict[ChunkId, _Held] = {}
-        self._device = device_of(self._settings.device)
-        self._local = self._local_solver(facts.layout.dtype)
+        check_driver(self._settings.device)
+        #: Chosen and made by the first pass: where one computes, compiling for a GPU delays nobody.
+        self._device: Device = "cpu"
+        self._local: Ascent | None = None
         self._operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
             messages.PASS: self._pass,
             messages.CERTIFY: self._certify,
@@ -71,8 +74,15 @@ class CocoaSolver:
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
 
-    def _local_solver(self, dtype: str) -> Ascent:
-        """Make the local solver of the device; that of a GPU loads what it needs only then."""
+    def _local_solver(self, pieces: Sequence[Piece]) -> Ascent:
+        """Choose the device by the first rows, and make its local solver, which stays."""
+        if self._local is None:
+            stored = sum(stored_of(piece.chunk) for piece in pieces)
+            self._device = device_of(self._settings.device, stored)
+            self._local = self._made_local(self._facts.layout.dtype)
+        return self._local
+
+    def _made_local(self, dtype: str) -> Ascent:
         scaling = self._constant or None
         if self._device == "cuda":
             from elasticml.algorithms.cocoa.cuda_local import CudaSolver
@@ -138,8 +148,9 @@ class CocoaSolver:
         for chunk, piece in zip(known, pieces, strict=True):
             np.copyto(piece.alpha, chunk.state[dual_state.ALPHA])
         weight = float(work.parameters["weight"])
-        self._local.bind(pieces)
-        update = self._local.run(
+        local = self._local_solver(pieces)
+        local.bind(pieces)
+        update = local.run(
             v,
             l2_total=self._settings.l2 * weight,
             total_weight=weight,

@@ -128,6 +128,15 @@ def check(pieces: Sequence[Piece], dtype: np.dtype[Any]) -> None:
             raise ValueError(f"chunk {chunk.id} has another layout than {pieces[0].chunk.id}")
 
 
+def stored_of(chunk: Chunk) -> int:
+    """Count the values of a chunk's rows, ones that are not stored included."""
+    layout = chunk.layout
+    if layout.kind == "sequence":
+        lengths = range(layout.ngrams[0], layout.ngrams[1] + 1)
+        return chunk.n_rows * sum(layout.length - n + 1 for n in lengths)
+    return max(chunk.values.size, chunk.indices.size)
+
+
 def total_weight(pieces: Sequence[Piece]) -> float:
     """Sum of the weights of all rows."""
     return float(sum(p.chunk.n_rows if p.weights is None else p.weights.sum() for p in pieces))

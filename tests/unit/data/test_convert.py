@@ -187,6 +187,34 @@ def test_what_a_killed_process_has_left_goes_with_the_next_attempt(tmp_path: Pat
     assert parts(tmp_path) == [".other.1.part"]
 
 
+def test_an_empty_folder_of_a_process_that_was_killed_goes_too(tmp_path: Path) -> None:
+    (tmp_path / ".made.0123456789ab.part").mkdir()
+    convert(svmlight(tmp_path), tmp_path / "made")
+    assert parts(tmp_path) == []
+
+
+@pytest.mark.parametrize("owner", ["os.open", "fcntl.flock"])
+def test_a_folder_that_another_process_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
+    source, removed = svmlight(tmp_path), []
+    module, name = owner.split(".")
+    real = getattr(getattr(converting, module), name)
+
+    def late(*given: object, **named: object) -> object:
+        left = list(tmp_path.glob(".made.*.part"))
+        if left and len(removed) < 2:
+            left[0].rmdir()
+            removed.extend(left)
+        return real(*given, **named)
+
+    monkeypatch.setattr(getattr(converting, module), name, late)
+    made = convert(source, tmp_path / "made")
+    assert len(removed) == 2
+    assert len(load_all(made)) > 0
+    assert parts(tmp_path) == []
+
+
 def test_an_attempt_that_is_under_way_is_nobodys_to_remove(tmp_path: Path) -> None:
     source, inner = svmlight(tmp_path), []
 

@@ -83,6 +83,21 @@ def test_what_matters_most_stays(tmp_path: Path) -> None:
     assert here.streamed_bytes - before == 5 * nbytes
 
 
+def test_batches_of_a_chunk_that_is_larger_than_a_batch_count_for_what_they_are(
+    tmp_path: Path,
+) -> None:
+    here = shelf(tmp_path)
+    chunks = here.settle([chunk(k) for k in range(6)])
+    here.batch_bytes = 1
+    here.limit_bytes = 9 * chunks[0].nbytes
+    make_room(chunks)
+    assert len(here.staying) == 3
+    # A chunk's other form may be the larger one.
+    here.settle_form(chunk(5, rows=8000))
+    make_room(chunks)
+    assert here.staying == frozenset()
+
+
 def test_further_forms_of_chunks_count_where_they_stay(tmp_path: Path) -> None:
     here = shelf(tmp_path)
     chunks = here.settle([chunk(k) for k in range(8)])

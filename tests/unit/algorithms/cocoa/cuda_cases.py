@@ -6,6 +6,7 @@ The simulator's threads are Python's, and its barriers take a switch of threads 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 from numba import cuda
 from numba.core import config
+from numba.cuda.cudadrv.driver import CudaAPIError
 
-from elasticml.algorithms.cocoa import cuda_kernels, cuda_local, cuda_rows
+from elasticml.algorithms.cocoa import cuda_kernels, cuda_local, cuda_rows, tables
 from elasticml.algorithms.cocoa.cuda_local import CudaSolver, blocks_for, threads_for
-from elasticml.algorithms.cocoa.devices import device_of, why_not_cuda
+from elasticml.algorithms.cocoa.devices import AUTO_VALUES_MIN, device_of, why_not_cuda
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data.chunk import csr_chunk
-from elasticml.errors import ConfigError
+from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.objectives.dual_kernels import logistic_newton_step, stepped
 from elasticml.terms import ChunkId
@@ -127,7 +129,7 @@ def test_the_pass_says_what_it_did(kind: str) -> None:
         after = p.dual() + 0.5 * p.l2 * float(v @ v)
         np.testing.assert_allclose(update.dual / p.s.sum(), after - dual, rtol=1e-9, atol=1e-13)
         assert update.visited == 140
-        assert update.stored == 2 * sum(cuda_rows.stored_of(x.chunk) for x in p.pieces)
+        assert update.stored == 2 * sum(tables.stored_of(x.chunk) for x in p.pieces)
 
 
 def test_rows_that_do_not_fit_come_in_batches_and_reach_the_same_optimum() -> None:
@@ -165,6 +167,75 @@ def test_rows_stay_on_the_device_while_the_pieces_are_the_same(
     solver.bind(p.pieces[1:])
     p.run(solver, v, 2)
     assert sent == [3, 3]
+
+
+def test_a_batch_has_left_the_device_before_the_next_one_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[weakref.ref[Any]] = []
+    real = cuda_rows.send_rows
+
+    def watched(*given: Any) -> Any:
+        assert [ref() for ref in sent] == [None] * len(sent)
+        rows = real(*given)
+        sent.append(weakref.ref(rows.targets))
+        return rows
+
+    monkeypatch.setattr(cuda_rows, "send_rows", watched)
+    p = problem("csr", "hinge", n=130)
+    p.run(on_cuda(p, threads=1, room_bytes=1), np.zeros(p.X.shape[1]), 0)
+    assert len(sent) == 3
+
+
+class Full:
+    """Stands in for ``send_rows`` of a device with room for so many pieces at a time."""
+
+    def __init__(self, room: int, error: Exception) -> None:
+        self._room, self._error = room, error
+        self._real = cuda_rows.send_rows
+        self.sent: list[int] = []
+
+    def __call__(self, pieces: Any, *rest: Any) -> Any:
+        self.sent.append(len(pieces))
+        if len(pieces) > self._room:
+            raise self._error
+        return self._real(pieces, *rest)
+
+
+def refused(code: int) -> CudaAPIError:
+    error = CudaAPIError(code, "refused")
+    error.code = code  # which the simulator's does not keep
+    return error
+
+
+def test_rows_that_no_longer_fit_are_cut_until_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Full(1, refused(cuda_rows.OUT_OF_MEMORY))
+    monkeypatch.setattr(cuda_rows, "send_rows", full)
+    p = problem("csr", "hinge", n=190)
+    solver, v = on_cuda(p, threads=1), np.zeros(p.X.shape[1])
+    update = p.run(solver, v, 0)
+    assert update.visited == 190
+    np.testing.assert_allclose(update.dv, p.image(), rtol=0, atol=1e-13)
+    assert full.sent[:2] == [4, 2]
+    assert sorted(full.sent) == [1, 1, 1, 1, 2, 2, 4]
+    p.run(solver, v + update.dv, 1)
+    assert full.sent[7:] == [1, 1, 1, 1]
+
+
+def test_a_chunk_that_does_not_fit_by_itself_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    p = problem("csr", "hinge", n=70)
+    monkeypatch.setattr(cuda_rows, "send_rows", Full(0, refused(cuda_rows.OUT_OF_MEMORY)))
+    with pytest.raises(DataError, match=r"1 MiB of the GPU's memory, of .* device: cpu") as found:
+        p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
+    assert "\n" not in str(found.value)
+    # What else the driver says is no matter of room.
+    other = refused(700)
+    monkeypatch.setattr(cuda_rows, "send_rows", Full(0, other))
+    with pytest.raises(CudaAPIError) as raised:
+        p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
+    assert raised.value is other
 
 
 # --- damping ----------------------------------------------------------------------------------
@@ -325,11 +396,13 @@ def test_a_device_that_computes_nothing_is_none(monkeypatch: pytest.MonkeyPatch)
     assert why_not_cuda() is None
     monkeypatch.setattr(cuda_kernels, "_touch", Instead(lambda out: None))
     assert why_not_cuda() == "numba cannot compute on it: a kernel has run without effect"
-    assert device_of("auto") == "cpu"
+    assert device_of("auto", AUTO_VALUES_MIN) == "cpu"
     with pytest.raises(ConfigError, match=r"cannot use .numba cannot compute on it: a kernel"):
-        device_of("cuda")
+        device_of("cuda", 1)
 
 
 def test_the_simulator_is_taken_for_a_device() -> None:
     assert cuda.is_available()
-    assert [device_of(wanted) for wanted in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]
+    for n, auto in ((AUTO_VALUES_MIN - 1, "cpu"), (AUTO_VALUES_MIN, "cuda")):
+        devices = [device_of(wanted, n) for wanted in ("auto", "cpu", "cuda")]
+        assert devices == [auto, "cpu", "cuda"]

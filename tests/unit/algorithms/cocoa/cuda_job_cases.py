@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numba.core import config
 
-from elasticml.algorithms.cocoa import cuda_local
+from elasticml.algorithms.cocoa import cuda_local, devices
 from elasticml.data.arrays import from_arrays
 from elasticml.errors import ConfigError
 from elasticml.replaying.checks import check_devices
@@ -82,7 +82,10 @@ async def test_a_job_on_cuda_is_certified_and_says_where_it_was_solved(loss: str
 
 
 @pytest.mark.asyncio
-async def test_a_member_that_is_killed_takes_nothing_of_the_certificate_along() -> None:
+async def test_a_member_that_is_killed_takes_nothing_of_the_certificate_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "AUTO_VALUES_MIN", 1)
     world = World(record("auto"), source=from_arrays(X, Y))
     rows = await ended(world, kills=2)
     assert len(world.events("MemberLost")) == 1
@@ -90,7 +93,10 @@ async def test_a_member_that_is_killed_takes_nothing_of_the_certificate_along() 
 
 
 @pytest.mark.asyncio
-async def test_the_processor_is_chosen_where_it_is_asked_for() -> None:
-    rows = await ended(World(record("cpu"), source=from_arrays(X, Y)))
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+async def test_the_processor_is_chosen_where_it_is_asked_for_or_there_is_little_to_do(
+    device: str,
+) -> None:
+    rows = await ended(World(record(device), source=from_arrays(X, Y)))
     assert all("on_cuda" not in row for row in rows)
     check_devices(rows)

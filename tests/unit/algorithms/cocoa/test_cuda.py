@@ -10,15 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elasticml.algorithms.cocoa import devices
 from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
-from elasticml.algorithms.cocoa.devices import device_of, why_not_cuda
+from elasticml.algorithms.cocoa.devices import AUTO_VALUES_MIN, device_of, why_not_cuda
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.solver import CocoaSolver
 from elasticml.data.arrays import from_arrays
 from elasticml.errors import ConfigError
+from elasticml.estimators.fitting import Problem
 from elasticml.objectives.dual_kernels import logistic_newton_step
 from tests.memory_world import World, toy_record
 from tests.serial_world import deal, facts_of
+from tests.unit.algorithms.cocoa.test_solver import ask
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -61,7 +64,7 @@ def test_the_gpu_solver_holds_on_the_simulator(cases: str) -> None:
 
 @NO_GPU
 def test_a_process_without_a_gpu_says_so_and_computes_on_its_processor() -> None:
-    assert [device_of(wanted) for wanted in ("auto", "cpu")] == ["cpu", "cpu"]
+    assert [device_of(wanted, AUTO_VALUES_MIN) for wanted in ("auto", "cpu")] == ["cpu", "cpu"]
     facts = facts_of(deal(np.eye(4), np.array([1.0, -1.0, 1.0, -1.0]), 1, chunk_rows=2)[0])
     with pytest.raises(ConfigError, match=r"algorithm\.device is cuda, which this process cannot"):
         CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts)
@@ -89,11 +92,38 @@ def test_a_solver_that_computes_on_the_processor_does_not_load_cuda() -> None:
         "-c",
         "import sys; from elasticml.algorithms.cocoa.solver import CocoaSolver\n"
         "from elasticml.algorithms.cocoa.devices import device_of\n"
-        "assert device_of('auto') == 'cpu'\n"
+        "assert device_of('auto', 10**9) == 'cpu'\n"
         "assert 'numba.cuda' not in sys.modules",
         NUMBA_ENABLE_CUDASIM="0",
     )
     assert found.returncode == 0, found.stderr
+
+
+def test_a_gpu_is_taken_unasked_only_for_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(devices, "why_not_cuda", lambda: asked.append(None))
+    assert device_of("auto", AUTO_VALUES_MIN - 1) == "cpu"
+    assert asked == []
+    assert device_of("auto", AUTO_VALUES_MIN) == "cuda"
+    assert device_of("cuda", 1) == "cuda"
+    assert len(asked) == 2
+
+
+def test_estimators_that_fit_here_have_the_same_bits_with_and_without_a_gpu() -> None:
+    problem = Problem(loss="hinge", strength=1.0, intercept_scaling=None, tol=0.1, rounds=1, seed=0)
+    assert problem.section(4.0, 0.1)["device"] == "cpu"
+
+
+def test_a_device_is_tried_by_the_first_pass_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "_why_no_driver", lambda: None)
+    monkeypatch.setattr(devices, "why_not_cuda", lambda: "it is on strike")
+    ((chunk,),) = deal(np.eye(2), np.array([1.0, -1.0]), 1, chunk_rows=2)
+    solver = CocoaSolver({"loss": "hinge", "l2": 0.1, "device": "cuda"}, facts_of([chunk]))
+    ask(solver, [chunk], "certify", np.zeros(2), serial=1, settle=0)
+    with pytest.raises(ConfigError, match=r"is cuda, which .* cannot use .it is on strike"):
+        ask(solver, [chunk], "pass", np.zeros(2), serial=2, settle=1)
 
 
 def test_a_device_that_nobody_has_is_refused() -> None:
@@ -121,6 +151,36 @@ def test_damping_is_halved_by_what_loses_and_by_nothing_else() -> None:
     assert damping.share == 0.2
     with pytest.raises(ValueError, match="least is 0, wanted a number above 0"):
         AdaptiveDamping(least=0)
+
+
+def gains(damping: AdaptiveDamping, n: int) -> list[float]:
+    """Return the shares after each of so many sub-epochs that gain."""
+    shares = []
+    for _ in range(n):
+        assert damping.accepts(1.0, 1.0, 1e-7)
+        shares.append(damping.share)
+    return shares
+
+
+def test_damped_steps_are_doubled_again_after_some_that_gain() -> None:
+    damping = AdaptiveDamping(least=0.2)
+    for _ in range(3):
+        assert not damping.accepts(-1.0, 1.0, 1e-7)
+    assert gains(damping, 12) == [0.2] * 3 + [0.4] * 4 + [0.8] * 4 + [1.0]
+    assert gains(damping, 200) == [1.0] * 200
+
+
+def test_a_doubling_that_is_taken_back_is_tried_again_ever_later() -> None:
+    damping, waits = AdaptiveDamping(least=0.1), []
+    assert not damping.accepts(-1.0, 1.0, 1e-7)
+    for _ in range(7):
+        waits.append(0)
+        while damping.share == 0.5:
+            gains(damping, 1)
+            waits[-1] += 1
+        assert not damping.accepts(-1.0, 1.0, 1e-7)
+        assert damping.share == 0.5
+    assert waits == [4, 8, 16, 32, 64, 64, 64]
 
 
 # --- one Newton step --------------------------------------------------------------------------

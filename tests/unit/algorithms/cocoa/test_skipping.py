@@ -28,15 +28,21 @@ def named(some: Sequence[Chunk], gaps: Sequence[float]) -> dict[ChunkId, float]:
     return {chunk.id: gap for chunk, gap in zip(some, gaps, strict=True)}
 
 
+def key(serial: int, epoch: int = 0) -> tuple[int, int, int]:
+    return 7, serial, epoch
+
+
 def begun(some: Sequence[Chunk], gaps: Sequence[float]) -> tuple[Turns, dict[ChunkId, float]]:
     """Turns after a pass over everything and a certificate."""
     turns = Turns()
-    assert turns.next(some, {}, set()).all()
+    assert turns.next(key(0), some, {}, set()).all()
     return turns, named(some, gaps)
 
 
-def ten(turns: Turns, some: Sequence[Chunk], known: dict[ChunkId, float]) -> list[int]:
-    return np.flatnonzero(turns.next(some, known, set())).tolist()
+def ten(
+    turns: Turns, some: Sequence[Chunk], known: dict[ChunkId, float], serial: int = 1
+) -> list[int]:
+    return np.flatnonzero(turns.next(key(serial), some, known, set())).tolist()
 
 
 def test_a_pass_goes_over_those_that_hold_most_of_the_gap() -> None:
@@ -50,15 +56,41 @@ def test_after_its_turn_a_chunk_counts_for_less_until_the_next_certificate() -> 
     turns, known = begun(some, [100.0, 20.0, *[0.5] * 8])
     assert ten(turns, some, known) == [0, 1]
     # 10, 2 and eight times 0.5 are left: 90 % of it takes more than half of them, so all.
-    assert ten(turns, some, known) == list(range(10))
-    assert ten(turns, some, dict(known)) == [0, 1]
+    assert ten(turns, some, known, 2) == list(range(10))
+    assert ten(turns, some, dict(known), 3) == [0, 1]
+
+
+def test_a_pass_that_is_repeated_goes_over_the_same_chunks_and_counts_once() -> None:
+    some = chunks(10)
+    turns, known = begun(some, [100.0, 20.0, *[0.5] * 8])
+    for _ in range(EVERY):  # more often than a chunk may wait
+        assert [np.flatnonzero(turns.next(key(1, e), some, known, set())).size for e in (0, 1)] == [
+            2,
+            10,
+        ]
+    once, _ = begun(some, [100.0, 20.0, *[0.5] * 8])
+    for epoch in (0, 1):
+        once.next(key(1, epoch), some, known, set())
+    again = dict(known)
+    for serial in range(2, 12):
+        assert ten(turns, some, again, serial) == ten(once, some, again, serial)
+
+
+def test_a_pass_that_is_repeated_over_other_chunks_has_a_choice_of_its_own() -> None:
+    some = chunks(10)
+    turns, known = begun(some, [100.0, 50.0, *[0.5] * 8])
+    assert ten(turns, some, known) == [0, 1]
+    assert turns.next(key(1), some, known, set(), whole=True).all()
+    assert ten(turns, some[1:], known) == [0]
+    # What the discarded attempts went over has not had its turn.
+    assert ten(turns, some, known) == [0, 1]
 
 
 def test_where_all_matter_alike_nothing_is_left_out() -> None:
     some = chunks(10)
     turns, known = begun(some, [1.0] * 10)
-    for _ in range(5):
-        assert ten(turns, some, known) == list(range(10))
+    for serial in range(1, 6):
+        assert ten(turns, some, known, serial) == list(range(10))
 
 
 def test_every_chunk_has_its_turn_in_one_of_a_few_passes() -> None:
@@ -67,7 +99,7 @@ def test_every_chunk_has_its_turn_in_one_of_a_few_passes() -> None:
     last = [0] * 40
     for number in range(1, 30):
         # A certificate before each pass says that one chunk alone matters.
-        chosen = turns.next(some, named(some, [1.0, *[0.0] * 39]), set())
+        chosen = turns.next(key(number), some, named(some, [1.0, *[0.0] * 39]), set())
         assert chosen[0]
         for k in np.flatnonzero(chosen):
             assert number - last[k] <= EVERY
@@ -79,7 +111,7 @@ def test_what_is_in_memory_has_its_turn_and_counts_for_what_it_holds() -> None:
     some = chunks(10)
     turns, known = begun(some, [0.0, 95.0, 0.0, 4.0, 1.0, *[0.0] * 5])
     staying = {some[0].id, some[1].id}
-    assert np.flatnonzero(turns.next(some, known, staying)).tolist() == [0, 1, 3]
+    assert np.flatnonzero(turns.next(key(1), some, known, staying)).tolist() == [0, 1, 3]
 
 
 def test_small_chunks_come_before_large_ones_of_the_same_share() -> None:
@@ -102,16 +134,16 @@ def test_chunks_that_have_come_since_are_not_left_out() -> None:
     some = chunks(10)
     turns, known = begun(some, [100.0, *[0.1] * 9])
     more = chunks(11)
-    assert turns.next(more, known, set()).all()
-    assert ten(turns, more, named(more, [100.0, *[0.1] * 10])) == [0]
+    assert turns.next(key(1), more, known, set()).all()
+    assert ten(turns, more, named(more, [100.0, *[0.1] * 10]), 2) == [0]
 
 
 def test_no_chunks_and_one_chunk() -> None:
     turns = Turns()
-    assert turns.next([], {}, set()).size == 0
+    assert turns.next(key(0), [], {}, set()).size == 0
     (one,) = chunks(1)
-    for _ in range(3):
-        assert turns.next([one], {one.id: 1.0}, set()).tolist() == [True]
+    for serial in range(1, 4):
+        assert turns.next(key(serial), [one], {one.id: 1.0}, set()).tolist() == [True]
 
 
 def test_a_pass_reads_only_what_has_its_turn(tmp_path: Path) -> None:

@@ -79,6 +79,21 @@ def test_the_optimum_is_that_of_rows_in_memory(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
+@pytest.mark.parametrize("l2", [0.01, 0.2])
+def test_a_first_pass_grows_where_it_would_in_memory(tmp_path: Path, l2: float) -> None:
+    models = []
+    for grow in (True, False):
+        p = replace(streamed(problem("dense", "hinge"), tmp_path), l2=l2)
+        zero = np.zeros(p.X.shape[1])
+        solver = p.solver(grow=grow)
+        models.append(p.run(solver, zero, 0).dv)
+        for piece in p.pieces:
+            piece.alpha[:] = 0.0
+        # Once more, with all norms known.
+        np.testing.assert_array_equal(p.run(solver, zero, 0).dv, models[-1])
+    assert np.array_equal(*models) == (l2 == 0.01)
+
+
 def test_certificates_rank_chunks_by_their_share_of_the_gap(tmp_path: Path) -> None:
     solver, loose = make()
     here = shelf(tmp_path, 1)
@@ -98,7 +113,7 @@ def test_certificates_rank_chunks_by_their_share_of_the_gap(tmp_path: Path) -> N
 def test_a_job_from_nothing_reads_bodies_in_its_first_pass_and_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the certificate at zero nor the rows' norms take a reading of their own."""
+    """The certificate at zero takes no reading of its own, and rows' norms that of a sample."""
     solver, loose = make()
     chunks = shelf(tmp_path, 1).settle(loose)
     fetched: list[int] = []
