@@ -33,7 +33,8 @@ def moved(X: Any, shifts: F64, is_flat: NDArray[np.bool_] | None = None) -> Any:
     is_moved = shifts != 0.0
     is_left = is_moved if is_flat is None else is_moved & ~is_flat
     if not hasattr(X, "indptr"):
-        dense: F64 = np.array(X, np.float64, order="F") - shifts
+        dense: F64 = np.array(X, np.float64, order="F")
+        dense -= shifts
         dense[:, is_moved & ~is_left] = 0.0
         return dense
     n, stored = int(X.shape[0]), np.diff(X.indptr)
