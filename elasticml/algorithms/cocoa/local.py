@@ -260,31 +260,35 @@ class LocalSolver:
         merged, tallies = np.zeros((plan.n_parts, 8)), np.zeros((plan.n_parts, 8))
 
         def work(_: int) -> None:
-            together.go_through(
-                order,
-                ends,
-                factors,
-                totals,
-                before,
-                counters,
-                replicas.rows,
-                replicas.v,
-                replicas.dv,
-                plan.whole,
-                plan.l2_total,
-                self._crowding.factor,
-                merged,
-                tallies,
-                sums,
-                self._bucket,
-                self._table,
-                self._grams,
-                self._like,
-                self._loss.code,
-                self._loss.curvature,
-                self._intercept,
-                plan.reach,
-            )
+            try:
+                together.go_through(
+                    order,
+                    ends,
+                    factors,
+                    totals,
+                    before,
+                    counters,
+                    replicas.rows,
+                    replicas.v,
+                    replicas.dv,
+                    plan.whole,
+                    plan.l2_total,
+                    self._crowding.factor,
+                    merged,
+                    tallies,
+                    sums,
+                    self._bucket,
+                    self._table,
+                    self._grams,
+                    self._like,
+                    self._loss.code,
+                    self._loss.curvature,
+                    self._intercept,
+                    plan.reach,
+                )
+            except BaseException:
+                together.abandon(counters)
+                raise
 
         parallel.map(work, range(plan.n_parts))
         return weight

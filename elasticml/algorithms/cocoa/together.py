@@ -27,6 +27,8 @@ I64 = NDArray[np.int64]
 
 #: Looks at the counter before a waiting thread lets others have its core.
 _LOOKS: Final = 4000
+#: More than there are tasks, with room for further draws.
+_NO_MORE: Final = 2**62
 _give_way = types.ExternalFunction("sched_yield", types.int32())
 
 
@@ -108,6 +110,7 @@ def go_through(
     """
     n_parts, size = factors.shape[1], v.size
     n_phase = 2 * n_parts + 1
+    shares = np.empty(n_parts)
     while True:
         task = _draw(counters, 0)
         s, at = task // n_phase, task % n_phase
@@ -142,7 +145,6 @@ def go_through(
             )
         elif at < 2 * n_parts:
             k = at - n_parts
-            shares = np.empty(n_parts)
             for p in range(n_parts):
                 shares[p] = 1.0 / (factors[s, p] if factors[s, p] > 0.0 else whole * crowding[0])
             merge_range(
@@ -158,6 +160,11 @@ def go_through(
         else:
             _conclude(l2_total, whole, crowding, factors[s, 0] <= 0.0, merged, tallies, sums)
         _draw(counters, 8)
+
+
+def abandon(counters: I64) -> None:
+    """Have nobody begin or wait for another task: who drew one has failed, and will not end it."""
+    counters[0] = counters[8] = _NO_MORE
 
 
 @kernel

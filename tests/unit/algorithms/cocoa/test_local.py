@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from elasticml.algorithms.cocoa import together
 from elasticml.algorithms.cocoa.crowding import Crowding, adapted
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
 from elasticml.algorithms.parallel import InPieces
@@ -326,3 +330,23 @@ def test_it_makes_no_difference_how_many_threads_share_in_the_work(dtype: str) -
     for v, alpha in models[1:]:
         np.testing.assert_array_equal(v, models[0][0])
         np.testing.assert_array_equal(alpha, models[0][1])
+
+
+@pytest.mark.timeout(120)
+def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls, has_drawn = together.go_through, itertools.count(), threading.Event()
+
+    def failing(*given: Any) -> None:
+        if next(calls) == 0:
+            counters = given[5]
+            counters[0] += 1
+            has_drawn.set()
+            raise MemoryError("no room for a task that was drawn")
+        has_drawn.wait()
+        real(*given)
+
+    monkeypatch.setattr(together, "go_through", failing)
+    pool, p = ThreadParallel(2), problem("csr", "hinge")
+    with pytest.raises(MemoryError, match="that was drawn"):
+        p.run(p.solver(), np.zeros(p.X.shape[1]), 0, parallel=pool)
+    pool.close()
