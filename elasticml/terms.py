@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, NewType
 #: The package's version; processes of one job must agree on it.
 VERSION: Final = "0.1.0"
 
-JobId = NewType("JobId", str)
 Generation = NewType("Generation", int)
 ExchangeId = NewType("ExchangeId", int)
 GroupId = NewType("GroupId", int)
@@ -90,16 +89,6 @@ def members_in(mask: int, members: Iterable[MemberId]) -> frozenset[MemberId]:
     digits = f"{mask:b}"[::-1]
     n = len(digits)
     return frozenset(m for m in members if m[0] < n and digits[m[0]] == "1")
-
-
-def slots_of(mask: int) -> list[int]:
-    """List the slots of a contributor mask, ascending."""
-    slots = []
-    while mask:
-        low = mask & -mask
-        slots.append(low.bit_length() - 1)
-        mask ^= low
-    return slots
 
 
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")

@@ -17,7 +17,6 @@ MAGIC: Final = b"emlc"
 VERSION: Final = 2
 #: Set in the byte of the kind when the payload only says where in shared memory the real one lies.
 SHARED_BIT: Final = 0x80
-PREFIX_BYTES_MAX: Final = 2**32 - 1
 assert _HEADER.size == HEADER_BYTES
 
 

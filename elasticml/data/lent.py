@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from elasticml.data.chunk import Chunk, Dtype, Layout
 from elasticml.data.cut import is_binary, row_bounds
+from elasticml.data.products import read_only
 from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
@@ -53,9 +54,9 @@ def lend(X: Any, name: str, chunk_bytes: int) -> list[Chunk]:
     for k, (start, stop) in enumerate(itertools.pairwise(cuts)):
         first, last = int(indptr[start]), int(indptr[stop])
         chunk = _empty(ChunkId(name, 0, k), layout, stop - start)
-        chunk.indptr = _locked((indptr[start : stop + 1] - first).astype(np.int32))
-        chunk.indices = _locked(indices[first:last])
-        chunk.values = _locked(X.data[:0] if binary else X.data[first:last])
+        chunk.indptr = read_only((indptr[start : stop + 1] - first).astype(np.int32))
+        chunk.indices = read_only(indices[first:last])
+        chunk.values = read_only(X.data[:0] if binary else X.data[first:last])
         chunks.append(chunk)
     return chunks
 
@@ -83,7 +84,7 @@ def _lend_dense(X: NDArray[Any], dtype: Dtype, name: str, chunk_bytes: int) -> l
     chunks = []
     for k, (start, stop) in enumerate(itertools.pairwise(cuts)):
         chunk = _empty(ChunkId(name, 0, k), layout, stop - start)
-        chunk.values = _locked(X[start:stop])
+        chunk.values = read_only(X[start:stop])
         chunks.append(chunk)
     return chunks
 
@@ -99,10 +100,3 @@ def _empty(id: ChunkId, layout: Layout, n_rows: int) -> Chunk:
     chunk.state, chunk.state_version = {}, 0
     chunk.is_mapped, chunk.shelf = False, None
     return chunk
-
-
-def _locked(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that nobody writes through, which is what kernels are compiled for."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elasticml.control.policy import MemberView, View
@@ -63,9 +62,3 @@ def _loss(member: MemberView, view: View, usual: float) -> Loss:
         rows=member.rows,
         slowness=per_row / usual if usual > 0 else 1.0,
     )
-
-
-def moving_seconds(view: View, leaving: Sequence[MemberId]) -> float:
-    """Predict how long a round waits until members are emptied: they send side by side."""
-    cost = {found.member: found.moving_s for found in losses(view)}
-    return max((cost.get(m, 0.0) for m in leaving), default=0.0)

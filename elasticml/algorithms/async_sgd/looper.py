@@ -72,11 +72,6 @@ class Looper:
         """Examples that it visits."""
         return self._sampler.rows
 
-    @property
-    def passes_made(self) -> float:
-        """Visits of an example so far, on average."""
-        return self._sampler.passes
-
     def own(self, chunks: Sequence[Chunk]) -> None:
         """Visit these chunks from the next mini-batch on."""
         self._sampler.change(chunks)

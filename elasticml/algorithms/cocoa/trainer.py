@@ -23,12 +23,12 @@ from elasticml.algorithms.base import (
     Exchange,
     Model,
     Outcome,
-    Proceed,
     Resume,
     RoundEnd,
     Scalar,
     Trainer,
 )
+from elasticml.algorithms.certified_rounds import rounds_of
 from elasticml.algorithms.cocoa import beginning, messages
 from elasticml.algorithms.cocoa.absent import Frozens
 from elasticml.algorithms.cocoa.cadence import Cadence
@@ -107,16 +107,7 @@ def _train(
     else:
         ascent.go_on(resume)
     ascent.waits = rule != "freeze"
-    while True:
-        reached = ascent.reached()
-        if reached is not None:
-            return reached
-        ended = yield from ascent.round()
-        proceed = yield ended
-        if not proceed:
-            return (yield from ascent.finish())
-        if isinstance(proceed, Proceed):
-            ascent.tune(proceed.tuned)
+    return (yield from rounds_of(ascent))
 
 
 @dataclass(slots=True, kw_only=True)

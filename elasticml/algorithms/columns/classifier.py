@@ -19,7 +19,7 @@ from elasticml.algorithms.columns.elastic_net import FIRST, INNER
 from elasticml.algorithms.columns.margin_model import MarginModel
 from elasticml.algorithms.columns.matrix import movable
 from elasticml.algorithms.columns.products import Penalty
-from elasticml.algorithms.columns.screening import nearest, screen
+from elasticml.algorithms.columns.screening import Bound, nearest, screen
 from elasticml.algorithms.newton import ROUNDED
 from elasticml.objectives.conjugates import dual_loss_named
 
@@ -46,17 +46,6 @@ class Classifier:
     screened: int
     #: The gap is as small as wanted, or rounding of the objective.
     converged: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bound:
-    """A model's objective, its gap, and the dual point that screening goes by."""
-
-    value: float
-    gap: float
-    scaled_gap: float
-    #: (m,) absolute products of the feasible dual point with the columns.
-    leaning: F64
 
 
 class SparseClassifier:
@@ -144,7 +133,7 @@ class SparseClassifier:
             self.model.look()
         return bool(gone.size)
 
-    def _bound(self, penalty: Penalty, features: I64) -> _Bound:
+    def _bound(self, penalty: Penalty, features: I64) -> Bound:
         """Bound the least objective from below, by the margins' dual variables made feasible."""
         model, w = self.model, self.model.w[features]
         alpha = np.empty(self._columns.n)
@@ -166,7 +155,7 @@ class SparseClassifier:
             # The elastic net's own dual takes any point, at a price for what leans over the bar.
             over = np.maximum(np.abs(products) - penalty.a1, 0.0)
             dual = max(dual, self._minus(alpha) - 0.5 / penalty.a2 * float(over @ over))
-        return _Bound(value=value, gap=value - dual, scaled_gap=scaled_gap, leaning=share * leaning)
+        return Bound(value=value, gap=value - dual, scaled_gap=scaled_gap, leaning=share * leaning)
 
     def _minus(self, alpha: F64) -> float:
         return self._loss.minus_conjugate(alpha, self.model.targets, self.model.weights)

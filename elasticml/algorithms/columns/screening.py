@@ -10,12 +10,24 @@ sets by the distance from the constraint.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A model's objective, its gap, and the dual point that screening goes by."""
+
+    value: float
+    gap: float
+    scaled_gap: float
+    #: (..., d) absolute products of the feasible dual point with the columns.
+    leaning: F64
 
 
 def screen(leaning: F64, bar: float, lengths: F64, gap: float) -> tuple[NDArray[np.bool_], F64]:

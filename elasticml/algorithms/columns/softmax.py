@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.columns.elastic_net import FIRST
 from elasticml.algorithms.columns.matrix import movable
 from elasticml.algorithms.columns.products import Penalty
-from elasticml.algorithms.columns.screening import nearest, screen
+from elasticml.algorithms.columns.screening import Bound, nearest, screen
 from elasticml.algorithms.columns.softmax_step import SoftmaxModel
 from elasticml.algorithms.distributions import balanced
 from elasticml.algorithms.newton import ROUNDED
@@ -55,17 +55,6 @@ class Softmax:
     screened: int
     #: The gap is as small as wanted, or rounding of the objective.
     converged: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bound:
-    """A model's objective, its gap, and the dual point that screening goes by."""
-
-    value: float
-    gap: float
-    scaled_gap: float
-    #: (classes, d) absolute products of the feasible dual point with the columns.
-    leaning: F64
 
 
 class SparseSoftmax:
@@ -140,7 +129,7 @@ class SparseSoftmax:
             converged=bound.gap <= max(gap, rounded),
         )
 
-    def _bound(self, penalty: Penalty) -> _Bound:
+    def _bound(self, penalty: Penalty) -> Bound:
         """Bound the least objective from below by the model's probabilities made feasible."""
         model, s = self.model, self._s[:, None]
         q, own = model.probabilities(), model.own
@@ -158,7 +147,7 @@ class SparseSoftmax:
             # The elastic net's own dual takes any point, at a price for what leans over the bar.
             over = np.maximum(np.abs(products) - penalty.a1, 0.0)
             dual = max(dual, self._entropy(q) - 0.5 / penalty.a2 * float((over * over).sum()))
-        return _Bound(value=value, gap=value - dual, scaled_gap=scaled_gap, leaning=share * leaning)
+        return Bound(value=value, gap=value - dual, scaled_gap=scaled_gap, leaning=share * leaning)
 
     def _entropy(self, q: F64) -> float:
         return -float(self._s @ (q * np.log(np.maximum(q, 1e-300))).sum(axis=1))

@@ -23,12 +23,12 @@ from elasticml.algorithms.base import (
     Exchange,
     Model,
     Outcome,
-    Proceed,
     Resume,
     RoundEnd,
     Scalar,
     Trainer,
 )
+from elasticml.algorithms.certified_rounds import rounds_of
 from elasticml.algorithms.cocoa.cadence import Cadence
 from elasticml.algorithms.cocoa.certificate import Certificate
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
@@ -101,16 +101,7 @@ def _train(settings: Settings, facts: DataFacts, freezes: bool, resume: Resume |
         # Only now is it known what residual goes with the model that this begins with.
         yield from descent.certify()
     descent.waits = not freezes
-    while True:
-        reached = descent.reached()
-        if reached is not None:
-            return reached
-        ended = yield from descent.round()
-        proceed = yield ended
-        if not proceed:
-            return (yield from descent.finish())
-        if isinstance(proceed, Proceed):
-            descent.tune(proceed.tuned)
+    return (yield from rounds_of(descent))
 
 
 @dataclass(slots=True, kw_only=True)
