@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.arrays import from_arrays
-from elasticml.errors import JobFailedError
-from elasticml.job import Job
+from elasticml.estimators.as_job import run_job
 from elasticml.jobs.algorithms import PrimalCoCoA
-from elasticml.jobs.settings import Stop
 
 F64 = NDArray[np.float64]
 
@@ -60,17 +58,9 @@ def fit_as_job(
     JobFailedError
         When the job fails.
     """
-    job = Job(
-        penalty,
-        from_arrays(X, y, weights, by="columns"),
-        name="estimator",
-        stop=Stop(rounds=rounds),
-        warm_start=None if start is None else {"coef": start, "intercept": np.zeros(1)},
-        evaluate=False,
-    )
-    result = job.run(client)
-    if result.model is None:
-        raise JobFailedError("the job ended before its first round", reason="no model")
+    warm_start = None if start is None else {"coef": start, "intercept": np.zeros(1)}
+    data = from_arrays(X, y, weights, by="columns")
+    result = run_job(penalty, data, client, rounds, warm_start)
     return Found(
         w=np.ravel(result.arrays["coef"]).copy(),
         intercept=float(result.arrays["intercept"][0]),

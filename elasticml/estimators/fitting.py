@@ -17,7 +17,6 @@ from elasticml.algorithms.columns.products import Penalty
 from elasticml.algorithms.here import train_here
 from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import minimise
-from elasticml.errors import JobFailedError
 from elasticml.estimators.rows import Table
 
 F64 = NDArray[np.float64]
@@ -185,20 +184,11 @@ def _as_job(
     total: float,
 ) -> Solution:
     from elasticml.data.arrays import from_arrays
-    from elasticml.job import Job
+    from elasticml.estimators.as_job import run_job
     from elasticml.jobs.algorithms import CoCoA
-    from elasticml.jobs.settings import Stop
 
-    job = Job(
-        CoCoA(**{key: value for key, value in section.items() if key != "name"}),
-        from_arrays(*rows),
-        name="estimator",
-        stop=Stop(rounds=problem.rounds),
-        evaluate=False,
-    )
-    result = job.run(client)
-    if result.model is None:
-        raise JobFailedError("the job ended before its first round", reason="no model")
+    algorithm = CoCoA(**{key: value for key, value in section.items() if key != "name"})
+    result = run_job(algorithm, from_arrays(*rows), client, problem.rounds)
     gap = float(result.summary.get("gap", math.nan))
     wanted = max(wanted, gap) if result.summary.get("converged") else wanted
     rounds = int(result.summary.get("rounds", len(result.history)))

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import Minimum, minimise
 from elasticml.data.arrays import from_arrays
-from elasticml.errors import JobFailedError
-from elasticml.job import Job
+from elasticml.estimators.as_job import run_job
 from elasticml.jobs.algorithms import BatchGradient
-from elasticml.jobs.settings import Stop
 
 F64 = NDArray[np.float64]
 
@@ -51,18 +49,10 @@ def train_job(
     X, targets, weights = rows
     first = float(np.linalg.norm(function.at(np.zeros(function.n_model)).gradient))
     share = math.sqrt(2.0 * l2 * gap) / first if first > 0.0 and l2 > 0.0 else gap
-    job = Job(
-        BatchGradient(
-            loss=loss, l2=l2, optimizer="tron", intercept=intercept, tolerance=min(share, 1.0)
-        ),
-        from_arrays(X, targets, weights),
-        name="estimator",
-        stop=Stop(rounds=rounds),
-        evaluate=False,
+    algorithm = BatchGradient(
+        loss=loss, l2=l2, optimizer="tron", intercept=intercept, tolerance=min(share, 1.0)
     )
-    result = job.run(client)
-    if result.model is None:
-        raise JobFailedError("the job ended before its first round", reason="no model")
+    result = run_job(algorithm, from_arrays(X, targets, weights), client, rounds)
     found = [np.ravel(result.arrays["coef"])]
     if intercept:
         found.append(np.ravel(result.arrays["intercept"]))

@@ -1,0 +1,41 @@
+"""A fit as an elastic job; loads what jobs need, which takes longer than most fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elasticml.data.source import Source
+from elasticml.errors import JobFailedError
+from elasticml.job import Job
+from elasticml.jobs.algorithms import AnyAlgorithm
+from elasticml.jobs.result import Result
+from elasticml.jobs.settings import Stop
+
+
+def run_job(
+    algorithm: AnyAlgorithm,
+    data: Source,
+    client: Any,
+    rounds: int,
+    warm_start: Mapping[str, Any] | None = None,
+) -> Result:
+    """Have a cluster's members train a model, in so many rounds at most.
+
+    Raises
+    ------
+    JobFailedError
+        When the job fails, or ends before there is a model.
+    """
+    job = Job(
+        algorithm,
+        data,
+        name="estimator",
+        stop=Stop(rounds=rounds),
+        warm_start=warm_start,
+        evaluate=False,
+    )
+    result = job.run(client)
+    if result.model is None:
+        raise JobFailedError("the job ended before its first round", reason="no model")
+    return result
