@@ -131,7 +131,7 @@ def test_a_penalty_above_all_correlations_needs_no_round():
 
 def test_the_objective_never_rises_and_steps_are_whole_in_the_end():
     judge = referee()
-    run = judge.world(4, tolerance=1e-11, gap_every=1).run(3000)
+    run = judge.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
     primals = [row.extra["primal"] for row in run.rows]
     assert np.all(np.diff(primals) <= 1e-12 * primals[0])
     assert run.rows[-1].step == 1.0
@@ -156,12 +156,16 @@ def test_screened_columns_are_in_no_solution_and_cost_nothing():
 
 
 @pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
-@pytest.mark.parametrize("during", ["pass", "certify"])
+@pytest.mark.parametrize(
+    ("during", "round"), [("pass", 2), ("certify", 2), ("gather", 1), ("certify", 1)]
+)
 @pytest.mark.parametrize("counted", [True, False])
-def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, counted):
+def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
     judge = referee()
+    # Columns are gathered in round 1, and nowhere in the other cases.
+    gather = round == 1
     schedule = [
-        Vanish(round=2, members=(1,), during=during, counted=counted),
+        Vanish(round=round, members=(1,), during=during, counted=counted),
         Return(round=5),
     ]
     world = judge.world(
@@ -171,8 +175,11 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, counted
         schedule=schedule,
         gap_every=1,
         tolerance=1e-11,
+        gather=gather,
     )
     run = world.run(3000)
+    assert any(asked.outcome.absent_examples for asked in run.asked) or absent != "freeze"
+    assert any(asked.exchange.operation == "gather" for asked in run.asked) == gather
     assert_same(run, judge)
     judge.check_rows(run.rows)
 
@@ -203,7 +210,11 @@ def test_coefficients_that_must_not_be_negative_are_not_when_columns_come_and_go
 def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
     judge = referee(l2=0.05)
     world = judge.world(
-        3, absent="freeze", schedule=[Vanish(round=4, members=(1,), during="pass")], gap_every=1
+        3,
+        absent="freeze",
+        schedule=[Vanish(round=4, members=(1,), during="pass")],
+        gap_every=1,
+        gather=False,
     )
     run = world.run(60)
     judge.check_rows(run.rows)
@@ -219,7 +230,7 @@ def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
 
 def test_a_job_goes_on_in_another_process_from_its_last_model():
     judge = referee()
-    first = judge.world(2, gap_every=2).run(6)
+    first = judge.world(2, gap_every=2, gather=False).run(6)
     resume = first.rows[-1].resume
     coef = resume.arrays["coef"]
     again = _resumed(judge, resume)
