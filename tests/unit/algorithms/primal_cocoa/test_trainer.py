@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.base import Exchange, Outcome, Work
-from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.registry import algorithm
 from elasticml.data.arrays import from_arrays
 from elasticml.data.source import load_all
 from elasticml.errors import ConfigError, DataError
-from tests.column_referee import ColumnReferee
+from tests.column_referee import ColumnReferee, resumed
 from tests.property.schedules import moves
-from tests.serial_world import Return, Run, Vanish, World, facts_of
+from tests.serial_world import Return, Vanish, World
 
 RNG = np.random.default_rng(5)
 N, D = 120, 24
@@ -233,41 +230,11 @@ def test_a_job_goes_on_in_another_process_from_its_last_model():
     first = judge.world(2, gap_every=2, gather=False).run(6)
     resume = first.rows[-1].resume
     coef = resume.arrays["coef"]
-    again = _resumed(judge, resume)
+    again = resumed(judge, resume)
     assert np.count_nonzero(coef) > 0
     assert again["gap"] == resume.values["best"]["primal"] - resume.values["best"]["dual"]
     np.testing.assert_array_equal(again["coef"], coef)
     assert_same(again["run"], judge)
-
-
-def _resumed(judge: ColumnReferee, resume: Any) -> dict[str, Any]:
-    """Run a resumed trainer to its end, over all chunks; say what it began with as well."""
-    chunks = [chunk for part in judge.parts(1) for chunk in part]
-    facts = facts_of(chunks)
-    made, settings = algorithm("primal_cocoa"), {**judge.settings, "tolerance": 1e-11}
-    trainer = made.trainer(settings, facts, "reload", resume=resume)
-    solver = made.solver(settings, facts)
-    sent: Any = None
-    rounds = 0
-    found: dict[str, Any] = {}
-    while True:
-        try:
-            asked = trainer.send(sent)
-        except StopIteration as end:
-            return {**found, "run": Run(rows=[], model=end.value, asked=[])}
-        if not isinstance(asked, Exchange):
-            found.setdefault("gap", asked.gap)
-            rounds += 1
-            sent = rounds < 2000
-            continue
-        work = Work(
-            exchange=1, operation=asked.operation, model=asked.model,
-            parameters=asked.parameters, returns=asked.returns,
-        )  # fmt: skip
-        arrays = solver.compute(work, chunks, Serial())
-        if asked.operation == "certify":
-            found.setdefault("coef", arrays["coef"])
-        sent = Outcome(exchange=1, arrays=arrays, examples=facts.n_rows, absent_examples=0)
 
 
 def test_a_model_to_start_from_is_started_from():
