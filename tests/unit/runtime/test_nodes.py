@@ -36,8 +36,15 @@ def test_nodes_are_those_on_which_this_process_may_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("threads", "cores", "nodes"),
-    [(1, (), 1), (4, (), 1), (4, (8, 8), 1), (9, (8, 8), 2), (9, (4, 16), 1), (40, (8, 8), 2)]
-    + [(3, (1, 1, 1, 1), 3), (2, (0,), 1)],
+    [
+        (1, (), 1),
+        (4, (), 1),
+        (4, (8, 8), 1),
+        (9, (8, 8), 2),
+        (9, (4, 16), 1),
+        (40, (8, 8), 2),
+        (3, (1, 1, 1, 1), 3),
+    ],
 )
 def test_threads_span_the_fewest_nodes_that_have_a_core_for_each(
     threads: int, cores: tuple[int, ...], nodes: int
