@@ -1,7 +1,7 @@
 """Passes and seconds to a suboptimality, for groups and threads of one member.
 
     python tests/bench/cocoa_groups.py [--sets reuters ijcnn1 kdd] [--l2 0.01 1/n]
-        [--groups 1 2 4] [--threads 1 2 4] [--inner 1 4] [--seconds] [--float64]
+        [--groups 1 2 4] [--threads 1 2 4] [--inner 1 4] [--dealt anew once] [--seconds]
 
 One member with all rows in 64 chunks, hinge loss, the exact line search between rounds, and in each
 round ``--inner`` passes (t2) of all groups. Suboptimality is relative to the certified optimum of a
@@ -77,14 +77,13 @@ class Data:
 class Member:
     """One member's passes, and the driver's line search after each round."""
 
-    def __init__(self, data: Data, groups: int, threads: int, inner: int) -> None:
+    def __init__(self, data: Data, groups: int, threads: int, inner: int, redeals: bool) -> None:
         self.data, self.inner, self.parallel = data, inner, parallel_of(threads)
         self.pieces = data.pieces()
-        solvers = [
-            LocalSolver(loss="hinge", dtype=data.dtype, bucket=None, intercept_scaling=None)
-            for _ in range(groups)
-        ]
-        self.solver = GroupedSolver(solvers, loss="hinge", searches=True)
+        caches = {} if redeals else None
+        given = {"loss": "hinge", "dtype": data.dtype, "bucket": None, "intercept_scaling": None}
+        solvers = [LocalSolver(**given, caches=caches) for _ in range(groups)]
+        self.solver = GroupedSolver(solvers, loss="hinge", searches=True, caches=caches)
         self.v = np.zeros(data.X.shape[1])
         self.aggregation = Aggregation(gamma=None)
         self.rounds = self.visited = self.discarded = 0
@@ -124,7 +123,7 @@ class Member:
 
 def optimum(data: Data) -> float:
     """Return the best objective of a long run of one thread, which its gap certifies."""
-    member = Member(Data(data.X, data.y, data.l2, "float64"), 1, 1, 1)
+    member = Member(Data(data.X, data.y, data.l2, "float64"), 1, 1, 1, False)
     best, dual = np.inf, -np.inf
     while member.rounds < 20_000:
         member.round()
@@ -137,9 +136,11 @@ def optimum(data: Data) -> float:
     return dual
 
 
-def told(data: Data, goal: float, groups: int, threads: int, inner: int) -> list[str]:
+def told(
+    data: Data, goal: float, groups: int, threads: int, inner: int, redeals: bool
+) -> list[str]:
     """Return passes to each target, and how many were undone."""
-    member, found, passes = Member(data, groups, threads, inner), [], 0
+    member, found, passes = Member(data, groups, threads, inner, redeals), [], 0
     for target in TARGETS:
         while (data.primal(member.v) - goal) / goal > target and passes < PASSES_MAX:
             member.round()
@@ -150,7 +151,7 @@ def told(data: Data, goal: float, groups: int, threads: int, inner: int) -> list
     return [*found, f"{share:.1f}", str(member.discarded)]
 
 
-def timed(data: Data, goal: float, ways: list[tuple[int, int, int]]) -> dict[Any, str]:
+def timed(data: Data, goal: float, ways: list[tuple[int, int, int, bool]]) -> dict[Any, str]:
     """Return seconds to each target, as medians of runs by turns."""
     times: dict[Any, list[list[float]]] = {way: [] for way in ways}
     for repeat in range(REPEATS + 1):
@@ -182,6 +183,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--inner", type=int, nargs="+", default=[1])
+    parser.add_argument("--dealt", nargs="+", choices=["anew", "once"], default=["anew"])
     parser.add_argument("--seconds", action="store_true")
     parser.add_argument("--float64", action="store_true")
     given = parser.parse_args()
@@ -195,16 +197,24 @@ def main() -> None:
             data = Data(X, y, l2, "float64" if given.float64 else "float32")
             goal = optimum(data)
             print(f"{name}, {y.size} rows, {X.nnz} values, l2 {text}, optimum {goal:.6g}")
-            ways = [(g, t, i) for g in given.groups for t in given.threads for i in given.inner]
+            ways = [
+                (g, t, i, dealt == "anew")
+                for g in given.groups
+                for t in given.threads
+                for i in given.inner
+                for dealt in (given.dealt if g > 1 else ["once"])
+            ]
             if given.seconds:
                 ways = [way for way in ways if way[1] <= processors]
                 found = timed(data, goal, ways)
-                print("groups | threads | t2 | ms to 1e-3, 1e-5\n---|---|---|---")
+                print("groups | threads | t2 | dealt anew | ms to 1e-3, 1e-5\n---|---|---|---|---")
                 for way in ways:
                     print(" | ".join([*map(str, way), found[way]]))
             else:
-                print("groups | threads | t2 | passes to 1e-3 | to 1e-5 | epochs of rows | undone")
-                print("---|---|---|---|---|---|---")
+                print(
+                    "groups | threads | t2 | dealt anew | passes to 1e-3 | 1e-5 | epochs | undone"
+                )
+                print("---|---|---|---|---|---|---|---")
                 for way in ways:
                     print(" | ".join([*map(str, way), *told(data, goal, *way)]), flush=True)
 

@@ -13,7 +13,7 @@ from elasticml.terms import ChunkId
 _SLACK: Final = 0.5
 
 
-def dealt(ids: Sequence[ChunkId], sizes: Sequence[float], n: int) -> list[int]:
+def dealt(ids: Sequence[ChunkId], sizes: Sequence[float], n: int, draw: int = 0) -> list[int]:
     """Deal chunks into groups of about equal sizes, so that chunks that come or go move few others.
 
     Each chunk ranks the groups by a hash of its own. Chunks, the largest first, take the first
@@ -26,6 +26,8 @@ def dealt(ids: Sequence[ChunkId], sizes: Sequence[float], n: int) -> list[int]:
         Not negative; stored values, for instance.
     n : int
         Groups, >= 1.
+    draw : int
+        Another one deals all chunks anew.
 
     Returns
     -------
@@ -37,11 +39,9 @@ def dealt(ids: Sequence[ChunkId], sizes: Sequence[float], n: int) -> list[int]:
     if n == 1:
         return [0] * len(ids)
     room = sum(sizes) / n + _SLACK * max(sizes, default=0.0)
-    hashes = [zlib.crc32(str(id).encode()) for id in ids]
+    hashes = [mixed(draw, zlib.crc32(str(id).encode())) for id in ids]
     loads, groups = [0.0] * n, [0] * len(ids)
-    for i in sorted(
-        range(len(ids)), key=lambda i: (-_class_of(sizes[i]), mixed(hashes[i]), ids[i])
-    ):
+    for i in sorted(range(len(ids)), key=lambda i: (-_class_of(sizes[i]), hashes[i], ids[i])):
         ranking = sorted(range(n), key=lambda k: mixed(hashes[i], k))
         free = [k for k in ranking if loads[k] + sizes[i] <= room]
         groups[i] = free[0] if free else min(ranking, key=lambda k: loads[k])

@@ -7,6 +7,10 @@ same model; then their steps are added up as far as the exact line search goes, 
 model, ``v + sigma' u`` with u the change so far, is what the next one begins with. A member's
 update goes up after all its inner rounds: Snap ML's t2.
 
+On processors chunks are dealt to the groups anew in each round, as to members with two holders:
+groups that always have the same rows take many more passes. On GPUs, where rows would have to be
+sent again, and as the paper has it, chunks stay where they are.
+
 A group whose threads were so bold that its own subproblem has got worse has its pass undone, and
 its threads are held back: Snap ML's adaptive damping.
 
@@ -27,9 +31,10 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables
 from elasticml.algorithms.cocoa.dealing import dealt
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
+from elasticml.algorithms.cocoa.orders import mixed
 from elasticml.algorithms.cocoa.passes import Ascent, Update
 from elasticml.algorithms.cocoa.step_kernels import products, sum_steps
-from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.cocoa.tables import Caches, Piece
 from elasticml.data.shelf import shelf_of
 from elasticml.objectives.conjugates import DualLoss, dual_loss_named
 
@@ -38,50 +43,72 @@ _NO_WEIGHTS = np.empty(0)
 
 
 @dataclass(slots=True, eq=False)
+class _Rows:
+    """A chunk's rows, with what they were before an inner round."""
+
+    piece: Piece
+    weight: float
+    #: Dual variables then, and the steps since.
+    before: F64
+    step: F64
+
+    @staticmethod
+    def of(piece: Piece) -> _Rows:
+        """Take a piece, with memory for both that nobody has touched yet."""
+        n = piece.alpha.size
+        weight = tables.total_weight([piece])
+        return _Rows(piece=piece, weight=weight, before=np.empty(n), step=np.empty(n))
+
+
+@dataclass(slots=True, eq=False)
 class _Group:
     """One group's solver and rows."""
 
     solver: Ascent
-    pieces: list[Piece] = field(default_factory=list)
-    weight: float = 0.0
-    #: Each piece's dual variables before an inner round, and the steps that it took.
-    before: list[F64] = field(default_factory=list)
-    steps: list[F64] = field(default_factory=list)
+    rows: list[_Rows] = field(default_factory=list)
 
-    def take(self, pieces: list[Piece]) -> None:
-        """Have other rows."""
-        self.pieces, self.weight = pieces, tables.total_weight(pieces)
-        self.before, self.steps = [], []
+    @property
+    def pieces(self) -> list[Piece]:
+        """As solvers take them."""
+        return [own.piece for own in self.rows]
+
+    @property
+    def weight(self) -> float:
+        """Of all rows."""
+        return sum(own.weight for own in self.rows)
 
     def keep(self) -> None:
-        """Note the dual variables, in memory that this group's thread is the first to touch."""
-        if len(self.before) != len(self.pieces):
-            self.before = [np.empty(piece.alpha.size) for piece in self.pieces]
-        for old, piece in zip(self.before, self.pieces, strict=True):
-            np.copyto(old, piece.alpha)
+        """Note the dual variables."""
+        for own in self.rows:
+            np.copyto(own.before, own.piece.alpha)
 
     def restore(self) -> None:
         """Take the dual variables back to what was noted, bit for bit."""
-        for old, piece in zip(self.before, self.pieces, strict=True):
-            np.copyto(piece.alpha, old)
+        for own in self.rows:
+            np.copyto(own.piece.alpha, own.before)
 
     def summed(self, loss: DualLoss) -> F64:
         """Note the steps since; return what the line search is told of them: (2,)."""
-        if len(self.steps) != len(self.pieces):
-            self.steps = [np.empty(piece.alpha.size) for piece in self.pieces]
         sums = np.zeros(2)
-        for old, step, piece in zip(self.before, self.steps, self.pieces, strict=True):
-            weights = _NO_WEIGHTS if piece.weights is None else piece.weights
+        for own in self.rows:
             sum_steps(
-                loss.code, loss.curvature, old, piece.alpha, piece.targets, weights, step, sums
+                loss.code,
+                loss.curvature,
+                own.before,
+                own.piece.alpha,
+                own.piece.targets,
+                _NO_WEIGHTS if own.piece.weights is None else own.piece.weights,
+                own.step,
+                sums,
             )
         return sums
 
     def shorten(self, length: float, loss: DualLoss) -> F64:
         """Take this share of the steps alone; return the new sums."""
-        for old, step, piece in zip(self.before, self.steps, self.pieces, strict=True):
+        for own in self.rows:
             # Clipped: a share of a step may round to the other side of a bound.
-            np.clip(old + length * step, loss.low, loss.high, out=piece.alpha)
+            alpha = own.before + length * own.step
+            np.clip(alpha, loss.low, loss.high, out=own.piece.alpha)
         return self.summed(loss)
 
 
@@ -131,11 +158,24 @@ class GroupedSolver:
     searches : bool
         Take groups' steps as far as the line search goes, and have groups be as bold as that
         allows; else add them whole, which the safe share allows.
+    caches : mapping, optional
+        What the solvers share of all chunks. Then chunks are dealt anew in each pass, as to members
+        with two holders: groups that always have the same rows take many more passes. Without, a
+        chunk stays where it is.
     """
 
-    def __init__(self, solvers: Sequence[Ascent], *, loss: str, searches: bool) -> None:
+    def __init__(
+        self,
+        solvers: Sequence[Ascent],
+        *,
+        loss: str,
+        searches: bool,
+        caches: Caches | None = None,
+    ) -> None:
         self._loss = dual_loss_named(loss)
         self._groups = [_Group(solver) for solver in solvers]
+        self._caches = caches
+        self._rows: list[_Rows] = []
         self._n_filled = 1
         self._pieces: tuple[Piece, ...] = ()
         self._weight = 0.0
@@ -144,21 +184,29 @@ class GroupedSolver:
         self._before = self._aggregation
 
     def bind(self, pieces: Sequence[Piece]) -> None:
-        """Take over the rows to work on, see :meth:`local.LocalSolver.bind`.
-
-        Chunks are dealt by their stored values, see :mod:`dealing`; rows that stream from a disk
-        are all the first group's, as one reader feeds a member.
-        """
+        """Take over the rows to work on, see :meth:`local.LocalSolver.bind`."""
         if tables.is_same(self._pieces, pieces):
             return
         self._pieces = tuple(pieces)
-        chunks = [piece.chunk for piece in pieces]
+        self._rows = [_Rows.of(piece) for piece in pieces]
+        self._weight = tables.total_weight(pieces)
+        if self._caches is not None:
+            keys = {(piece.chunk.id, piece.chunk.content_id) for piece in pieces}
+            for key in self._caches.keys() - keys:
+                del self._caches[key]
+
+    def _deal(self, seed: int, serial: int) -> None:
+        """Give chunks to groups, by their stored values: see :mod:`dealing`.
+
+        Rows that stream from a disk are all the first group's, as one reader feeds a member.
+        """
+        chunks = [own.piece.chunk for own in self._rows]
         sizes = [tables.stored_of(chunk) for chunk in chunks]
         n = 1 if shelf_of(chunks) is not None else len(self._groups)
-        of = dealt([chunk.id for chunk in chunks], sizes, n)
+        draw = 0 if self._caches is None else mixed(seed, serial)
+        of = dealt([chunk.id for chunk in chunks], sizes, n, draw)
         for k, group in enumerate(self._groups):
-            group.take([piece for piece, own in zip(pieces, of, strict=True) if own == k])
-        self._weight = tables.total_weight(pieces)
+            group.rows = [own for own, to in zip(self._rows, of, strict=True) if to == k]
         self._n_filled = max(1, sum(1 for group in self._groups if group.weight > 0.0))
 
     def undo(self) -> None:
@@ -190,9 +238,9 @@ class GroupedSolver:
             Also of what passes that were undone have looked at.
         """
         if len(self._groups) == 1 and parallel.n_threads == 1:
-            only = self._groups[0]
-            only.solver.bind(only.pieces)
-            return only.solver.run(
+            only = self._groups[0].solver
+            only.bind(self._pieces)
+            return only.run(
                 v,
                 l2_total=l2_total,
                 total_weight=total_weight,
@@ -209,6 +257,7 @@ class GroupedSolver:
         if serial == self._serial:
             self._aggregation = self._before  # repeated: begins as the first attempt did
         self._serial, self._before = serial, self._aggregation
+        self._deal(seed, serial)
         # The first steps of all are as timid as can be, on every level.
         is_first = not v.any() and not any(piece.alpha.any() for piece in self._pieces)
         level = _Level(

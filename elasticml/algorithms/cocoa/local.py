@@ -18,12 +18,11 @@ from elasticml.algorithms.cocoa.passes import Update as Update
 from elasticml.algorithms.cocoa.replicas import Replicas
 from elasticml.algorithms.cocoa.rests import Rests
 from elasticml.algorithms.cocoa.step_kernels import products
-from elasticml.algorithms.cocoa.tables import Cached
+from elasticml.algorithms.cocoa.tables import Cached, Caches
 from elasticml.algorithms.cocoa.tables import Piece as Piece
 from elasticml.data.mapped import ask_for
 from elasticml.data.shelf import release, shelf_of
 from elasticml.objectives.conjugates import dual_loss_named
-from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 
@@ -72,6 +71,8 @@ class LocalSolver:
         does not pay where a row's own dual variable is what moves its margin most.
     values_per_thread : int
         Stored values below which a further thread would cost more than it brings.
+    caches : mapping, optional
+        Shared with solvers of other groups, which have the same chunks in turn.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class LocalSolver:
         skip: bool = True,
         grow: bool = True,
         values_per_thread: int = VALUES_PER_THREAD,
+        caches: Caches | None = None,
     ) -> None:
         if bucket is not None and bucket < 1:
             raise ValueError(f"bucket is {bucket}, wanted at least 1")
@@ -98,7 +100,7 @@ class LocalSolver:
         self._replicas = Replicas(self._dtype)
         self._grow = grow
         self._values_per_thread = values_per_thread
-        self._caches: dict[tuple[ChunkId, str], Cached] = {}
+        self._caches, self._forgets = {} if caches is None else caches, caches is None
         self._pieces: tuple[Piece, ...] = ()
         self._table = np.zeros((0, tables.N_FIELDS), np.int64)
         self._orders = Orders(self._bucket, skips=skip)
@@ -131,7 +133,8 @@ class LocalSolver:
         known = [self._caches.get(key) for key in keys]
         sizes = [piece.chunk.n_rows for piece in pieces]
         self._rests.bind(sizes, [None if cached is None else cached.rest for cached in known])
-        self._caches = {}
+        if self._forgets:
+            self._caches = {}
         for number, rest in enumerate(self._rests.views(sizes)):
             piece, old = pieces[number], known[number]
             norms = np.zeros(rest.size, self._dtype) if old is None else old.norms

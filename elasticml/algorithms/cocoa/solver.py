@@ -21,7 +21,7 @@ from elasticml.algorithms.cocoa.scaled_rows import scaled_chunk
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.statistics import RowMap
 from elasticml.algorithms.cocoa.step_kernels import sum_steps
-from elasticml.algorithms.cocoa.tables import stored_of
+from elasticml.algorithms.cocoa.tables import Caches, stored_of
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
@@ -86,15 +86,18 @@ class CocoaSolver:
     def _made_local(self, dtype: str, n_nodes: int) -> Ascent:
         scaling = self._constant or None
         solvers: list[Ascent]
+        caches: Caches | None = None
         if self._device == "cuda":
             from elasticml.algorithms.cocoa.cuda_devices import cuda_solvers
 
+            # Rows stay on the device where they are.
             solvers = cuda_solvers(
                 self._settings.groups, loss=self._loss.name, dtype=dtype, intercept_scaling=scaling
             )
             if len(solvers) == 1:
                 return solvers[0]
         else:
+            caches = None if self._settings.is_paper else {}
             solvers = [
                 LocalSolver(
                     loss=self._loss.name,
@@ -103,11 +106,12 @@ class CocoaSolver:
                     intercept_scaling=scaling,
                     shrink=self._settings.shrink,
                     skip=self._settings.skip,
+                    caches=caches,
                 )
                 for _ in range(self._settings.groups or n_nodes)
             ]
         searches = self._settings.aggregation == "line_search"
-        return GroupedSolver(solvers, loss=self._loss.name, searches=searches)
+        return GroupedSolver(solvers, loss=self._loss.name, searches=searches, caches=caches)
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over exactly these chunks.

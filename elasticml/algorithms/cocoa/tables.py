@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa import rows
 from elasticml.data.chunk import Chunk, Layout
 from elasticml.data.ngrams import CODES_MAX, first_columns
+from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 
@@ -55,6 +56,10 @@ class Cached:
     is_measured: bool
     #: (n_rows,) how long each row rests: see :mod:`elasticml.algorithms.cocoa.rests`.
     rest: NDArray[np.uint8]
+
+
+#: By a chunk's id and its content's.
+Caches = dict[tuple[ChunkId, str], Cached]
 
 
 def address(array: NDArray[Any]) -> int:

@@ -25,8 +25,12 @@ from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, pr
 LOSSES = list(DUAL_LOSSES)
 
 
-def grouped(p: Problem, n: int, *, searches: bool = True, **changed: Any) -> GroupedSolver:
-    return GroupedSolver([p.solver(**changed) for _ in range(n)], loss=p.loss, searches=searches)
+def grouped(
+    p: Problem, n: int, *, searches: bool = True, redeals: bool = True, **changed: Any
+) -> GroupedSolver:
+    caches: Any = {} if redeals else None
+    solvers = [p.solver(caches=caches, **changed) for _ in range(n)]
+    return GroupedSolver(solvers, loss=p.loss, searches=searches, caches=caches)
 
 
 # --- what groups do together --------------------------------------------------------------------
@@ -57,9 +61,10 @@ def test_a_pass_of_groups_says_what_it_did_and_never_loses(
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("searches", [True, False])
-def test_the_gap_closes_with_groups(loss: str, dtype: str, searches: bool) -> None:
+@pytest.mark.parametrize("redeals", [True, False])
+def test_the_gap_closes_with_groups(loss: str, dtype: str, searches: bool, redeals: bool) -> None:
     p = problem("csr", loss, dtype)
-    solver, v = grouped(p, 3, searches=searches), np.zeros(p.X.shape[1])
+    solver, v = grouped(p, 3, searches=searches, redeals=redeals), np.zeros(p.X.shape[1])
     for serial in range(400):
         v = v + p.run(solver, v, serial).dv
     gap = p.primal(v) - p.dual()
@@ -163,9 +168,12 @@ def test_one_group_of_several_threads_gives_the_bits_of_its_solver_alone() -> No
 
 
 @pytest.mark.parametrize(("n", "threads"), [(1, 3), (2, 1), (2, 4)])
-def test_a_pass_of_groups_that_is_repeated_gives_the_same_bits(n: int, threads: int) -> None:
+@pytest.mark.parametrize("redeals", [True, False])
+def test_a_pass_of_groups_that_is_repeated_gives_the_same_bits(
+    n: int, threads: int, redeals: bool
+) -> None:
     p = problem("csr", "hinge")
-    solver, v = grouped(p, n, values_per_thread=100), np.zeros(p.X.shape[1])
+    solver, v = grouped(p, n, redeals=redeals, values_per_thread=100), np.zeros(p.X.shape[1])
     for serial in range(12):
         before = [piece.alpha.copy() for piece in p.pieces]
         first = p.run(solver, v, serial, parallel=InTurn(threads), epochs=3)
@@ -358,6 +366,35 @@ def test_chunks_are_dealt_evenly_and_alike_in_any_order(
     assert dict(zip(numbers, groups, strict=True)) == dict(
         zip([c[0] for c in chunks], again, strict=True)
     )
+
+
+def test_groups_have_other_chunks_in_each_pass_and_keep_what_is_known_of_them() -> None:
+    p, caches = problem("csr", "hinge"), {}
+    solvers = [Bold(p.solver(caches=caches), 0) for _ in range(2)]
+    solver = GroupedSolver(solvers, loss=p.loss, searches=True, caches=caches)
+    v, had, norms = np.zeros(p.X.shape[1]), set(), []
+    for serial in range(8):
+        v = v + p.run(solver, v, serial).dv
+        mine = [{piece.chunk.id for piece in one.pieces} for one in solvers]
+        assert not mine[0] & mine[1]
+        assert mine[0] | mine[1] == {piece.chunk.id for piece in p.pieces}
+        had.add(frozenset(mine[0]))
+        norms.append([id(cached.norms) for _, cached in sorted(caches.items())])
+    assert len(had) > 2
+    assert norms[1:] == norms[:-1]
+    # Of a chunk that has gone nothing is kept.
+    solver.bind(p.pieces[1:])
+    assert [key[0] for key in sorted(caches)] == [piece.chunk.id for piece in p.pieces[1:]]
+
+
+def test_groups_that_share_nothing_keep_their_chunks() -> None:
+    p = problem("csr", "hinge")
+    solvers = [Bold(p.solver(), 0) for _ in range(2)]
+    solver, v = GroupedSolver(solvers, loss=p.loss, searches=True), np.zeros(p.X.shape[1])
+    v = v + p.run(solver, v, 0).dv
+    before = [list(one.pieces) for one in solvers]
+    p.run(solver, v, 1)
+    assert [list(one.pieces) for one in solvers] == before
 
 
 @pytest.mark.parametrize("n", [2, 4])
