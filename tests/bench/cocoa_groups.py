@@ -178,7 +178,9 @@ def timed(data: Data, goal: float, ways: list[tuple[int, int, int, bool]]) -> di
 def main() -> None:
     """Print a table for each set and penalty."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="+", default=["reuters", "ijcnn1", "kdd"])
+    parser.add_argument(
+        "--sets", nargs="+", default=["reuters", "ijcnn1", "kdd"], help="or kdd_all"
+    )
     parser.add_argument("--l2", nargs="+", default=["0.01", "1/n"])
     parser.add_argument("--groups", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4])
@@ -189,7 +191,7 @@ def main() -> None:
     given = parser.parse_args()
     processors = len(os.sched_getaffinity(0))
     for name in given.sets:
-        X, y = getattr(cocoa_data, name)()
+        X, y = cocoa_data.kdd(1) if name == "kdd_all" else getattr(cocoa_data, name)()
         X = sp.csr_matrix(X)
         X.sort_indices()
         for text in given.l2:
