@@ -21,7 +21,6 @@ from elasticml.algorithms.cocoa.tables import Cached
 from elasticml.algorithms.cocoa.tables import Piece as Piece
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import Dtype, dense_chunk
-from elasticml.data.mapped import ask_for
 from elasticml.data.shelf import release, shelf_of
 from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.terms import ChunkId
@@ -145,8 +144,10 @@ class LocalSolver:
         self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._orders.size))
 
     def _measure(self, number: int) -> None:
-        """Write the squared norms of a chunk's rows, once; its body is here."""
+        """Note where a chunk's body is, which is here, and write its rows' squared norms, once."""
         piece = self._pieces[number]
+        if piece.chunk.is_packed or not self._table[number, tables.VALUES]:
+            tables.locate_body(self._table, number, piece.chunk)
         cached = self._caches[piece.chunk.id, piece.chunk.content_id]
         if not cached.is_measured:
             visits.write_norms(self._table[number], self._grams, self._like)
@@ -351,8 +352,9 @@ class LocalSolver:
         if shelf_of(chunks) is not None:
             filled = filled[:1]
             for number in filled:
-                ask_for(chunks[number].body)
+                chunks[number].bring(pin=True)
                 self._measure(number)
+                chunks[number].unpin()
                 release([chunks[number]])
         keys = [(chunks[number].id, chunks[number].content_id) for number in filled]
         total = sum(float(self._caches[key].norms.sum(dtype=np.float64)) for key in keys)
@@ -374,7 +376,7 @@ def _stored(pieces: Sequence[Piece]) -> int:
         if layout.kind == "sequence":
             total += piece.chunk.n_rows * layout.length * (layout.ngrams[1] - layout.ngrams[0] + 1)
         else:
-            total += max(piece.chunk.values.size, piece.chunk.indices.size)
+            total += piece.chunk.n_stored
     return total
 
 
