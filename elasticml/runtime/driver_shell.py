@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from elasticml.algorithms.registry import forms
+from elasticml.algorithms.registry import forms, streams
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.rate_limited import hello_of, limited
 from elasticml.collective.transport import Transport
@@ -113,6 +113,7 @@ class DriverShell:
         hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
         hello["memory_limit"] = record.get("memory_limit")
         hello["forms"] = forms(record["algorithm"])
+        hello["streams"] = streams(record["algorithm"])
         self._roster = Roster(
             transport,
             hello,
