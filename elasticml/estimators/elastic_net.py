@@ -14,7 +14,7 @@ from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.estimators.base import LinearRegressor, warn_of_gap, warn_without_penalty
-from elasticml.estimators.places import client_for, stored_values
+from elasticml.estimators.places import client_for, stored_values, warn_fitted_here
 
 F64 = NDArray[np.float64]
 
@@ -120,6 +120,8 @@ class ElasticNet(LinearRegressor):
         found = []
         with client_for(self.client, stored_values(X)) as client:
             fits_here = client is None or self.alpha == 0.0
+            if fits_here and self.client is not None:
+                warn_fitted_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
             self.solver_path_ = "in-process" if fits_here else "job"
             for k, target in enumerate(targets.reshape(len(targets), -1).T):
                 given = (X, np.ascontiguousarray(target), weights, former[k])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.data.facts import DataFacts
 from elasticml.errors import ConfigError, ElasticmlError, blaming
 from elasticml.jobs.evaluator import Evaluator
 from elasticml.jobs.model import LinearModel
@@ -90,11 +91,7 @@ def make_result(
     run_dir: Path | None,
 ) -> Result:
     """Put a result together from what the scheduler keeps of a job; nothing is evaluated."""
-    facts = outcome.facts
-    classes = None if facts is None else facts.classes
-    # A job on a regression loss has no classes, however few distinct labels there are.
-    if (job.get("algorithm") or {}).get("loss") == "squared":
-        classes = None
+    classes = classes_of(job.get("algorithm") or {}, outcome.facts, outcome.arrays)
     loaded = next((record for record in story if record["event"] == "DataLoaded"), {})
     notes = list(loaded.get("notes") or ())
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
@@ -114,6 +111,19 @@ def make_result(
         story=story,
         run_dir=run_dir,
     )
+
+
+def classes_of(
+    algorithm: Mapping[str, Any], facts: DataFacts | None, arrays: Mapping[str, Any]
+) -> Sequence[float] | None:
+    """Return the classes of a job's model; None in regression."""
+    # A job on a regression loss has no classes, however few distinct labels there are.
+    if algorithm.get("loss") == "squared":
+        return None
+    if algorithm.get("name") == "primal_cocoa":
+        # The labels of its data are numbers of columns; its model says what it separates.
+        return [float(label) for label in arrays["classes"]] if "classes" in arrays else None
+    return None if facts is None else facts.classes
 
 
 def _model_of(

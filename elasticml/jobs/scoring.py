@@ -8,6 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from elasticml.algorithms.base import Arrays
 from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
@@ -15,6 +18,7 @@ from elasticml.data.facts import BlockSummary
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.errors import DataError
 
+F64 = NDArray[np.float64]
 #: Data up to this size are kept between passes.
 KEPT_BYTES_MAX = 2**28
 
@@ -41,6 +45,18 @@ class Scorer(Protocol):
     def test(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
         """Score models on data that were not trained on, with rankings where there are any."""
         ...
+
+
+def ranking(is_positive: NDArray[np.bool_], margins: F64, weights: F64 | None) -> dict[str, float]:
+    """Rank examples by their margins, (n,) each; nothing where only one class is there."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    if is_positive.all() or not is_positive.any():
+        return {}
+    return {
+        "auroc": float(roc_auc_score(is_positive, margins, sample_weight=weights)),
+        "auprc": float(average_precision_score(is_positive, margins, sample_weight=weights)),
+    }
 
 
 def rows_differ(found: int | str, wanted: int | None) -> DataError:
