@@ -89,5 +89,5 @@ def test_a_stalled_fit_is_no_converged_one():
 @pytest.mark.parametrize("alpha", [[1.0, -1.0], [np.nan], [1.0, np.inf]])
 def test_penalties_that_are_none_are_refused(alpha):
     X, y = tall()
-    with pytest.raises(ValueError, match="alpha: got .*, wanted finite numbers not below 0"):
+    with pytest.raises(ValueError, match=r"alpha: got .*, wanted finite numbers not below 0"):
         em.Ridge(alpha).fit(X, np.stack([y, y], axis=1))

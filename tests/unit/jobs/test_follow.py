@@ -47,8 +47,9 @@ def test_interrupt_while_models_are_evaluated_keeps_what_the_job_has_come_to(tmp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "evaluate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         module.follow(Ended(), run_dir=tmp_path / "run", cancels=True)
+    assert caught.value.__notes__ == [f"what the run had reached is in {tmp_path / 'run'}"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["reason"] == "interrupted"
     assert (tmp_path / "run" / "report.html").exists()
