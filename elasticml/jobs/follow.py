@@ -186,8 +186,8 @@ def _rescue(
     reason: str,
 ) -> None:
     """Write what there is of a run that did not come to its end."""
-    if directory is None:
-        return
+    if directory is None or directory.is_as_before:
+        return  # a run that was to go on, and of which there is no more than there was
     try:
         result = make_result(handle.outcome(), job=job, story=story, run_dir=directory.path)
     except ElasticmlError:

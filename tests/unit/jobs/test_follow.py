@@ -92,3 +92,25 @@ def test_what_a_lost_scheduler_had_told_is_kept_and_its_place_is_named(tmp_path)
     )
     assert caught.value.fields == {"reason": "scheduler lost"}
     assert (tmp_path / "run" / "report.html").exists()
+
+
+class Beginning(Ended):
+    """A job that is interrupted before it has said a word."""
+
+    def batches(self, since=0):
+        if not since:
+            raise KeyboardInterrupt
+        yield []
+
+    def cancel(self):
+        pass
+
+
+def test_a_run_that_is_interrupted_before_it_goes_on_is_what_it_was(tmp_path):
+    path = tmp_path / "run"
+    module.follow(Ended(), run_dir=path, evaluates=False)
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+    with pytest.raises(KeyboardInterrupt):
+        module.follow(Beginning(), run_dir=path, cancels=True, continues=True)
+    after = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+    assert after == before
