@@ -112,8 +112,8 @@ class DriverShell:
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
         hello["memory_limit"] = record.get("memory_limit")
-        hello["forms"] = forms(record["algorithm"])
-        hello["streams"] = streams(record["algorithm"])
+        algorithm = record["algorithm"]
+        hello |= {"forms": forms(algorithm), "streams": streams(algorithm)}
         self._roster = Roster(
             transport,
             hello,
