@@ -112,8 +112,7 @@ class DriverShell:
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
         hello["memory_limit"] = record.get("memory_limit")
-        algorithm = record["algorithm"]
-        hello |= {"forms": forms(algorithm), "streams": streams(algorithm)}
+        hello |= {"forms": forms(record["algorithm"]), "streams": streams(record["algorithm"])}
         self._roster = Roster(
             transport,
             hello,
