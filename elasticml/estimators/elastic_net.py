@@ -47,7 +47,7 @@ class ElasticNet(LinearRegressor):
 
     Attributes
     ----------
-    coef_ : ndarray (n_features,) or (n_targets, n_features)
+    coef_ : ndarray (n_features,), of several targets (n_targets, n_features)
     intercept_ : float or ndarray (n_targets,)
     dual_gap_ : float or ndarray (n_targets,)
         Certified: the objective is at most this above the least possible one.
@@ -132,9 +132,11 @@ class ElasticNet(LinearRegressor):
         self.intercept_ = np.array([intercept for _, intercept in found])
         self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in found])
         self.n_iter_: Any = [fitted.sweeps for fitted, _ in found]
+        if len(found) == 1:
+            self.coef_, self.n_iter_ = self.coef_[0], self.n_iter_[0]
+            self.dual_gap_ = float(self.dual_gap_[0])
         if targets.ndim == 1:
-            self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
-            self.dual_gap_, self.n_iter_ = float(self.dual_gap_[0]), self.n_iter_[0]
+            self.intercept_ = float(self.intercept_[0])
         return self
 
     def _former(self, targets: F64, d: int) -> list[F64 | None]:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
-from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.columns.products import Penalty
@@ -142,9 +141,7 @@ class LogisticRegression(LinearClassifier):
     def _weighted(self, y: Any, codes: NDArray[np.int64], weights: F64 | None) -> F64 | None:
         """Return the rows' weights times their classes'."""
         if self.class_weight is not None:
-            of_class = compute_class_weight(
-                self.class_weight, classes=self.classes_, y=y, sample_weight=weights
-            )
+            of_class = self._weights_of_classes(self.class_weight, y, weights)
             weights = of_class[codes] if weights is None else of_class[codes] * weights
         if weights is not None and weights.sum() <= 0.0:
             raise ValueError("the weights of all rows are 0, wanted some above 0")

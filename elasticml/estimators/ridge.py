@@ -53,7 +53,7 @@ class Ridge(LinearRegressor):
 
     Attributes
     ----------
-    coef_ : ndarray (n_features,) or (n_targets, n_features)
+    coef_ : ndarray (n_features,), of several targets (n_targets, n_features)
     intercept_ : float or ndarray (n_targets,)
     dual_gap_ : float or ndarray (n_targets,)
         Certified: the objective is at most this above the least possible one. NaN with alpha 0.
@@ -125,11 +125,13 @@ class Ridge(LinearRegressor):
         y = np.asarray(y, np.float64)
         targets = y.reshape(len(y), -1)
         alphas = np.ravel(np.asarray(self.alpha, np.float64))
-        if alphas.size not in (1, targets.shape[1]) or (alphas < 0.0).any():
+        if alphas.size not in (1, targets.shape[1]):
             raise ValueError(
                 f"alpha has {alphas.size} values for {targets.shape[1]} targets, wanted one, or "
-                "one each, none below 0"
+                "one each"
             )
+        if not np.all((alphas >= 0.0) & np.isfinite(alphas)):
+            raise ValueError(f"alpha: got {self.alpha!r}, wanted finite numbers not below 0")
         alphas = np.broadcast_to(alphas, targets.shape[1])
         # Without a penalty members that own columns certify nothing.
         fits_here = self.positive and not alphas.all()
@@ -139,9 +141,10 @@ class Ridge(LinearRegressor):
         with place as client:
             self.solver_path_ = "in-process" if client is None else "job"
             self._fit(X, targets, weights, alphas, client)
+        if targets.shape[1] == 1:
+            self.coef_, self.dual_gap_ = self.coef_[0], float(self.dual_gap_[0])
         if y.ndim == 1:
-            self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
-            self.dual_gap_ = float(self.dual_gap_[0])
+            self.intercept_ = float(self.intercept_[0])
         return self
 
     def _fit(self, X: Any, targets: F64, weights: F64 | None, alphas: F64, client: Any) -> None:

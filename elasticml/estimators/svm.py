@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.base import Parallel
@@ -139,9 +139,7 @@ class LinearSVC(LinearClassifier):
             X, y, sample_weight, accept_sparse="csr", dtype=kept, order="C"
         )
         codes = self._codes(y)
-        of_class = compute_class_weight(
-            self.class_weight, classes=self.classes_, y=y, sample_weight=weights
-        )
+        of_class = self._weights_of_classes(self.class_weight, y, weights)
         problem = self._problem(X)
         positives = [1] if len(self.classes_) == 2 else range(len(self.classes_))
 

@@ -97,6 +97,9 @@ class CoCoA(Settings):
     bucket: Count | Literal["auto"] = "auto"
     #: Leave rows out for a while that cannot change soon; None: unless ``mode="paper"``.
     shrink: bool | None = None
+    #: Groups of a member, each of which works on a model of its own with its share of the threads,
+    #: and brings it together with the others' after each pass; "auto": its NUMA nodes, or its GPUs.
+    groups: Count | Literal["auto"] = "auto"
     #: Where members solve their local problems; "auto": large ones on a GPU where there is one.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: Leave chunks on a disk out for a while that hold next to nothing of the gap; None: as above.

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.data.facts import DataFacts
+from elasticml.data.picture_shapes import picture_shape
 from elasticml.errors import ConfigError, ElasticmlError, blaming
 from elasticml.jobs.evaluator import Evaluator
 from elasticml.jobs.model import LinearModel
 from elasticml.jobs.network_model import NetworkModel
 from elasticml.jobs.run_directory import Row, RunDirectory
-from elasticml.jobs.scoring import Score
+from elasticml.jobs.scoring import Score, check_pictures
 from elasticml.jobs.wire import Outcome
 from elasticml.report.preemptions import preemptions
 
@@ -184,6 +185,7 @@ def evaluate(
             _fill_training(history, summary, places, scores)
         if test is not None:
             with blaming("data.test"):
+                _check_test(algorithm, source, test)
                 scores, notes = evaluator.score_test(test, [models[place] for place in places])
             for place, score in zip(places, scores, strict=True):
                 history[place] |= {f"test_{name}": v for name, v in score.metrics.items()}
@@ -202,6 +204,18 @@ def evaluate(
         story=result.story,
         run_dir=result.run_dir,
     )
+
+
+def _check_test(algorithm: Mapping[str, Any], source: Any, test: Any) -> None:
+    """Refuse test pictures that a network would misread: it may not have been known before it ran.
+
+    The data may have changed since, or training data were not to be seen from where it was started.
+    """
+    if algorithm.get("name") != "local_sgd":
+        return
+    given = algorithm.get("shape")
+    shape = None if given is None else tuple(given)
+    check_pictures(test, lambda: (None if source is None else picture_shape(source)) or shape)
 
 
 def _fill_training(

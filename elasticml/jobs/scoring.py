@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +15,7 @@ from elasticml.algorithms.base import Arrays
 from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary
+from elasticml.data.picture_shapes import picture_shape
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.errors import DataError
 
@@ -65,6 +66,29 @@ def rows_differ(found: int | str, wanted: int | None) -> DataError:
         f"rows have {found} columns, wanted {wanted} as the training data have; name data of the "
         "same shape"
     )
+
+
+def check_pictures(test: Source, wanted: Callable[[], tuple[int, ...] | None]) -> None:
+    """Refuse test pictures of another shape: as many pixels, which mean something else.
+
+    Parameters
+    ----------
+    wanted : callable
+        Returns the shape of the training data's pictures, None where they have none; asked only
+        where the test data are pictures.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Also when a file cannot be read.
+    """
+    found = picture_shape(test)
+    shape = None if found is None else wanted()
+    if found is not None and shape is not None and len(shape) == len(found) and shape != found:
+        raise DataError(
+            f"pictures have shape {list(found)}, wanted {list(shape)} as in training; name "
+            "pictures of the same shape, or set size and mode alike for both"
+        )
 
 
 class Reader:

@@ -19,6 +19,7 @@ from tests.sim.scenes import play, points, record
 
 GD = {"name": "batch_gradient", "l2": 1e-2}
 HINGE = {"name": "cocoa", "loss": "hinge", "l2": 1e-2}
+GROUPS = {"name": "cocoa", "loss": "hinge", "l2": 1e-2, "groups": 3, "local_epochs": 2}
 LOGISTIC = {"name": "cocoa", "loss": "logistic", "l2": 1e-2}
 LASSO = {"name": "primal_cocoa", "l1": 0.05}
 UNGATHERED = {**LASSO, "gather": False}
@@ -48,7 +49,8 @@ def assert_replays(result: SimResult, source: Any = None) -> Replay:
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     """Draw a job, and a world in which members are killed, leave, return, and are slow."""
-    algorithm = draw(st.sampled_from([GD, HINGE, LOGISTIC, LASSO, UNGATHERED, CLASSES]))
+    kinds = [GD, HINGE, GROUPS, LOGISTIC, LASSO, UNGATHERED, CLASSES]
+    algorithm = draw(st.sampled_from(kinds))
     how = draw(st.sampled_from(["kill", "notice", "terminate"]))
     world = {
         "seed": draw(st.integers(0, 2**16)),

@@ -152,3 +152,12 @@ def test_a_class_of_no_weight_is_no_obstacle_to_a_certificate(ratio):
         with pytest.warns(ConvergenceWarning):
             rough.fit(X, y, counts)
         assert value(rough) - value(best) <= rough.dual_gap_ + 1e-9
+
+
+@pytest.mark.parametrize("model", [em.LogisticRegression(), em.LinearSVC()], ids=["log", "svm"])
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
+def test_weights_of_classes_are_checked(model, weight):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match=f"class_weight: got {weight} for class .*1.*, wanted"):
+        model.set_params(class_weight={1: weight}).fit(X, y)
+    model.set_params(class_weight=None)
