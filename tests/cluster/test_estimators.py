@@ -135,4 +135,6 @@ def test_a_logistic_regression_without_a_penalty_has_no_certificate_there_either
     here = em.LogisticRegression(**given).fit(X, Y)
     there = em.LogisticRegression(**given, client=client).fit(X, Y)
     assert (there.solver_path_, np.isnan(there.dual_gap_)) == ("job", True)
-    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-3)
+    # Columns of these data depend on each other: many models have the same margins.
+    margins = [model.decision_function(X) for model in (here, there)]
+    np.testing.assert_allclose(margins[1], margins[0], atol=1e-2)
