@@ -224,3 +224,5 @@ class Algorithm:
     column_bytes: Callable[[Mapping[str, Any]], int] = lambda settings: 0
     #: (settings) -> forms of each chunk body that members keep: 2 with a scaled copy.
     forms: Callable[[Mapping[str, Any]], int] = lambda settings: 1
+    #: Its solver looks at bodies by :func:`elasticml.data.shelf.flow` alone.
+    streams: bool = False

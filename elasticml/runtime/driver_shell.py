@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from elasticml.algorithms.registry import forms
+from elasticml.algorithms.registry import forms, streams
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.rate_limited import hello_of, limited
 from elasticml.collective.transport import Transport
@@ -112,7 +112,7 @@ class DriverShell:
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
         hello["memory_limit"] = record.get("memory_limit")
-        hello["forms"] = forms(record["algorithm"])
+        hello |= {"forms": forms(record["algorithm"]), "streams": streams(record["algorithm"])}
         self._roster = Roster(
             transport,
             hello,

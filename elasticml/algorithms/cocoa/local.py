@@ -20,7 +20,6 @@ from elasticml.algorithms.cocoa.rests import Rests
 from elasticml.algorithms.cocoa.step_kernels import products
 from elasticml.algorithms.cocoa.tables import Cached, Caches
 from elasticml.algorithms.cocoa.tables import Piece as Piece
-from elasticml.data.mapped import ask_for
 from elasticml.data.shelf import release, shelf_of
 from elasticml.objectives.conjugates import dual_loss_named
 
@@ -144,11 +143,13 @@ class LocalSolver:
             self._caches[keys[number]] = cached
         self._orders.bind(pieces, self._measure)
         self._weight = tables.total_weight(pieces)
-        self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._orders.size))
+        self._stored_per_visit = max(1.0, tables.total_stored(pieces) / max(1, self._orders.size))
 
     def _measure(self, number: int) -> None:
-        """Write the squared norms of a chunk's rows, once; its body is here."""
+        """Note where a chunk's body is, which is here, and write its rows' squared norms, once."""
         piece = self._pieces[number]
+        if piece.chunk.is_packed or not self._table[number, tables.VALUES]:
+            tables.locate_body(self._table, number, piece.chunk)
         cached = self._caches[piece.chunk.id, piece.chunk.content_id]
         if not cached.is_measured:
             visits.write_norms(self._table[number], self._grams, self._like)
@@ -379,8 +380,9 @@ class LocalSolver:
         if shelf_of(chunks) is not None:
             filled = filled[:1]
             for number in filled:
-                ask_for(chunks[number].body)
+                chunks[number].bring(pin=True)
                 self._measure(number)
+                chunks[number].unpin()
                 release([chunks[number]])
         keys = [(chunks[number].id, chunks[number].content_id) for number in filled]
         total = sum(float(self._caches[key].norms.sum(dtype=np.float64)) for key in keys)
@@ -392,8 +394,3 @@ class LocalSolver:
             return False
         self._rests.wake()
         return True
-
-
-def _stored(pieces: Sequence[Piece]) -> int:
-    """Count the values that one epoch reads."""
-    return sum(tables.stored_of(piece.chunk) for piece in pieces)
