@@ -54,11 +54,12 @@ class Data:
     y: np.ndarray
     l2: float
     dtype: str
+    chunks: int | None = None
 
     def pieces(self) -> list[Piece]:
         """Cut the rows anew, with dual variables of zero."""
         made = []
-        count = max(CHUNKS_MIN, 8 * self.X.nnz // CHUNK_BYTES)
+        count = self.chunks or max(CHUNKS_MIN, 8 * self.X.nnz // CHUNK_BYTES)
         ends = np.linspace(0, self.y.size, count + 1).astype(int)
         for k, (a, b) in enumerate(itertools.pairwise(ends)):
             S, y = self.X[a:b], self.y[a:b].copy()
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--inner", type=int, nargs="+", default=[1])
     parser.add_argument("--dealt", nargs="+", choices=["anew", "once"], default=["anew"])
     parser.add_argument("--seconds", action="store_true")
+    parser.add_argument("--chunks", type=int, help="by default as many as have 1 MiB each")
     parser.add_argument("--float64", action="store_true")
     given = parser.parse_args()
     processors = len(os.sched_getaffinity(0))
@@ -199,7 +201,7 @@ def main() -> None:
         X.sort_indices()
         for text in given.l2:
             l2 = 1.0 / y.size if text == "1/n" else float(text)
-            data = Data(X, y, l2, "float64" if given.float64 else "float32")
+            data = Data(X, y, l2, "float64" if given.float64 else "float32", given.chunks)
             goal = optimum(data)
             print(f"{name}, {y.size} rows, {X.nnz} values, l2 {text}, optimum {goal:.6g}")
             ways = [
