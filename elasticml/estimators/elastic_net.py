@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -118,10 +119,11 @@ class ElasticNet(LinearRegressor):
         targets = np.asarray(y, np.float64)
         former = self._former(targets, X.shape[1])
         found = []
-        with client_for(self.client, stored_values(X)) as client:
-            fits_here = client is None or self.alpha == 0.0
-            if fits_here and self.client is not None:
-                warn_fitted_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
+        if self.alpha == 0.0 and self.client is not None:
+            warn_fitted_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
+        place = client_for(self.client, stored_values(X)) if self.alpha > 0.0 else nullcontext()
+        with place as client:
+            fits_here = client is None
             self.solver_path_ = "in-process" if fits_here else "job"
             for k, target in enumerate(targets.reshape(len(targets), -1).T):
                 given = (X, np.ascontiguousarray(target), weights, former[k])

@@ -38,7 +38,7 @@ def warn_fitted_here(what: str) -> None:
         f"{what} is fitted in this process, not as a job of client: leave client out, unless it "
         "computes Dask collections",
         UserWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from numbers import Integral, Real
 from typing import Any, ClassVar, Final, Literal
 
@@ -132,11 +133,12 @@ class Ridge(LinearRegressor):
         if not np.all((alphas >= 0.0) & np.isfinite(alphas)):
             raise ValueError(f"alpha: got {self.alpha!r}, wanted finite numbers not below 0")
         alphas = np.broadcast_to(alphas, targets.shape[1])
-        with client_for(self.client, stored_values(X)) as client:
-            if self.positive and client is not None and not alphas.all():
-                client = None
-                if self.client is not None:
-                    warn_fitted_here("Ridge with positive=True and alpha=0")
+        # Without a penalty members that own columns certify nothing.
+        fits_here = self.positive and not alphas.all()
+        if fits_here and self.client is not None:
+            warn_fitted_here("Ridge with positive=True and alpha=0, which has no certificate,")
+        place = nullcontext() if fits_here else client_for(self.client, stored_values(X))
+        with place as client:
             self.solver_path_ = "in-process" if client is None else "job"
             self._fit(X, targets, weights, alphas, client)
         if targets.shape[1] == 1:

@@ -128,3 +128,11 @@ def test_a_ridge_whose_coefficients_must_not_be_negative(client: Client):
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-5)
     assert there.intercept_ == pytest.approx(here.intercept_, abs=1e-5)
     assert 0.0 <= there.dual_gap_ <= 2e-12 * (weights * (y - y.mean()) ** 2).sum()
+
+
+def test_a_logistic_regression_without_a_penalty_has_no_certificate_there_either(client: Client):
+    given = {"C": np.inf, "l1_ratio": 0.5, "tol": 1e-8}
+    here = em.LogisticRegression(**given).fit(X, Y)
+    there = em.LogisticRegression(**given, client=client).fit(X, Y)
+    assert (there.solver_path_, np.isnan(there.dual_gap_)) == ("job", True)
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-3)

@@ -135,7 +135,7 @@ class Block:
         bent = parabola.bent
         return sweep_kernels.sweep(
             features, self.place, of.means, bent.total, of.norms, parabola.a1, parabola.a2,
-            parabola.is_positive, bent.curvatures, bent.bent, w, u, shift,
+            parabola.is_positive, bent.root, bent.curvatures, bent.bent, w, u, shift,
         )  # fmt: skip
 
 

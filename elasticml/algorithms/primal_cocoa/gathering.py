@@ -53,6 +53,11 @@ class Gathered:
     waits: int = 0
     patience: int = 1
 
+    def is_time(self) -> bool:
+        """Whether to make an attempt now; counts those that are left out."""
+        self.waits -= 1
+        return self.waits < 0
+
     def wanted(self, problem: Problem, dual: Dual, lengths: F64, w: F64, slopes: F64) -> I64 | None:
         """Choose columns to work on; None where the model has too many.
 
@@ -94,10 +99,10 @@ class Gathered:
         else:
             self.waits, self.patience = self.patience, 2 * self.patience
 
-    def solve(
-        self, problem: Problem, features: I64, w: F64, means: F64, gap: float
-    ) -> tuple[F64, F64]:
-        """Return coefficients (m,) of some gathered columns, and what they predict (n,).
+    def lower(
+        self, problem: Problem, features: I64, w: F64, means: F64, *, gap: float, than: float
+    ) -> tuple[F64, F64] | None:
+        """Return a model (d,) of some gathered columns and its margins (n,); None where none is.
 
         Parameters
         ----------
@@ -107,6 +112,8 @@ class Gathered:
             What columns are centred by.
         gap : float
             To reach on these columns.
+        than : float
+            The objective that the model's must be below.
         """
         rows = np.stack([self.columns[j] for j in features.tolist()])
         if isinstance(problem, MarginProblem):
@@ -114,10 +121,11 @@ class Gathered:
         else:
             assert isinstance(problem, SquaredProblem)
             new = _regressed(problem, rows, w[features], gap, centred=self.centred)
-        image = rows.T @ new
-        offset = float(means[features] @ new)
-        root = problem.roots.get("root")
-        return new, image - (offset if root is None else offset * root)
+        image, offset = rows.T @ new, float(means[features] @ new)
+        root, coef = problem.roots.get("root"), np.zeros(w.size)
+        image -= offset if root is None else offset * root
+        coef[features], z = new, problem.settled(image)[0]
+        return (coef, z) if problem.primal(coef, z) < than else None
 
 
 def _plain(rows: F64, inverse: F64 | None) -> Any:

@@ -63,6 +63,7 @@ def sweep(
     a1: float,
     a2: float,
     positive: bool,
+    root: F64,
     h: F64,
     bent: F64,
     w: F64,
@@ -79,13 +80,15 @@ def sweep(
     means : ndarray (d,)
         What columns are centred by; 0 where they are not.
     total : float
-        ``bent`` times the roots of the examples' weights.
+        ``bent`` times the roots.
     norms : ndarray (d,)
         ``x.Hx`` of centred columns.
+    root : ndarray (n,)
+        Of the examples' weights.
     h : ndarray (n,)
         Curvatures; empty where all are one.
     bent : ndarray (n,)
-        Curvatures times the roots of the examples' weights.
+        Curvatures times the roots.
     w : ndarray (d,)
     u : ndarray (n,)
         The slope is u plus ``shift`` times ``bent``.
@@ -102,8 +105,16 @@ def sweep(
         )
         old = w[j]
         along = rows.dot(place[0], at, values_at, count, NO_GRAMS, like, u)
-        t = along + shift * means[j] * total + norms[j] * old
-        new = best(t, a1, norms[j] + a2, positive)
+        is_far = means[j] * means[j] * total > FAR * norms[j]
+        if is_far:
+            # What rounding has left of the slope along the roots counts as often as the mean.
+            level = 0.0
+            for i in range(u.size):
+                level += root[i] * u[i]
+            along -= means[j] * level
+        else:
+            along += shift * means[j] * total
+        new = best(along + norms[j] * old, a1, norms[j] + a2, positive)
         if new == old:
             continue
         w[j] = new
@@ -111,7 +122,7 @@ def sweep(
             add_bent(place[0], at, values_at, count, like, old - new, h, u)
         else:
             rows.add(place[0], at, values_at, count, NO_GRAMS, like, old - new, u)
-        if means[j] * means[j] * total > FAR * norms[j]:
+        if is_far:
             c = (new - old) * means[j]
             for i in range(u.size):
                 u[i] += c * bent[i]

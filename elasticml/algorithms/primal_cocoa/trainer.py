@@ -42,11 +42,7 @@ from elasticml.algorithms.primal_cocoa import beginning, messages
 from elasticml.algorithms.primal_cocoa.frozen import Known
 from elasticml.algorithms.primal_cocoa.gathering import INNER, Gathered
 from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
-from elasticml.algorithms.primal_cocoa.settings import (
-    Settings,
-    check_data,
-    read_settings,
-)
+from elasticml.algorithms.primal_cocoa.settings import Settings, check_data, read_settings
 from elasticml.algorithms.primal_cocoa.solver import radius_of
 from elasticml.data.source import DataFacts
 
@@ -235,16 +231,15 @@ class _Descent:
 
     def _finish(self) -> Generator[Exchange, Outcome, bool]:
         """Gather the columns of a small model, and solve for them; False where that was nothing."""
-        gathered, known, best = self.gathered, self.known, self.best
-        if not self.settings.gather or self.partitions < 2.0 or self.current is None:
+        gathered, known, best, problem = self.gathered, self.known, self.best, self.problem
+        # One member that has all columns of a lasso needs no help.
+        is_alone = self.partitions < (2.0 if problem.classes is None else 1.0)
+        if not self.settings.gather or is_alone or self.is_stale or not self.is_whole:
             return False
-        if self.is_stale or not self.is_whole or self.dual is None or best is None:
+        if self.current is None or self.dual is None or best is None or not gathered.is_time():
             return False
-        if gathered.waits > 0:
-            gathered.waits -= 1
-            return False
-        lengths = np.sqrt(self.problem.smoothness * self.columns.norms + self.problem.a2)
-        features = gathered.wanted(self.problem, self.dual, lengths, known.coef, known.slopes)
+        lengths = np.sqrt(problem.smoothness * self.columns.norms + problem.a2)
+        features = gathered.wanted(problem, self.dual, lengths, known.coef, known.slopes)
         if features is None or features.size == 0:
             return False
         missing = gathered.missing(features)
@@ -254,16 +249,17 @@ class _Descent:
             arrays = {name: np.asarray(values) for name, values in outcome.arrays.items()}
             if not gathered.take(missing, arrays["columns"], arrays["found"]) or self.is_stale:
                 return False
-        before, was = best.gap, self.current.primal
-        wanted = max(INNER * before, 0.5 * self.settings.tolerance) * self.problem.total
-        new, image = gathered.solve(self.problem, features, known.coef, self.columns.means, wanted)
-        coef = np.zeros(self.columns.d)
-        coef[features] = new
-        z = self.problem.settled(image)[0]
-        if not self.problem.primal(coef, z) / self.problem.total < was:
+        before, total = best.gap, problem.total
+        wanted = max(INNER * before, 0.5 * self.settings.tolerance) * total
+        found = gathered.lower(
+            problem, features, known.coef, self.columns.means, gap=wanted,
+            than=self.current.primal * total,
+        )  # fmt: skip
+        if found is None:
             gathered.ended(before, before)
             return False
-        self.z, self.current, self.gamma_taken = z, None, 1.0
+        coef, self.z = found
+        self.current, self.gamma_taken = None, 1.0
         yield from self.certify(taken=coef)
         gathered.ended(before, self.best.gap if self.best is not None else before)
         return True

@@ -86,6 +86,24 @@ def test_a_stalled_fit_is_no_converged_one():
         em.LogisticRegression(C=1e6).fit(X + 1e6, y > 0.0)
 
 
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (em.Ridge(0.0, positive=True), "Ridge with positive=True and alpha=0"),
+        (em.Lasso(0.0), "Lasso with alpha=0"),
+        (em.ElasticNet(0.0), "ElasticNet with alpha=0"),
+    ],
+)
+def test_a_model_without_a_certificate_is_fitted_here_whatever_the_client(model, what):
+    X = np.random.default_rng(1).standard_normal((30, 3))
+    # Nobody is asked: nothing listens there.
+    model.client = "tcp://127.0.0.1:1"
+    with pytest.warns(UserWarning, match=f"{what}, which has no certificate, is fitted") as told:
+        model.fit(X, X @ [1.0, 2.0, 3.0])
+    assert (told[0].filename, model.solver_path_) == (__file__, "in-process")
+    np.testing.assert_allclose(model.coef_, [1.0, 2.0, 3.0], atol=0.05)
+
+
 @pytest.mark.parametrize("alpha", [[1.0, -1.0], [np.nan], [1.0, np.inf]])
 def test_penalties_that_are_none_are_refused(alpha):
     X, y = tall()

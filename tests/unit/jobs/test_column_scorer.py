@@ -5,18 +5,22 @@ import weakref
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from elasticml.data.arrays import from_arrays
 from elasticml.errors import DataError
 from elasticml.jobs.column_scorer import ColumnScorer
 from elasticml.jobs.evaluator import Evaluator
-from tests.column_referee import ColumnReferee
+from tests.column_referee import ColumnReferee, dealt
+from tests.margin_referee import MarginReferee
 from tests.serial_world import facts_of
 
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(30, 12))
 Y = X[:, 0] + RNG.normal(size=30)
 JUDGE = ColumnReferee(X=X, y=Y, weights=RNG.uniform(0.5, 2.0, 30), l1=0.1, l2=0.2)
+LABELS = np.where(Y > 0.0, 5.0, 2.0)
+SORTED = MarginReferee(X=X, y=LABELS, weights=JUDGE.weights, class_weight={5.0: 3.0}, l2=0.1)
 MODELS = [{"coef": RNG.normal(size=(1, 12)), "intercept": RNG.normal(size=1)} for _ in range(3)]
 
 
@@ -66,3 +70,25 @@ def test_no_models_have_no_scores():
     source = from_arrays(X, Y, by="columns")
     evaluator = Evaluator({"name": "primal_cocoa", **JUDGE.settings}, _facts())
     assert evaluator.score_training(source, []) == []
+
+
+def test_models_of_two_classes_are_scored_as_such():
+    section = {"name": "primal_cocoa", **SORTED.settings, "class_weight": {"5.0": 3.0}}
+    classes = np.array([2.0, 5.0])
+    models = [{**model, "classes": classes} for model in MODELS]
+    trained = ColumnScorer(section, _facts())
+    scores = trained.training(Batches(SORTED.parts(4)), models)
+    tested = trained.test(Batches(SORTED.parts(4)), models)
+    for score, told, model in zip(scores, tested, models, strict=True):
+        coef, intercept = model["coef"][0], float(model["intercept"][0])
+        assert score.objective == pytest.approx(SORTED.objective(coef, intercept), rel=1e-12)
+        z, s = X @ coef + intercept, SORTED.weights
+        right = (z > 0.0) == (LABELS == 5.0)
+        assert score.metrics["accuracy"] == pytest.approx(float(s @ right / s.sum()))
+        losses = np.logaddexp(0.0, -SORTED.targets * z)
+        assert score.metrics["logloss"] == pytest.approx(float(s @ losses / s.sum()))
+        ranks = roc_auc_score(LABELS == 5.0, z, sample_weight=s)
+        assert told.metrics["auroc"] == pytest.approx(ranks)
+        assert "auroc" not in score.metrics
+    with pytest.raises(DataError, match="test data have the label 3, wanted 2 or 5 as in"):
+        trained.test(Batches(dealt(X, LABELS + (LABELS == 2.0), None, 2, 2)), models)

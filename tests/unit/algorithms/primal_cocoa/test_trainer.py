@@ -106,6 +106,22 @@ def test_the_gap_of_sparse_columns_far_from_zero_is_none_too_small():
     np.testing.assert_allclose(run.model.arrays["coef"][0], near.best.coef_, atol=1e-3)
 
 
+@pytest.mark.parametrize("gather", [True, False])
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("made", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
+def test_columns_far_from_zero_take_few_rounds(made, members, gather):
+    moved = X[:, :8] + 1e7
+    # The same columns but for what the large numbers have rounded off.
+    near = referee(X=moved - 1e7, l1=0.05)
+    far = referee(X=made(moved), l1=0.05)
+    run = far.world(members, tolerance=1e-8, gather=gather).run(150)
+    assert run.model.converged
+    np.testing.assert_allclose(run.model.arrays["coef"][0], near.best.coef_, atol=1e-4)
+    error = Y - near.X @ run.model.arrays["coef"][0]
+    value = near.objective(run.model.arrays["coef"][0], float(error.mean()))
+    assert value - near.optimum <= run.model.gap + 1e-9 * value
+
+
 @pytest.mark.parametrize("columns", [1, 2])
 def test_fewer_columns_than_members_are_fitted(columns):
     judge = referee(X=X[:, :columns], l1=0.05)
