@@ -148,6 +148,18 @@ def stored_of(chunk: Chunk) -> int:
     return chunk.n_stored
 
 
+def values_of_epoch(pieces: Sequence[Piece]) -> int:
+    """Count the values that one epoch reads."""
+    total = 0
+    for piece in pieces:
+        layout = piece.chunk.layout
+        if layout.kind == "sequence":
+            total += piece.chunk.n_rows * layout.length * (layout.ngrams[1] - layout.ngrams[0] + 1)
+        else:
+            total += piece.chunk.n_stored
+    return total
+
+
 def total_weight(pieces: Sequence[Piece]) -> float:
     """Sum of the weights of all rows."""
     return float(sum(p.chunk.n_rows if p.weights is None else p.weights.sum() for p in pieces))

@@ -14,7 +14,7 @@ import pytest
 from elasticml.data import mapped
 from elasticml.data.chunk import Chunk, dense_chunk
 from elasticml.data.mapped import FileSlab, disk_room, file_system_of, spill_folder
-from elasticml.data.shelf import Shelf, flow, make_room, release, shelf_of
+from elasticml.data.shelf import Shelf, flow, kept, make_room, numbers, release, shelf_of
 from elasticml.errors import ConfigError, DataError
 from elasticml.terms import ChunkId
 
@@ -260,3 +260,33 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("ELASTICML_SPILL", str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="wanted a folder on a local disk"):
         spill_folder("/here")
+
+
+def test_numbers_of_rows_on_the_shelf_are_in_files_and_their_places_serve_again(
+    tmp_path: Path,
+) -> None:
+    here = shelf(tmp_path)
+    (settled,) = here.settle([chunk(0)])
+    first = numbers(settled)
+    assert here.maps(memoryview(first))
+    first[:] = 7.0
+    kept_first = first
+    second = numbers(settled)
+    second[:] = 8.0
+    assert (kept_first[0], second[0], first.shape) == (7.0, 8.0, (settled.n_rows,))
+    place = second.ctypes.data
+    del second
+    gc.collect()
+    assert numbers(settled).ctypes.data == place
+    assert numbers(settled, np.float32).dtype == np.float32
+    assert kept(settled, first)[0] == 7.0
+
+
+def test_numbers_of_rows_in_memory_and_on_a_full_disk_are_in_memory(tmp_path: Path) -> None:
+    loose = chunk(0)
+    mine = np.ones(loose.n_rows)
+    assert numbers(loose).shape == (loose.n_rows,)
+    assert kept(loose, mine) is mine
+    here = Shelf(MIB, tmp_path / "gone", lambda: 0)
+    assert here.numbers(10).shape == (10,)
+    assert here.numbers(0).size == 0
