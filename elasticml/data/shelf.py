@@ -205,7 +205,11 @@ class Shelf:
         # Unpacked bodies are in no file, and are counted as bodies below.
         others = max(0, self._measure() - self.pool.held_bytes)
         window = _WINDOW * max(self.batch_bytes, largest)
-        left = self.limit_bytes - others - window
+        # Numbers of rows are in files, but looked at in every pass.
+        left = self.limit_bytes - others - window - self._numbers.held_bytes
+        if left < 0:
+            for spill in list(self._spills):
+                spill.let_go()
         order = sorted(
             (chunk for chunk in chunks if chunk.is_mapped),
             key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,
