@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa import rows
 from elasticml.data.chunk import Chunk, Layout
 from elasticml.data.ngrams import CODES_MAX, first_columns
+from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 
@@ -55,6 +56,10 @@ class Cached:
     is_measured: bool
     #: (n_rows,) how long each row rests: see :mod:`elasticml.algorithms.cocoa.rests`.
     rest: NDArray[np.uint8]
+
+
+#: By a chunk's id and its content's.
+Caches = dict[tuple[ChunkId, str], Cached]
 
 
 def address(array: NDArray[Any]) -> int:
@@ -148,16 +153,9 @@ def stored_of(chunk: Chunk) -> int:
     return chunk.n_stored
 
 
-def values_of_epoch(pieces: Sequence[Piece]) -> int:
+def total_stored(pieces: Sequence[Piece]) -> int:
     """Count the values that one epoch reads."""
-    total = 0
-    for piece in pieces:
-        layout = piece.chunk.layout
-        if layout.kind == "sequence":
-            total += piece.chunk.n_rows * layout.length * (layout.ngrams[1] - layout.ngrams[0] + 1)
-        else:
-            total += piece.chunk.n_stored
-    return total
+    return sum(stored_of(piece.chunk) for piece in pieces)
 
 
 def total_weight(pieces: Sequence[Piece]) -> float:
