@@ -38,7 +38,7 @@ With --like, data to test with get the columns and categories of the converted t
 the source has changed since, convert it again: a job reads what was converted.
 
 Compressed chunks are for slow disks: they are unpacked whenever they are read, in threads of their
-own, at some 4 GB a second and core.
+own.
 """
 
 

@@ -118,6 +118,10 @@ class FileSlab:
         at = np.frombuffer(buffer, np.uint8).ctypes.data - self._array.ctypes.data
         return 0 <= at < self._array.nbytes
 
+    def let_go(self) -> None:
+        """Take all pages out of this process; they come back when looked at."""
+        self._memory.madvise(mmap.MADV_DONTNEED)
+
     def take(self, nbytes: int) -> memoryview:
         """Return the next buffer."""
         start, self._at = self._at, self._at + _padded(nbytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from elasticml.data.body import aligned_buffer
 
-#: Buffers are of multiples of so many bytes.
-_GRAIN: Final = 64 * 2**10
+#: Multiples that bodies' buffers come in, in bytes.
+GRAIN: Final = 64 * 2**10
 #: A buffer serves for bodies of at least this share of its bytes.
 _FILLED_MIN: Final = 0.75
 
@@ -28,10 +29,21 @@ class Pool:
     ----------
     idle_bytes_max : int
         What is kept for later use at most, when a buffer of another size is wanted.
+    grain : int
+        Buffers are of multiples of so many bytes.
+    make : callable (int) -> memoryview
+        Makes a buffer of so many bytes, on a multiple of 64.
     """
 
-    def __init__(self, idle_bytes_max: int) -> None:
+    def __init__(
+        self,
+        idle_bytes_max: int,
+        grain: int = GRAIN,
+        make: Callable[[int], memoryview] = aligned_buffer,
+    ) -> None:
         self.idle_bytes_max = idle_bytes_max
+        self._grain = grain
+        self._make = make
         #: Of all buffers, in use or idle.
         self.held_bytes = 0
         self._lock = threading.Lock()
@@ -40,11 +52,11 @@ class Pool:
 
     def take(self, nbytes: int) -> memoryview:
         """Return a buffer of at least so many bytes, cut to them; not cleared."""
-        size = -(-nbytes // _GRAIN) * _GRAIN
+        size = -(-nbytes // self._grain) * self._grain
         with self._lock:
             raw = self._found(size)
             if raw is None:
-                raw = np.frombuffer(aligned_buffer(size), np.uint8)
+                raw = np.frombuffer(self._make(size), np.uint8)
                 self.held_bytes += size
         body = raw[:nbytes]
         # Whatever looks at the body keeps this array alive.

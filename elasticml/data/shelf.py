@@ -17,11 +17,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from elasticml.data import mapped
+from elasticml.data.body import aligned_buffer
 from elasticml.data.chunk import Chunk
 from elasticml.data.pool import Pool
 from elasticml.errors import DataError
@@ -35,6 +37,8 @@ BATCH_BYTES_MIN: Final = 2**20
 BATCH_BYTES_MAX: Final = 32 * 2**20
 #: Bytes of a file that bodies are copied to, or what it takes to hold one order of them.
 _SPILL_BYTES: Final = 64 * 2**20
+#: Multiples that numbers of rows come in, in bytes.
+_NUMBERS_GRAIN: Final = 4096
 #: Threads that fetch and let go; two passes over parts of the chunks may go on at once.
 _READERS: Final = 2
 #: Batches that are fetched while one is worked on: a late one leaves the other to go on with.
@@ -77,6 +81,8 @@ class Shelf:
         self.batch_bytes = max(BATCH_BYTES_MIN, min(BATCH_BYTES_MAX, share))
         #: Where compressed bodies are unpacked.
         self.pool = Pool(self.batch_bytes)
+        #: Where numbers of rows are kept, in files.
+        self._numbers = Pool(_SPILL_BYTES, _NUMBERS_GRAIN, self._number_place)
         #: Chunks whose bodies are kept in memory.
         self.staying: frozenset[ChunkId] = frozenset()
         #: Bytes of bodies that have been fetched and let go, to tell how much was read anew.
@@ -147,6 +153,21 @@ class Shelf:
             spill = self._spill
             return [] if spill is None else [spill.take(size) for size in sizes]
 
+    def numbers(self, n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """Return an array of n numbers in a file, such as dual variables; not cleared.
+
+        It takes memory only while the kernel sees fit, and its place is used again when nobody has
+        the array any more.
+        """
+        nbytes = n * np.dtype(dtype).itemsize
+        return np.frombuffer(self._numbers.take(nbytes), dtype) if n else np.empty(0, dtype)
+
+    def _number_place(self, nbytes: int) -> memoryview:
+        try:
+            return self._buffers([nbytes])[0]
+        except OSError:  # a disk that is full: then in memory, which is measured
+            return aligned_buffer(nbytes)
+
     def settle_form(self, form: Chunk) -> Chunk:
         """Have another form of a chunk, under the same id, on the shelf beside it.
 
@@ -184,7 +205,11 @@ class Shelf:
         # Unpacked bodies are in no file, and are counted as bodies below.
         others = max(0, self._measure() - self.pool.held_bytes)
         window = _WINDOW * max(self.batch_bytes, largest)
-        left = self.limit_bytes - others - window
+        # Numbers of rows are in files, but looked at in every pass.
+        left = self.limit_bytes - others - window - self._numbers.held_bytes
+        if left < 0:
+            for spill in list(self._spills):
+                spill.let_go()
         order = sorted(
             (chunk for chunk in chunks if chunk.is_mapped),
             key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,
@@ -337,6 +362,24 @@ def flow(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     """
     shelf = shelf_of(chunks)
     return iter(chunks) if shelf is None else shelf.flow(chunks)
+
+
+def numbers(chunk: Chunk, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return an array of a number for each row: in a file where the chunk is on a shelf.
+
+    Not cleared.
+    """
+    shelf = chunk.shelf
+    return np.empty(chunk.n_rows, dtype) if shelf is None else shelf.numbers(chunk.n_rows, dtype)
+
+
+def kept(chunk: Chunk, values: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of a number for each row: itself, or a copy of it in a file."""
+    if chunk.shelf is None:
+        return values
+    place = numbers(chunk, values.dtype)
+    np.copyto(place, values)
+    return place
 
 
 def release(chunks: Sequence[Chunk]) -> None:

@@ -3,12 +3,12 @@
     python tests/bench/cocoa_groups.py [--sets reuters ijcnn1 kdd] [--l2 0.01 1/n]
         [--groups 1 2 4] [--threads 1 2 4] [--inner 1 4] [--dealt anew once] [--seconds]
 
-One member with all rows in 64 chunks, hinge loss, the exact line search between rounds, and in each
-round ``--inner`` passes (t2) of all groups. Suboptimality is relative to the certified optimum of a
-long run of one thread. Passes count whatever the processors: more threads than there are do their
-parts in turn, which changes no bit. ``--seconds`` measures, and then for as many threads as there
-are processors at most: one run each by turns, the median of five, the clock over passes and line
-searches alone.
+One member with all rows in chunks of 1 MiB, 16 at least, hinge loss, the exact line search between
+rounds, and in each round ``--inner`` passes (t2) of all groups. Suboptimality is relative to the
+certified optimum of a long run of one thread. Passes count whatever the processors: more threads
+than there are do their parts in turn, which changes no bit. ``--seconds`` measures, and then for as
+many threads as there are processors at most: one run each by turns, the median of five, the clock
+over passes and line searches alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ from elasticml.runtime.execution import parallel as parallel_of  # noqa: E402
 from elasticml.terms import ChunkId  # noqa: E402
 
 TARGETS = (1e-3, 1e-5)
-CHUNKS, PASSES_MAX, REPEATS = 64, 400, 5
+PASSES_MAX, REPEATS = 400, 5
+#: As jobs have them; small sets are cut finer.
+CHUNK_BYTES, CHUNKS_MIN = 2**20, 16
 HINGE = dual_loss_named("hinge")
 
 
@@ -52,11 +54,13 @@ class Data:
     y: np.ndarray
     l2: float
     dtype: str
+    chunks: int | None = None
 
     def pieces(self) -> list[Piece]:
         """Cut the rows anew, with dual variables of zero."""
         made = []
-        ends = np.linspace(0, self.y.size, CHUNKS + 1).astype(int)
+        count = self.chunks or max(CHUNKS_MIN, 8 * self.X.nnz // CHUNK_BYTES)
+        ends = np.linspace(0, self.y.size, count + 1).astype(int)
         for k, (a, b) in enumerate(itertools.pairwise(ends)):
             S, y = self.X[a:b], self.y[a:b].copy()
             id = ChunkId("bench", 0, k)
@@ -187,6 +191,7 @@ def main() -> None:
     parser.add_argument("--inner", type=int, nargs="+", default=[1])
     parser.add_argument("--dealt", nargs="+", choices=["anew", "once"], default=["anew"])
     parser.add_argument("--seconds", action="store_true")
+    parser.add_argument("--chunks", type=int, help="by default as many as have 1 MiB each")
     parser.add_argument("--float64", action="store_true")
     given = parser.parse_args()
     processors = len(os.sched_getaffinity(0))
@@ -196,7 +201,7 @@ def main() -> None:
         X.sort_indices()
         for text in given.l2:
             l2 = 1.0 / y.size if text == "1/n" else float(text)
-            data = Data(X, y, l2, "float64" if given.float64 else "float32")
+            data = Data(X, y, l2, "float64" if given.float64 else "float32", given.chunks)
             goal = optimum(data)
             print(f"{name}, {y.size} rows, {X.nnz} values, l2 {text}, optimum {goal:.6g}")
             ways = [

@@ -15,6 +15,9 @@ In one process, with the member's own store and solver: CoCoA's pass over half a
 memory, times as many bytes as there are: what computing takes, in the first pass and later; all
 bodies fetched in order and let go, without work: what the disk gives; then CoCoA's passes over all,
 streamed. Before each of the last two the page cache is emptied of the files.
+
+With ``--throttle "200 MB"``, as root on a system of control groups of version 1, the process reads
+no more than that a second from the disk under DATA.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import argparse
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -83,6 +87,26 @@ def forget(folder: Path) -> None:
             # What is not on the disk yet cannot leave the page cache.
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@contextmanager
+def throttled(folder: Path, bytes_per_s: int | None) -> Iterator[None]:
+    """Have this process read no more than that a second from the disk that holds a folder."""
+    if bytes_per_s is None:
+        yield
+        return
+    disk = os.stat(folder).st_dev
+    groups = Path("/sys/fs/cgroup/blkio")
+    group = groups / f"elasticml-{os.getpid()}"
+    group.mkdir()
+    rule = f"{os.major(disk)}:{os.minor(disk)} {bytes_per_s}"
+    (group / "blkio.throttle.read_bps_device").write_text(rule)
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        (groups / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -156,7 +180,7 @@ class Passes:
 
 
 def main() -> None:
-    """Measure."""
+    """Measure, or make the data."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--make", type=int, metavar="ROWS")
@@ -165,11 +189,18 @@ def main() -> None:
     parser.add_argument("--limit", default="1 GiB")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--throttle", metavar="BYTES", help="Of reading, a second.")
     options = parser.parse_args()
     if options.make:
         rows = synthetic(options.shape, options.make, seed=1, dtype="float32")
         convert(rows, options.data, level=options.level)
         return
+    with throttled(options.data, None if not options.throttle else parse_size(options.throttle)):
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Measure what the command line says, and print it."""
     source, limit = read_converted(str(options.data)), parse_size(options.limit)
     total = sum(block.nbytes for block in source.blocks())
     print(f"{total / 2**30:.2f} GiB of chunks, limit {limit / 2**30:.2f} GiB")

@@ -68,7 +68,13 @@ class OnDevice:
 
 
 def cuda_solvers(
-    groups: int | None, *, loss: str, dtype: str, intercept_scaling: float | None
+    groups: int | None,
+    *,
+    loss: str,
+    dtype: str,
+    intercept_scaling: float | None,
+    blocks: int | None = None,
+    threads: int | None = None,
 ) -> list[Ascent]:
     """Make a solver for each group: on all devices in turn, as many as there are by default.
 
@@ -77,6 +83,13 @@ def cuda_solvers(
     n_devices = len(cuda.gpus)
     n = n_devices if groups is None else groups
     solvers = [
-        CudaSolver(loss=loss, dtype=dtype, intercept_scaling=intercept_scaling) for _ in range(n)
+        CudaSolver(
+            loss=loss,
+            dtype=dtype,
+            intercept_scaling=intercept_scaling,
+            blocks=blocks,
+            threads=threads,
+        )
+        for _ in range(n)
     ]
     return [OnDevice(solver, k % n_devices) for k, solver in enumerate(solvers)]

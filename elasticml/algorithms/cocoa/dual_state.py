@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.messages import MISSED_MAX
 from elasticml.data.chunk import Chunk
+from elasticml.data.shelf import numbers
 from elasticml.objectives.conjugates import DualLoss
 
 F64 = NDArray[np.float64]
@@ -38,8 +39,10 @@ def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: flo
     alpha = state[ALPHA]
     if gamma != 0.0:
         # Clipped: alpha + (new - alpha) may round to the other side of a bound that new stood on.
-        alpha = np.clip(alpha + gamma * state[STEP], loss.low, loss.high)
-    write(chunk, alpha, np.zeros(chunk.n_rows), serial)
+        moved = np.multiply(gamma, state[STEP], out=numbers(chunk))
+        moved += alpha
+        alpha = np.clip(moved, loss.low, loss.high, out=moved)
+    write(chunk, alpha, serial)
     return True
 
 
@@ -51,8 +54,10 @@ def is_recent(chunk: Chunk, settle: int) -> bool:
     return 0 <= settle - int(state[SERIAL][0]) <= MISSED_MAX
 
 
-def write(chunk: Chunk, alpha: F64, step: F64, serial: int) -> None:
-    """Replace a chunk's state; the arrays become its own."""
+def write(chunk: Chunk, alpha: F64, serial: int) -> None:
+    """Replace a chunk's state by dual variables, which become its own, and no step yet."""
+    step = numbers(chunk)
+    step[:] = 0.0
     chunk.state = {ALPHA: alpha, STEP: step, SERIAL: np.array([serial], np.int64)}
     chunk.state_version += 1
 

@@ -20,7 +20,7 @@ from elasticml.algorithms.cocoa.rests import Rests
 from elasticml.algorithms.cocoa.step_kernels import products
 from elasticml.algorithms.cocoa.tables import Cached, Caches
 from elasticml.algorithms.cocoa.tables import Piece as Piece
-from elasticml.data.shelf import release, shelf_of
+from elasticml.data.shelf import numbers, release, shelf_of
 from elasticml.objectives.conjugates import dual_loss_named
 
 F64 = NDArray[np.float64]
@@ -136,7 +136,7 @@ class LocalSolver:
             self._caches = {}
         for number, rest in enumerate(self._rests.views(sizes)):
             piece, old = pieces[number], known[number]
-            norms = np.zeros(rest.size, self._dtype) if old is None else old.norms
+            norms = numbers(piece.chunk, self._dtype) if old is None else old.norms
             is_measured = old is not None and old.is_measured
             cached = Cached(norms=norms, is_measured=is_measured, rest=rest)
             tables.fill_row(self._table, number, piece, cached)
@@ -226,8 +226,9 @@ class LocalSolver:
             grows, seen = plan.is_first and epoch == 0, 0.0
             for order in self._orders.epoch(key, share, whole=plan.is_first):
                 for some in self._portions(order, plan):
-                    weight = self._go_through(some, plan, seen if grows else None, sums, parallel)
-                    seen += weight
+                    before = seen if grows else None
+                    seen += self._go_through(some, plan, before, sums, parallel)
+        self._replicas.finish(plan.whole)
         return Update(
             dv=self._replicas.dv,
             dual=float(sums[0]),
@@ -285,6 +286,8 @@ class LocalSolver:
         ends = np.array([order.size * s // n_slices for s in range(n_slices + 1)])
         factors, totals, before, weight = self._shares(order, ends, plan, seen)
         counters, replicas = np.zeros(16, np.int64), self._replicas
+        is_due = plan.n_slices == 1 or replicas.is_due(order.size * self._stored_per_visit)
+        size = replicas.v.size if is_due else 0
         merged, tallies = np.zeros((plan.n_parts, 8)), np.zeros((plan.n_parts, 8))
 
         def work(_: int) -> None:
@@ -299,6 +302,7 @@ class LocalSolver:
                     replicas.rows,
                     replicas.v,
                     replicas.dv,
+                    size,
                     plan.whole,
                     plan.l2_total,
                     self._crowding.factor,
@@ -384,7 +388,7 @@ class LocalSolver:
                 self._measure(number)
                 chunks[number].unpin()
                 release([chunks[number]])
-        keys = [(chunks[number].id, chunks[number].content_id) for number in filled]
+        keys = [(chunks[k].id, chunks[k].content_id) for k in filled]
         total = sum(float(self._caches[key].norms.sum(dtype=np.float64)) for key in keys)
         return total / max(1, sum(chunks[number].n_rows for number in filled))
 

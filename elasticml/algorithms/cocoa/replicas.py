@@ -7,7 +7,7 @@ model of them and writes it to every copy again: each number is read and written
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 from elasticml.data.kernels import kernel
 
 F64 = NDArray[np.float64]
+
+#: Stored values for each coordinate after which one thread's copy is brought in line: a tenth of
+#: what visiting them takes.
+VALUES_PER_MERGE: Final = 16
 
 
 class Replicas:
@@ -32,13 +36,34 @@ class Replicas:
         #: (D,) the model at the beginning of a pass, and what was merged since.
         self.v: F64 = np.zeros(0)
         self.dv: F64 = np.zeros(0)
+        #: Stored values that were visited since copies were brought together.
+        self._waiting = 0.0
 
     def begin(self, v: F64, n_parts: int) -> None:
         """Start a pass of so many threads from a model, which is not changed."""
         if self.rows.shape != (n_parts + 1, v.size):
             self.rows = np.empty((n_parts + 1, v.size), self.rows.dtype)
         self.rows[:] = v
-        self.v, self.dv = v, np.zeros(v.size)
+        self.v, self.dv, self._waiting = v, np.zeros(v.size), 0.0
+
+    def is_due(self, values: float) -> bool:
+        """Tell whether copies are brought together after so many further stored values.
+
+        Those of several threads are. One thread has the model to itself, and goes on with it until
+        what it has visited is worth a look at every coordinate.
+        """
+        self._waiting += values
+        if self.rows.shape[0] == 2 and self._waiting < VALUES_PER_MERGE * self.v.size:
+            return False
+        self._waiting = 0.0
+        return True
+
+    def finish(self, whole: float) -> None:
+        """Take in what the one thread has done since, whose steps count ``whole`` times."""
+        if self._waiting > 0.0:
+            shares = np.full(1, 1.0 / whole)
+            merge_range(self.rows, shares, self.v, whole, self.dv, 0, self.v.size, np.zeros(2))
+            self._waiting = 0.0
 
 
 @kernel

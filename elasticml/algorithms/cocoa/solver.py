@@ -26,7 +26,7 @@ from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
 from elasticml.data.products import Adjoint, make_adjoint, make_forward
-from elasticml.data.shelf import flow, release, shelf_of
+from elasticml.data.shelf import flow, kept, numbers, release, shelf_of
 from elasticml.data.source import DataFacts
 from elasticml.errors import LocalProtocolError
 from elasticml.terms import ChunkId
@@ -141,8 +141,8 @@ class CocoaSolver:
         weights = self._targets.weights(labels, chunk.weights)
         return _Held(
             chunk=chunk,
-            targets=self._targets.of(labels),
-            weights=weights,
+            targets=kept(chunk, self._targets.of(labels)),
+            weights=None if weights is None else kept(chunk, weights),
             weight=float(chunk.n_rows) if weights is None else float(weights.sum()),
         )
 
@@ -179,7 +179,7 @@ class CocoaSolver:
         )
         sums = np.zeros(2)
         for chunk, piece in zip(known, pieces, strict=True):
-            step = np.empty(chunk.n_rows)
+            step = numbers(chunk)
             sum_steps(
                 self._loss.code,
                 self._loss.curvature,
@@ -233,7 +233,7 @@ class CocoaSolver:
             if chunk.shelf is not None and rows is not chunk:
                 rows = chunk.shelf.settle_form(rows)
                 release([chunk])
-            held.piece = Piece(rows, held.targets, held.weights, np.zeros(chunk.n_rows))
+            held.piece = Piece(rows, held.targets, held.weights, numbers(chunk))
         return held.piece
 
     # --- certificates ---------------------------------------------------------------------------
@@ -305,11 +305,12 @@ class CocoaSolver:
         if dual_state.is_recent(chunk, int(work.parameters["settle"])):
             alpha = chunk.state[dual_state.ALPHA]
         else:
-            alpha = np.zeros(chunk.n_rows)
+            alpha = numbers(chunk)
+            alpha[:] = 0.0
             if work.parameters["fill"] == "map":
                 self._loss.alpha_from_margin(margins, self._held[chunk.id].targets, alpha)
         serial = int(work.parameters["serial"])
-        dual_state.write(chunk, alpha, np.zeros(chunk.n_rows), serial)
+        dual_state.write(chunk, alpha, serial)
         return False
 
     def _add_objectives(self, held: _Held, sums: F64) -> F64:

@@ -70,6 +70,7 @@ def go_through(
     rows: NDArray[Any],
     v: F64,
     dv: F64,
+    size: int,
     whole: float,
     l2_total: float,
     crowding: F64,
@@ -101,6 +102,8 @@ def go_through(
         Zeros at first: tasks drawn at 0, and, on another line of memory, tasks done at 8.
     rows, v, dv, whole
         See :class:`elasticml.algorithms.cocoa.replicas.Replicas`.
+    size : int
+        Coordinates to merge: all, or 0 where one part goes on with its copy.
     crowding : ndarray (2,)
         The first is changed, and is the second at least.
     merged : ndarray (parts, 8), tallies : ndarray (parts, 8)
@@ -109,7 +112,7 @@ def go_through(
         Added to, see :func:`elasticml.algorithms.cocoa.visits.visit`; the last of them stays, and
         behind it is by how much the objective of the local problem grew.
     """
-    n_parts, size = factors.shape[1], v.size
+    n_parts = factors.shape[1]
     n_phase = 2 * n_parts + 1
     shares = np.empty(n_parts)
     while True:

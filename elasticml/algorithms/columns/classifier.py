@@ -28,6 +28,8 @@ I64 = NDArray[np.int64]
 
 #: Newton steps on a working set before all columns are looked at again.
 STEPS: Final = 3
+#: Share of the bar from which on a sparse column's slope counts as next to it.
+NEAR: Final = 0.9
 #: Share of a working set's gap to which the elastic net of a Newton step is solved.
 PARABOLA: Final = 0.01
 
@@ -80,6 +82,7 @@ class SparseClassifier:
 
     def solve(self, penalty: Penalty, gap: float, steps: int) -> Classifier:
         """Take Newton steps until the gap is at most so large, or so many of them."""
+        self._check_start(penalty)
         features, done, size = np.arange(self._columns.d), 0, 0
         last, is_told, is_whole = np.inf, True, False
         while True:
@@ -93,7 +96,7 @@ class SparseClassifier:
             dropped = self._drop(features[~alive])
             features, distance = features[alive], distance[alive]
             # A working set that is solved while the gap is elsewhere grows.
-            size = max(FIRST, 2 * int(np.count_nonzero(self.model.w)), 2 * size * is_stuck, size)
+            size = max(self._size(penalty, bound, features, alive, size), 2 * size * is_stuck)
             working = nearest(features, distance, self.model.w[features], size)
             wanted = max(INNER * bound.gap, 0.5 * gap)
             last, is_whole = bound.gap, working.size == features.size and not dropped
@@ -109,6 +112,29 @@ class SparseClassifier:
             screened=self._columns.d - features.size,
             converged=bound.gap <= max(gap, rounded),
         )
+
+    def _check_start(self, penalty: Penalty) -> None:
+        """Begin from nothing where that is better than the model at hand.
+
+        Far on the wrong side of the margins the loss is all but flat: Newton steps from there go
+        astray.
+        """
+        at_hand = self.model
+        at_hand.settle_intercept()
+        if not at_hand.value + penalty.of(at_hand.w) <= at_hand.value_of_zero():
+            at_hand.begin(np.zeros(self._columns.d), 0.0)
+
+    def _size(
+        self, penalty: Penalty, bound: Bound, features: I64, alive: NDArray[np.bool_], last: int
+    ) -> int:
+        """Return how many columns are worked on next."""
+        own = self.model.w[features] != 0.0
+        if not self._columns.is_sparse:
+            return max(FIRST, 2 * int(np.count_nonzero(own)), last)
+        # Sweeps over sparse columns as they are stored cost so little that all take part whose
+        # slope is over the bar, or next to it.
+        leads = bound.leaning[alive] >= NEAR * bound.share * penalty.a1
+        return max(FIRST, int(np.count_nonzero(own | leads)))
 
     def _descend(
         self, penalty: Penalty, working: I64, gap: float, wanted: float, steps: int
@@ -155,7 +181,13 @@ class SparseClassifier:
             # The elastic net's own dual takes any point, at a price for what leans over the bar.
             over = np.maximum(np.abs(products) - penalty.a1, 0.0)
             dual = max(dual, self._minus(alpha) - 0.5 / penalty.a2 * float(over @ over))
-        return Bound(value=value, gap=value - dual, scaled_gap=scaled_gap, leaning=share * leaning)
+        return Bound(
+            value=value,
+            gap=value - dual,
+            scaled_gap=scaled_gap,
+            leaning=share * leaning,
+            share=share,
+        )
 
     def _minus(self, alpha: F64) -> float:
         return self._loss.minus_conjugate(alpha, self.model.targets, self.model.weights)

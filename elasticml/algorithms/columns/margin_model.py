@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.columns.elastic_net import PRODUCTS_MAX, ElasticNetSolver
 from elasticml.algorithms.columns.matrix import ColumnMatrix
+from elasticml.algorithms.columns.parabola import best_on_parabola
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.objectives.conjugates import DualLoss
 
@@ -75,12 +76,18 @@ class MarginModel:
         self.z = np.zeros(columns.n)
         #: (n,) ``s_i loss'`` at the margins, and their sum of losses.
         self.slopes, self.value = np.empty(columns.n), 0.0
+        #: Whether values told how good the last step was.
+        self.is_told = True
 
     def begin(self, w: F64, b: float) -> None:
         """Take over a model."""
         self.w, self.b = np.array(w, np.float64), float(b)
         support = np.flatnonzero(self.w)
         self.z = self._columns.combination(support, self.w[support]) + self.b
+
+    def value_of_zero(self) -> float:
+        """Return the losses of no model and no intercept."""
+        return self._at(np.zeros(self.z.size), np.empty(self.z.size))
 
     def look(self) -> None:
         """Compute losses and slopes at the present margins."""
@@ -117,6 +124,10 @@ class MarginModel:
             self.z += step
             self.slopes, other = other, self.slopes
 
+    def is_wide(self, working: I64) -> bool:
+        """Whether steps on so many columns sweep over these as they are stored."""
+        return self._columns.is_sparse and working.size > PRODUCTS
+
     def newton_step(self, penalty: Penalty, working: I64, gap: float) -> bool:
         """Step on these columns and the intercept; False where values do not tell how good it was.
 
@@ -133,6 +144,14 @@ class MarginModel:
         if total <= 0.0:
             curvature, shift = np.full(self.z.size, CURVED), np.zeros(self.z.size)
         old = self.w[working]
+        if self.is_wide(working):
+            found = best_on_parabola(
+                self._columns.stored, working, old, self.slopes, curvature, penalty,
+                intercept=self.has_intercept, is_fine=not self.is_told,
+            )  # fmt: skip
+            if found is not None:
+                self.is_told = self._go(penalty, working, found[0] - old, found[1])
+                return self.is_told
         matrix = ColumnMatrix(
             self._columns.take(working), self.z - shift, curvature, centred=self.has_intercept
         )

@@ -133,6 +133,12 @@ class ColumnMatrix:
         self._arrays = (found,)
 
     @property
+    def stored(self) -> tuple[Any, Any, Any]:
+        """Return pointers, row numbers and values of sparse columns; not to be changed."""
+        indptr, indices, values = self._arrays
+        return indptr, indices, values
+
+    @property
     def _place(self) -> I64:
         if self.is_sparse:
             return np.array([self._kind, *(address(array) for array in self._arrays)], np.int64)

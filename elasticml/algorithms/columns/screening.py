@@ -28,6 +28,8 @@ class Bound:
     scaled_gap: float
     #: (..., d) absolute products of the feasible dual point with the columns.
     leaning: F64
+    #: What makes the model's own dual point feasible is this share of it.
+    share: float
 
 
 def screen(leaning: F64, bar: float, lengths: F64, gap: float) -> tuple[NDArray[np.bool_], F64]:

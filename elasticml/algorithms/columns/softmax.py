@@ -94,6 +94,9 @@ class SparseSoftmax:
     def solve(self, penalty: Penalty, gap: float, turns: int) -> Softmax:
         """Take turns until the gap is at most so large, or so many of them."""
         model, done, size = self.model, 0, FIRST
+        if not model.value + penalty.of(model.W.ravel()) <= model.value_of_zero():
+            # Where a wrong class is as good as certain steps are led astray: see the two classes'.
+            model.begin(np.zeros_like(model.W), np.zeros_like(model.b))
         alive = np.ones(model.W.size, bool)
         best, stale, patience, is_told, is_whole = np.inf, 0, 1, True, False
         while True:
@@ -147,7 +150,13 @@ class SparseSoftmax:
             # The elastic net's own dual takes any point, at a price for what leans over the bar.
             over = np.maximum(np.abs(products) - penalty.a1, 0.0)
             dual = max(dual, self._entropy(q) - 0.5 / penalty.a2 * float((over * over).sum()))
-        return Bound(value=value, gap=value - dual, scaled_gap=scaled_gap, leaning=share * leaning)
+        return Bound(
+            value=value,
+            gap=value - dual,
+            scaled_gap=scaled_gap,
+            leaning=share * leaning,
+            share=share,
+        )
 
     def _entropy(self, q: F64) -> float:
         return -float(self._s @ (q * np.log(np.maximum(q, 1e-300))).sum(axis=1))

@@ -8,6 +8,7 @@ objective itself goes down.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -62,6 +63,10 @@ class SoftmaxModel:
         self.W, self.b = np.array(W, np.float64), np.array(b, np.float64)
         self.z = self._along(self.W) + self.b
         self.value = self._at(self.z)
+
+    def value_of_zero(self) -> float:
+        """Return the losses of no model and no intercepts."""
+        return float(self._s.sum()) * math.log(len(self.b))
 
     def probabilities(self) -> F64:
         """Return each row's distribution over the classes, (n, classes)."""

@@ -20,9 +20,9 @@ SURVEY: Final = "survey"
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 
-#: Places in the sums of a round: samples, their losses, samples that the epoch has left there, and
-#: samples that were computed on CUDA.
-SAMPLES, LOSSES, LEFT, ON_CUDA = range(4)
+#: Places in the sums of a round: samples, their losses, samples that the epoch has left there,
+#: samples that were computed on CUDA, and members that lack what is frozen.
+SAMPLES, LOSSES, LEFT, ON_CUDA, LACKING = range(5)
 #: Places in the sums of an evaluation: weight, losses, correct ones.
 WEIGHT, LOSS, CORRECT = range(3)
 #: Places in the moments: values, their sum, the sum of their squares.
@@ -67,15 +67,16 @@ def train_exchange(
     """Have every member take its local steps.
 
     Down go ``weights``, ``momentum``, ``buffers``, the table of ``positions`` and its ``starts``,
-    and ``inputs`` (mean and standard deviation). Up come the first three, each times the member's
-    samples, how many of each chunk were ``seen``, and ``sums``.
+    and ``inputs`` (mean and standard deviation); and what is ``frozen``, or nothing where members
+    have had it. Up come the first three, each times the member's samples, how many of each chunk
+    were ``seen``, and ``sums``.
     """
     kept = ("weights", "momentum", "buffers")
     returns = {name: model[name].shape for name in kept}
     return Exchange(
         operation=TRAIN,
         model=model,
-        returns={**returns, "seen": model["positions"].shape, "sums": (4,)},
+        returns={**returns, "seen": model["positions"].shape, "sums": (LACKING + 1,)},
         parameters=parameters,
         require=require,
         seal=seal,
@@ -84,5 +85,5 @@ def train_exchange(
 
 def evaluate_exchange(model: Mapping[str, F64], *, seal: bool = False) -> Exchange:
     """Have every member evaluate the examples of its chunks that are never trained on."""
-    down = {name: model[name] for name in ("weights", "buffers", "inputs")}
+    down = {name: model[name] for name in ("weights", "buffers", "frozen", "inputs")}
     return Exchange(operation=EVALUATE, model=down, returns={"scores": (3,)}, seal=seal)

@@ -59,9 +59,9 @@ class Network:
 
     Attributes
     ----------
-    n_parameters, n_buffers : int
-        Values of all parameters that are trained, and of all buffers; a parameter that is frozen
-        goes as a buffer does, so that members and results have it too.
+    n_parameters, n_buffers, n_frozen : int
+        Values of all parameters that are trained, of all buffers, and of all parameters that are
+        frozen: no member changes these.
 
     Raises
     ------
@@ -80,11 +80,13 @@ class Network:
         self._module = make_module(torch, settings, self.shape, self.classes).to(self.device)
         trained = [(n, p) for n, p in self._module.named_parameters() if p.requires_grad]
         self._parameters = {name: tuple(p.shape) for name, p in trained}
-        frozen = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
-        self._buffers = {**dict(self._module.named_buffers()), **frozen}
-        check_parameters(settings, trained, [*self._parameters, *self._buffers])
+        self._frozen = {n: p for n, p in self._module.named_parameters() if not p.requires_grad}
+        self._buffers = dict(self._module.named_buffers())
+        names = [*self._parameters, *self._buffers, *self._frozen]
+        check_parameters(settings, trained, names)
         self.n_parameters = sum(p.numel() for _, p in trained)
         self.n_buffers = sum(b.numel() for b in self._buffers.values())
+        self.n_frozen = sum(p.numel() for p in self._frozen.values())
         dtype = trained[0][1].dtype
         self._flat = torch.empty(self.n_parameters, dtype=dtype, device=self.device)
         self._gradient = torch.zeros_like(self._flat)
@@ -116,9 +118,11 @@ class Network:
 
     def buffers(self) -> F64:
         """Copy the module's buffers, shape (n_buffers,)."""
-        return np.concatenate(
-            [np.zeros(0), *(_array(buffer).reshape(-1) for buffer in self._buffers.values())]
-        )
+        return _flattened(self._buffers)
+
+    def frozen(self) -> F64:
+        """Copy the parameters that are not trained, shape (n_frozen,)."""
+        return _flattened(self._frozen)
 
     def fill(self, weights: F64, momentum: F64, buffers: F64) -> None:
         """Take over what :meth:`weights`, :meth:`momentum` and :meth:`buffers` have given.
@@ -131,19 +135,26 @@ class Network:
             self._momentum.zero_()
         else:
             self._momentum.copy_(torch.from_numpy(np.array(momentum)))
-        at = 0
-        for buffer in self._buffers.values():
-            values = np.array(buffers[at : at + buffer.numel()])
-            if not buffer.is_floating_point():
-                np.rint(values, out=values)
-            buffer.copy_(torch.from_numpy(values).view_as(buffer))
-            at += buffer.numel()
+        self._copy(buffers, self._buffers)
 
-    def named(self, weights: F64, buffers: F64) -> dict[str, F64]:
-        """Look at weights and buffers by the names that the module has for them."""
+    def freeze(self, frozen: F64) -> None:
+        """Take over what :meth:`frozen` has given; it stays until it is given anew."""
+        self._copy(frozen, self._frozen)
+
+    def _copy(self, values: F64, tensors: Mapping[str, Any]) -> None:
+        at = 0
+        for tensor in tensors.values():
+            some = np.array(values[at : at + tensor.numel()])
+            if not tensor.is_floating_point():
+                np.rint(some, out=some)
+            tensor.copy_(self._torch.from_numpy(some).view_as(tensor))
+            at += tensor.numel()
+
+    def named(self, weights: F64, buffers: F64, frozen: F64) -> dict[str, F64]:
+        """Look at weights, buffers and what is frozen by the names that the module has for them."""
         named: dict[str, F64] = {}
-        shapes = {name: tuple(buffer.shape) for name, buffer in self._buffers.items()}
-        for vector, parts in ((weights, self._parameters), (buffers, shapes)):
+        parts_of = (self._parameters, _shapes(self._buffers), _shapes(self._frozen))
+        for vector, parts in zip((weights, buffers, frozen), parts_of, strict=True):
             at = 0
             for name, shape in parts.items():
                 size = math.prod(shape)
@@ -162,8 +173,7 @@ class Network:
         ConfigError
             When an array is missing, strange, or of another shape: it is another module's.
         """
-        shapes = {name: tuple(buffer.shape) for name, buffer in self._buffers.items()}
-        shapes |= self._parameters
+        shapes = _shapes(self._buffers) | _shapes(self._frozen) | self._parameters
         state = {n: tuple(np.shape(v)) for n, v in self._module.state_dict().items()}
         needed = [name for name in shapes if name in state]
         for name in (*needed, *(arrays.keys() - {INPUT_MEAN, INPUT_STD})):
@@ -176,11 +186,12 @@ class Network:
                     key="warm_start",
                 )
         weights = [np.asarray(arrays[name]).reshape(-1) for name in self._parameters]
-        buffers = [
-            np.asarray(arrays[name]).reshape(-1) if name in arrays else _array(held).reshape(-1)
-            for name, held in self._buffers.items()
-        ]
-        self.fill(np.concatenate(weights), np.zeros(0), np.concatenate([np.zeros(0), *buffers]))
+        buffers, frozen = (
+            _flattened({name: arrays.get(name, held) for name, held in part.items()})
+            for part in (self._buffers, self._frozen)
+        )
+        self.fill(np.concatenate(weights), np.zeros(0), buffers)
+        self.freeze(frozen)
 
     def whole(self, chunk: Chunk, inputs: F64, rows: NDArray[np.int64] | None = None) -> Any:
         """Make batch, targets and sample weights or None of a chunk, or of some rows of it."""
@@ -338,3 +349,13 @@ class Network:
 
 def _array(tensor: Any) -> F64:
     return np.array(tensor.detach().cpu().numpy(), np.float64)
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _flattened(parts: Mapping[str, Any]) -> F64:
+    """Copy tensors or arrays one behind the other, (n,)."""
+    arrays = (p if isinstance(p, np.ndarray) else _array(p) for p in parts.values())
+    return np.concatenate([np.zeros(0), *(np.asarray(a, np.float64).reshape(-1) for a in arrays)])

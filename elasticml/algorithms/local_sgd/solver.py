@@ -1,7 +1,8 @@
 """A member's half of local SGD: H steps over samples of its chunks, and sums of what came of them.
 
-It keeps caches alone: the module's memory, and the order of an epoch. What it returns follows from
-what goes down with the exchange, its chunks and its number of threads.
+It keeps caches alone: the module's memory, the order of an epoch, and the parameters that nobody
+trains, which come once. Where it has not had these it says so, and takes no step. Else what it
+returns follows from what goes down with the exchange, its chunks and its number of threads.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class LocalSGDSolver:
         self._sampler = Sampler(self._settings.seed, self._settings.holdout)
         #: Made at the first exchange that wants it, in the thread that computes.
         self._network: Network | None = None
+        #: What is frozen has come.
+        self._is_whole = False
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over these chunks."""
@@ -97,9 +100,11 @@ class LocalSGDSolver:
         )
         n = sum(sizes)
         seen = np.zeros(work.returns["seen"])
-        if n == 0:
+        self._freeze(work, parallel)
+        lacks = bool(parameters["frozen"]) and not self._is_whole
+        if n == 0 or lacks:
             empty = {name: np.zeros(shape) for name, shape in work.returns.items()}
-            return empty | {"sums": np.array([0.0, 0.0, n_local, 0.0])}
+            return empty | {"sums": np.array([0.0, 0.0, n_local, 0.0, lacks])}
         taken, counts = self._sampler.take(n)
         seen[numbers] = counts
         network = self._ready(parallel)
@@ -114,10 +119,18 @@ class LocalSGDSolver:
             "momentum": momentum * n,
             "buffers": network.buffers() * n,
             "seen": seen,
-            "sums": np.array([n, loss, n_local - n, n * network.is_on_cuda]),
+            "sums": np.array([n, loss, n_local - n, n * network.is_on_cuda, 0.0]),
         }
 
+    def _freeze(self, work: Work, parallel: Parallel) -> None:
+        """Take what is frozen where it comes."""
+        frozen = work.model["frozen"]
+        if frozen.size:
+            self._ready(parallel).freeze(frozen)
+            self._is_whole = True
+
     def _evaluate(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        self._freeze(work, parallel)
         network = self._ready(parallel)
         network.fill(work.model["weights"], np.zeros(0), work.model["buffers"])
         sums = np.zeros(3)

@@ -84,6 +84,7 @@ def _train(settings: Settings, network: Network, rule: Absent, resume: Resume | 
         weights=network.weights(),
         momentum=network.momentum() if settings.momentum else np.zeros(0),
         buffers=network.buffers(),
+        frozen=network.frozen(),
     )
     if resume is None:
         yield from descent.survey()
@@ -110,6 +111,11 @@ class _Descent:
     momentum: F64
     #: (n_buffers,)
     buffers: F64
+    #: (n_frozen,) parameters that nobody trains.
+    frozen: F64
+    #: All members have had these. A newcomer says that it has not, and takes its first steps in the
+    #: round after.
+    is_known: bool = False
     #: Number of each block's first chunk in the table, and the number of chunks; (n_blocks + 1,).
     starts: F64 = field(default_factory=lambda: np.zeros(1))
     #: Examples of each chunk that are trained on, and how many of them this epoch has had.
@@ -164,13 +170,20 @@ class _Descent:
             held = yield from self._evaluate()
         model, epochs = self.arrays(), self.done
         outcome = yield messages.train_exchange(
-            self._down(),
-            {"epoch": self.epoch, "left": self._left_to_share(), "serial": self.rounds},
+            self._down(self.frozen[:0] if self.is_known else self.frozen),
+            {
+                "epoch": self.epoch,
+                "left": self._left_to_share(),
+                "serial": self.rounds,
+                "frozen": self.frozen.size,
+            },
             require="everybody" if self.rule == "stall" or self.waits else "any",
             seal=self._take_seal(),
         )
         sums = outcome.arrays["sums"]
         samples = int(sums[messages.SAMPLES])
+        # Who is missing may have had it, or not.
+        self.is_known = not (sums[messages.LACKING] or outcome.absent_examples)
         self._merge(outcome, samples)
         self._close_epoch(outcome)
         self.rounds += 1
@@ -241,7 +254,7 @@ class _Descent:
 
     def _evaluate(self) -> Generator[Exchange, Outcome, dict[str, float | None]]:
         self.evaluated = self.epoch
-        outcome = yield messages.evaluate_exchange(self._down(), seal=self._take_seal())
+        outcome = yield messages.evaluate_exchange(self._down(self.frozen), seal=self._take_seal())
         if outcome.opened is not None:
             self.seal = True
         weight, loss, correct = outcome.arrays["scores"].tolist()
@@ -252,8 +265,9 @@ class _Descent:
             found["holdout_accuracy"] = correct / weight
         return found
 
-    def _down(self) -> dict[str, F64]:
+    def _down(self, frozen: F64) -> dict[str, F64]:
         return {
+            "frozen": frozen,
             "weights": self.weights,
             "momentum": self.momentum,
             "buffers": self.buffers,
@@ -268,7 +282,7 @@ class _Descent:
 
     def arrays(self) -> Arrays:
         """Return the model by the module's own names, and what its inputs are normalised by."""
-        named = self.network.named(self.weights, self.buffers)
+        named = self.network.named(self.weights, self.buffers, self.frozen)
         return {**named, INPUT_MEAN: self.inputs[:1], INPUT_STD: self.inputs[1:]}
 
     # --- in another process ---------------------------------------------------------------------
@@ -276,7 +290,7 @@ class _Descent:
     def _resume(self) -> Resume:
         """Say what it takes to begin the next round elsewhere; members keep nothing."""
         return Resume(
-            arrays={**self._down(), "rows": self.rows},
+            arrays={**self._down(self.frozen), "rows": self.rows},
             values={
                 "epoch": self.epoch,
                 "rounds": self.rounds,
@@ -287,7 +301,7 @@ class _Descent:
 
     def go_on(self, resume: Resume) -> None:
         """Stand where another process stood at the end of a round."""
-        for name in ("weights", "momentum", "buffers", "positions", "starts", "inputs", "rows"):
+        for name in (*self._down(self.frozen), "rows"):
             setattr(self, name, np.array(resume.arrays[name]))
         for name in ("epoch", "rounds", "skipped", "evaluated"):
             setattr(self, name, int(resume.values[name]))

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 from elasticml.data import mapped
+from elasticml.data.arrays import from_arrays
 from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.data.convert import convert
 from elasticml.data.mapped import FileSlab, disk_room, file_system_of, spill_folder
-from elasticml.data.shelf import Shelf, flow, make_room, release, shelf_of
+from elasticml.data.shelf import Shelf, flow, kept, make_room, numbers, release, shelf_of
 from elasticml.errors import ConfigError, DataError
+from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.terms import ChunkId
 
 MIB = 2**20
@@ -260,3 +263,73 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("ELASTICML_SPILL", str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="wanted a folder on a local disk"):
         spill_folder("/here")
+
+
+def test_numbers_of_rows_on_the_shelf_are_in_files_and_their_places_serve_again(
+    tmp_path: Path,
+) -> None:
+    here = shelf(tmp_path)
+    (settled,) = here.settle([chunk(0)])
+    first = numbers(settled)
+    assert here.maps(memoryview(first))
+    first[:] = 7.0
+    kept_first = first
+    second = numbers(settled)
+    second[:] = 8.0
+    assert (kept_first[0], second[0], first.shape) == (7.0, 8.0, (settled.n_rows,))
+    place = second.ctypes.data
+    del second
+    gc.collect()
+    assert numbers(settled).ctypes.data == place
+    assert numbers(settled, np.float32).dtype == np.float32
+    assert kept(settled, first)[0] == 7.0
+
+
+def test_numbers_of_rows_in_memory_and_on_a_full_disk_are_in_memory(tmp_path: Path) -> None:
+    loose = chunk(0)
+    mine = np.ones(loose.n_rows)
+    assert numbers(loose).shape == (loose.n_rows,)
+    assert kept(loose, mine) is mine
+    here = Shelf(MIB, tmp_path / "gone", lambda: 0)
+    assert here.numbers(10).shape == (10,)
+    assert here.numbers(0).size == 0
+
+
+def test_mapped_bodies_are_checked_in_the_first_pass_and_not_before(tmp_path: Path) -> None:
+    made = convert(from_arrays(np.arange(80_000.0).reshape(-1, 8), np.ones(10_000)), tmp_path / "m")
+    path = tmp_path / "m" / "000000.chunks"
+    content = bytearray(path.read_bytes())
+    content[-1000] ^= 1
+    path.write_bytes(content)
+    store = ChunkStore(10, shelf(tmp_path))
+    store.read(made, 0, None, 1)
+    chunks = store.own(store.ids())
+    assert float(chunks[0].labels.sum()) == chunks[0].n_rows
+    assert not any(chunk.is_here for chunk in chunks)
+    with pytest.raises(DataError, match=r"000000\.chunks is damaged: chunk .*: its checksum"):
+        list(flow(chunks))
+    path.write_bytes(content[:-1000] + bytes([content[-1000] ^ 1]) + content[-999:])
+    store = ChunkStore(10, shelf(tmp_path))
+    store.read(made, 0, None, 1)
+    chunks = store.own(store.ids())
+    assert sum(float(chunk.values.sum()) for chunk in flow(chunks)) == np.arange(80_000.0).sum()
+    assert all(chunk.is_here for chunk in chunks)
+
+
+def test_numbers_of_rows_leave_less_room_for_bodies_and_go_where_there_is_none(
+    tmp_path: Path,
+) -> None:
+    here = shelf(tmp_path)
+    chunks = here.settle([chunk(k) for k in range(8)])
+    nbytes = chunks[0].nbytes
+    here.limit_bytes = 4 * nbytes + 6 * here.batch_bytes
+    make_room(chunks)
+    assert len(here.staying) == 4
+    mine = here.numbers(nbytes // 8)
+    mine[:] = 3.0
+    make_room(chunks)
+    assert len(here.staying) == 2  # they come in multiples of a page
+    here.limit_bytes = 0
+    make_room(chunks)
+    assert resident(memoryview(mine)) < EDGES
+    assert mine.tolist() == [3.0] * (nbytes // 8)

@@ -138,6 +138,34 @@ def test_a_warm_start_goes_on_from_the_last_model():
         assert model.n_iter_[0] == 0 < first
 
 
+@pytest.mark.parametrize("name", ["two classes", "three classes"])
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_a_warm_start_far_off_ends_as_near_as_a_cold_one(name, make):
+    # Far on the wrong side of the margins the loss is flat, and steps from there led nowhere.
+    X, y = DATA[name]()
+    model = em.LogisticRegression(l1_ratio=1.0, warm_start=True, tol=1e-8, max_iter=50)
+    cold = em.LogisticRegression(l1_ratio=1.0, tol=1e-8).fit(make(X), y)
+    model.coef_ = 1e4 * np.random.default_rng(0).standard_normal(cold.coef_.shape)
+    model.intercept_ = np.full(cold.intercept_.shape, -1e3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(make(X), y)
+    np.testing.assert_allclose(model.coef_, cold.coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_many_sparse_columns_end_where_dense_ones_do(intercept):
+    rng = np.random.default_rng(2)
+    X = sp.random(400, 600, 0.05, "csr", random_state=rng, data_rvs=rng.standard_normal)
+    y = X @ (rng.standard_normal(600) * (rng.random(600) < 0.1)) > 0.1
+    given = {"C": 3.0, "l1_ratio": 1.0, "tol": 1e-9, "fit_intercept": intercept}
+    sparse = em.LogisticRegression(**given, max_iter=500).fit(X, y)
+    dense = em.LogisticRegression(**given, max_iter=500).fit(X.toarray(), y)
+    assert sparse.dual_gap_ <= 1e-9 * 3.0 * 400 * math.log(2.0)
+    assert np.array_equal(np.flatnonzero(sparse.coef_), np.flatnonzero(dense.coef_))
+    np.testing.assert_allclose(sparse.coef_, dense.coef_, atol=1e-4)
+
+
 def test_without_a_penalty_the_ratio_does_not_count():
     X, y = make_classification(300, 5, n_redundant=0, flip_y=0.3, random_state=0)
     ours = em.LogisticRegression(C=np.inf, l1_ratio=1.0, tol=1e-12).fit(X, y)

@@ -16,6 +16,7 @@ from elasticml.data.shelf import Shelf
 from elasticml.errors import DataError
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.terms import ChunkId
+from tests.unit.data.test_packed import packed, smooth
 
 
 def chunk(ordinal: int) -> Chunk:
@@ -193,3 +194,28 @@ def test_no_file_is_made_for_a_body_that_is_received(tmp_path: Path) -> None:
     shelf = Shelf(2**20, tmp_path / "gone", lambda: 0)
     assert shelf.buffer(100) is None
     assert ChunkStore(10, shelf).buffer(100).nbytes == 100
+
+
+def test_compressed_bodies_are_unpacked_once_in_memory_and_not_copied_out_of_core(
+    tmp_path: Path,
+) -> None:
+    given = [packed(smooth(k)) for k in range(4)]
+    store = ChunkStore(3 * given[0].nbytes, Shelf(2**20, tmp_path, lambda: 0))
+    store.put(given[:3])
+    assert all(chunk.is_here and chunk.shelf is None for chunk in given[:3])
+    asyncio.run(store.take(given[3:]))
+    assert store.is_out_of_core
+    assert [store.chunks[chunk.id] is chunk for chunk in given] == [True] * 4
+    assert not any(chunk.is_here for chunk in given)
+    assert store.shelf is not None
+    assert not any(store.shelf.maps(chunk.stored) for chunk in given)
+
+
+def test_a_damaged_body_is_found_as_it_is_taken_into_memory(tmp_path: Path) -> None:
+    chunk = packed(smooth(0))
+    assert chunk.away is not None
+    chunk.away.expected ^= 1
+    store = ChunkStore()
+    with pytest.raises(DataError, match="a file is damaged: chunk smooth/0/0: its checksum"):
+        store.put([chunk])
+    assert (store.ids(), store.held_bytes) == ([], 0)

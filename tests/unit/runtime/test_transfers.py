@@ -18,6 +18,7 @@ from elasticml.data.shelf import Shelf
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.transfers import Transfers
 from elasticml.terms import ChunkId, MemberId
+from tests.unit.data.test_packed import packed, smooth
 
 pytestmark = pytest.mark.asyncio
 
@@ -135,6 +136,29 @@ async def test_chunks_on_a_disk_move_with_their_states_to_another_disk(tmp_path:
         assert got[name(k)].state["alpha"].tolist() == [float(k)] * ROWS
     pair.stores[GIVER].drop([name(k) for k in range(5)])
     assert got[name(4)].values.tolist() == [[4.0] * 3] * ROWS
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("taker_limit", [None, 10])
+async def test_compressed_chunks_move_as_they_are(tmp_path: Path, taker_limit: int | None) -> None:
+    pair = Pair(taker_limit=taker_limit)
+    for member, limit in ((GIVER, 10), (TAKER, taker_limit)):
+        store = pair.stores[member]
+        store.limit_bytes, store.shelf = limit, Shelf(2**20, tmp_path, lambda: 0)
+    given = [packed(smooth(k)) for k in range(3)]
+    pair.stores[GIVER].put(given)
+    ids = [chunk.id for chunk in given]
+    order = cmd.GiveChunks(
+        member=GIVER, target=TAKER, address="1.1", chunks=tuple(ids), bodies=tuple(ids), order=1
+    )
+    await pair.ends[GIVER].give(order)
+    while not pair.reports:
+        await asyncio.sleep(0)
+    got = pair.stores[TAKER].chunks
+    assert pair.ends[GIVER].sent_bytes < 0.8 * sum(chunk.nbytes for chunk in given)
+    assert [got[id].is_packed for id in ids] == [taker_limit is not None] * 3
+    assert [got[id].is_here for id in ids] == [taker_limit is None] * 3
+    assert [bytes(got[id].body) for id in ids] == [bytes(smooth(k).body) for k in range(3)]
     assert list(tmp_path.iterdir()) == []
 
 

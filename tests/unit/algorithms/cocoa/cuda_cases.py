@@ -16,9 +16,16 @@ from numba import cuda
 from numba.core import config
 from numba.cuda.cudadrv.driver import CudaAPIError
 
-from elasticml.algorithms.cocoa import cuda_kernels, cuda_local, cuda_rows, tables
+from elasticml.algorithms.cocoa import (
+    cuda_devices,
+    cuda_kernels,
+    cuda_local,
+    cuda_rows,
+    tables,
+)
 from elasticml.algorithms.cocoa.cuda_local import CudaSolver, blocks_for, threads_for
 from elasticml.algorithms.cocoa.devices import AUTO_VALUES_MIN, device_of, why_not_cuda
+from elasticml.algorithms.cocoa.groups import GroupedSolver
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data.chunk import csr_chunk
 from elasticml.errors import ConfigError, DataError
@@ -390,6 +397,29 @@ def test_blocks_are_a_warp_or_more_and_as_many_as_a_device_can_hold() -> None:
     assert [threads_for(n) for n in (0, 10, 255, 256, 1023, 10**6)] == [32, 32, 32, 64, 128, 256]
     assert [blocks_for(132, n) for n in (32, 64, 256)] == [2112, 1056, 264]
     assert blocks_for(1, 256) >= 1
+
+
+def test_groups_on_one_device_take_the_steps_of_groups_on_the_cpu_and_rows_stay_there() -> None:
+    p, q = problem("csr", "hinge", n=66), problem("csr", "hinge", n=66)
+    chosen = cuda_devices.cuda_solvers(
+        2, loss=p.loss, dtype=p.dtype, intercept_scaling=0.5, blocks=1, threads=4
+    )
+    here = [p.solver(bucket=1, shrink=False, grow=False) for _ in range(2)]
+    cpu, gpu = (GroupedSolver(some, loss="hinge", searches=True) for some in (here, chosen))
+    v = w = np.zeros(p.X.shape[1])
+    for serial in range(2):
+        a, b = p.run(cpu, v, serial, epochs=2), q.run(gpu, w, serial, epochs=2)
+        v, w = v + a.dv, w + b.dv
+        assert (b.visited, b.groups, b.dampings) == (a.visited, 2, 2.0)
+    np.testing.assert_allclose(q.alpha, p.alpha, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(w, v, rtol=0, atol=1e-12)
+    assert all(one._solver._resident is not None for one in chosen)
+
+
+def test_there_are_as_many_groups_as_devices_unless_the_job_says() -> None:
+    given = {"loss": "hinge", "dtype": "float64", "intercept_scaling": None}
+    counts = [len(cuda_devices.cuda_solvers(n, **given)) for n in (None, 1, 3)]
+    assert counts == [len(cuda.gpus), 1, 3]
 
 
 def test_a_device_that_computes_nothing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

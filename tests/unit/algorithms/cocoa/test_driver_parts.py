@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticml.algorithms.base import Outcome
 from elasticml.algorithms.cocoa.cadence import Cadence
 from elasticml.algorithms.cocoa.certificate import Certificate
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
+from elasticml.algorithms.cocoa.messages import visited_of
 from elasticml.algorithms.cocoa.settings import read_absent, read_settings
 from elasticml.algorithms.cocoa.trainer import make_trainer
 from elasticml.errors import ConfigError, DataError
+from elasticml.terms import ExchangeId
 from tests.cocoa_referee import gains
 from tests.serial_world import deal, facts_of
 
@@ -29,6 +32,7 @@ LOSSES = ("hinge", "squared_hinge", "logistic", "squared")
         ({"gama": 1.0}, r"algorithm\.gama is unknown for cocoa, .* did you mean 'gamma'\?"),
         ({"gamma": 1.5}, r"algorithm\.gamma is 1\.5, wanted a number above 0 and at most 1"),
         ({"sigma": 0}, r"algorithm\.sigma is 0, wanted a number above 0"),
+        ({"groups": 0}, r"algorithm\.groups is 0, wanted a whole number of at least 1, or auto"),
         ({"gap_every": 0}, r"algorithm\.gap_every is 0, wanted a whole number of at least 1"),
         ({"local_epochs": -1}, r"algorithm\.local_epochs is -1"),
         ({"mode": "papers"}, r"wanted one of default, paper"),
@@ -172,3 +176,30 @@ def test_the_lowest_primal_and_the_highest_dual_objective_belong_together() -> N
     assert (best.primal, best.dual, best.v[0], best.is_bound) == (1.0, 0.9, 0.0, False)
     assert first.better(later).gap == pytest.approx(0.1)
     assert Certificate(primal=1.0, dual=1.0 + 1e-16, v=np.zeros(1)).gap == 0.0
+
+
+# --- what a round says of groups ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"groups": 3, "dampings": 3}, {}),
+        ({"groups": 6, "dampings": 6}, {"groups": 6}),
+        ({"on_cuda": 40}, {"on_cuda": 40}),
+        ({"discarded": 2, "dampings": 2}, {"discarded": 2, "group_damping": 2 / 3}),
+        # Nothing was undone in this round, but threads are still held back.
+        ({"groups": 4, "dampings": 3}, {"groups": 4, "discarded": 0, "group_damping": 0.75}),
+        ({"groups": 0, "dampings": 0}, {}),
+    ],
+)
+def test_a_round_says_of_groups_what_is_out_of_the_ordinary(arrays, told) -> None:
+    plain = {"visited": 50, "on_cuda": 0, "groups": 3, "dampings": 3, "discarded": 0}
+    outcome = Outcome(
+        exchange=ExchangeId(1),
+        arrays={name: np.array(float(x)) for name, x in {**plain, **arrays}.items()},
+        examples=50,
+        absent_examples=0,
+        members=3,
+    )
+    assert visited_of(outcome) == {"visited": 50, **told}

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa.adaptive_damping import PATIENCE, PATIENCE_MAX
 from elasticml.algorithms.cocoa.crowding import Crowding
-from elasticml.algorithms.cocoa.dealing import dealt
 from elasticml.algorithms.cocoa.groups import GroupedSolver
 from elasticml.algorithms.cocoa.passes import Ascent, Update
 from elasticml.algorithms.parallel import Serial
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.runtime.execution import ThreadParallel
-from elasticml.terms import ChunkId
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, problem
 
 LOSSES = list(DUAL_LOSSES)
@@ -344,29 +342,6 @@ def test_threads_are_held_back_after_a_loss_and_recover_slowly() -> None:
 
 # --- who has which chunk ------------------------------------------------------------------------
 
-CHUNKS = st.lists(
-    st.tuples(st.integers(0, 400), st.integers(0, 1000)), max_size=60, unique_by=lambda x: x[0]
-)
-
-
-def ids_of(numbers: list[int]) -> list[ChunkId]:
-    return [ChunkId("0" * 16, 0, number) for number in numbers]
-
-
-@given(CHUNKS, st.integers(1, 6), st.randoms(use_true_random=False))
-def test_chunks_are_dealt_evenly_and_alike_in_any_order(
-    chunks: list[tuple[int, int]], n: int, random: Any
-) -> None:
-    numbers, sizes = [c[0] for c in chunks], [float(c[1]) for c in chunks]
-    groups = dealt(ids_of(numbers), sizes, n)
-    loads = np.bincount(groups, sizes, n) if chunks else np.zeros(n)
-    assert loads.max() <= sum(sizes) / n + max(sizes, default=0.0)
-    random.shuffle(chunks)
-    again = dealt(ids_of([c[0] for c in chunks]), [float(c[1]) for c in chunks], n)
-    assert dict(zip(numbers, groups, strict=True)) == dict(
-        zip([c[0] for c in chunks], again, strict=True)
-    )
-
 
 def test_groups_have_other_chunks_in_each_pass_and_keep_what_is_known_of_them() -> None:
     p, caches = problem("csr", "hinge"), {}
@@ -395,20 +370,3 @@ def test_groups_that_share_nothing_keep_their_chunks() -> None:
     before = [list(one.pieces) for one in solvers]
     p.run(solver, v, 1)
     assert [list(one.pieces) for one in solvers] == before
-
-
-@pytest.mark.parametrize("n", [2, 4])
-def test_a_chunk_that_goes_takes_few_others_to_another_group(n: int) -> None:
-    rng = np.random.default_rng(1)
-    moved = []
-    for _ in range(40):
-        numbers = rng.choice(1000, 64, replace=False).tolist()
-        sizes = [1000.0 + float(x) for x in rng.integers(0, 20, 64)]
-        groups = dealt(ids_of(numbers), sizes, n)
-        gone = int(rng.integers(64))
-        kept = [k for k in range(64) if k != gone]
-        left = dealt(ids_of([numbers[k] for k in kept]), [sizes[k] for k in kept], n)
-        moved.append(sum(groups[k] != new for k, new in zip(kept, left, strict=True)))
-    # Dealt anew, (n - 1) / n of the 63 would move.
-    assert np.mean(moved) <= 3.0
-    assert max(moved) <= 8

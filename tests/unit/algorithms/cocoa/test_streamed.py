@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elasticml.algorithms.cocoa import replicas
 from elasticml.algorithms.cocoa.orders import Orders
+from elasticml.algorithms.cocoa.replicas import Replicas
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data import mapped
 from elasticml.data.shelf import Shelf
@@ -182,3 +184,43 @@ def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str)
         found.append((v.tobytes(), p.dual()))
         assert [piece.chunk.is_packed for piece in p.pieces] == [is_packed] * len(p.pieces)
     assert found[0] == found[1]
+
+
+def test_what_is_kept_of_streamed_rows_is_in_files(tmp_path: Path) -> None:
+    solver, loose = make()
+    here = shelf(tmp_path, 1)
+    chunks = here.settle(loose)
+    ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
+    for serial in (2, 3):
+        ask(solver, chunks, "pass", ZERO, serial=serial, settle=serial - 1)
+    for chunk in chunks:
+        piece = solver._held[chunk.id].piece
+        assert piece is not None
+        arrays = [chunk.state["alpha"], chunk.state["step"], piece.alpha, piece.targets]
+        assert all(here.maps(memoryview(array)) for array in arrays)
+
+
+@pytest.mark.parametrize("sigma", [None, 2.0])
+def test_one_thread_on_a_wide_model_goes_on_with_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigma: float | None
+) -> None:
+    found, merges = [], []
+    merge = Replicas.is_due
+
+    def counted(self: Replicas, values: float) -> bool:
+        is_due = merge(self, values)
+        merges[-1] += is_due
+        return is_due
+
+    monkeypatch.setattr(Replicas, "is_due", counted)
+    for least in (0, 10**9):
+        monkeypatch.setattr(replicas, "VALUES_PER_MERGE", least)
+        merges.append(0)
+        p = streamed(problem("csr", "logistic"), tmp_path)
+        solver, v = p.solver(), np.zeros(p.X.shape[1])
+        for serial in range(5):
+            v = v + p.run(solver, v, serial, epochs=2.5, sigma=sigma).dv
+            np.testing.assert_allclose(v, p.image(), rtol=0, atol=1e-12 * np.abs(v).max())
+        found.append(v)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+    assert merges[0] > merges[1] == 0

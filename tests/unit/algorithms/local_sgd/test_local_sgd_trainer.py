@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from elasticml.algorithms.base import Exchange, Model, RoundEnd
+from elasticml.algorithms.local_sgd import messages
 from elasticml.algorithms.local_sgd.models import cnn
 from elasticml.algorithms.local_sgd.network import Network
 from elasticml.algorithms.local_sgd.sampler import order_keys
+from elasticml.algorithms.local_sgd.solver import LocalSGDSolver
 from elasticml.algorithms.local_sgd.trainer import make_trainer
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.runtime.execution import parallel
@@ -311,3 +313,47 @@ def test_sparse_rows_are_refused_before_anybody_computes():
 def test_a_rule_for_absent_examples_that_is_another_s_is_named():
     with pytest.raises(ConfigError, match="algorithm local_sgd cannot follow"):
         make_trainer({}, facts_of(parts_of(1)[0]), "taylor")
+
+
+def frozen_of(run: Run) -> list[int]:
+    """Values of what is frozen that went down in each round."""
+    return [a.exchange.model["frozen"].size for a in run.asked if a.exchange.operation == "train"]
+
+
+def test_what_is_frozen_goes_down_once_and_comes_up_never():
+    tied = {"model": "tests.networks:tied", "batch": 4, "local_steps": 2}
+    run = world(3, **tied).run(4)
+    n = 256 * 4 + 4
+    assert frozen_of(run) == [n, 0, 0, 0]
+    up = run.asked[-1].exchange.returns
+    assert sum(int(np.prod(shape)) for shape in up.values()) < n
+    # It was averaged with the rest, and came out rounded.
+    first = run.rows[0].model
+    for name in ("before.weight", "before.bias"):
+        assert np.array_equal(run.model.arrays[name], first[name])
+
+
+def test_a_newcomer_has_what_is_frozen_before_its_first_step():
+    def anew(world: World) -> None:
+        if world.round == 2:
+            world.solvers[1] = LocalSGDSolver(world.settings, world.facts)
+
+    tied = {"model": "tests.networks:tied", "batch": 4, "local_steps": 2}
+    run = world(3, **tied, between=anew).run(6)
+    sums = [a.outcome.arrays["sums"] for a in run.asked if a.exchange.operation == "train"]
+    assert [int(s[messages.LACKING]) for s in sums] == [0, 0, 1, 0, 0, 0]
+    n = 256 * 4 + 4
+    assert frozen_of(run) == [n, 0, 0, n, 0, 0]
+    samples = column(run, "samples")
+    # Two of three take steps in its first round, all of them in the one after.
+    assert samples[2] < samples[1] <= samples[3]
+
+
+def test_what_is_frozen_goes_down_while_somebody_is_away_who_may_not_have_had_it():
+    tied = {"model": "tests.networks:tied", "batch": 4, "local_steps": 2, "absent": "ignore"}
+    gone = [Vanish(round=1, members=(2,), during="train"), Return(round=4)]
+    run = world(3, **tied, schedule=gone).run(6)
+    n = 256 * 4 + 4
+    assert frozen_of(run) == [n, 0, n, n, n, 0]
+    sums = [a.outcome.arrays["sums"] for a in run.asked if a.exchange.operation == "train"]
+    assert not any(s[messages.LACKING] for s in sums)

@@ -76,7 +76,7 @@ def test_a_model_goes_out_and_in_by_its_names():
     made = network(facts, model="tests.networks:noisy")
     x, y, _ = made.whole(chunk(), np.array([0.0, 1.0]))
     made.train(x, y, None, [6, 6], 0.1)
-    named = made.named(made.weights(), made.buffers())
+    named = made.named(made.weights(), made.buffers(), made.frozen())
     assert named.keys() == made.module.state_dict().keys()
     other = network(facts, model="tests.networks:noisy", seed=9)
     other.fill_named(named)
@@ -91,11 +91,12 @@ def test_a_state_dict_with_frozen_and_tied_weights_is_taken_over():
     other.fill_named({name: tensor.double().numpy() for name, tensor in state.items()})
     for name, tensor in state.items():
         assert torch.equal(other.module.state_dict()[name], tensor), name
-    # Members and results come to it by weights and buffers alone.
+    # Members and results come to it by weights, buffers and what is frozen.
     member = network(facts, model="tests.networks:tied", seed=3)
     member.fill(made.weights(), np.zeros(0), made.buffers())
+    member.freeze(made.frozen())
     assert torch.equal(member.module.before.weight, made.module.before.weight)
-    assert "before.weight" in made.named(made.weights(), made.buffers())
+    assert "before.weight" in made.named(made.weights(), made.buffers(), made.frozen())
 
 
 def test_scores_are_weighted_sums():

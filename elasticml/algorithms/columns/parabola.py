@@ -1,0 +1,222 @@
+"""Coordinate descent on a loss's parabola over sparse columns, of which nothing is made.
+
+``slopes.u + 1/2 sum_i D_i u_i^2 + a1 |w|_1 + a2/2 |w|^2`` with ``u = X (w - w_old) + shift``: the
+loss at the present margins, and the step from there. Columns stay as they are stored; rows' weights
+D are looked up on the way, so that a step costs one pass for its squares and slopes, and then as
+many sweeps as it takes to bring the slopes down to a share of what they were. Columns that stay at
+zero well within the bar are left out of a step's later sweeps, until those that are left are solved
+for; where there is an intercept, it is at its best all along, as if columns had been centred.
+
+Source: Yuan, Ho and Lin (2012), algorithms 1 and 2, for inexact steps and for what is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.columns.centring import CLOSE
+from elasticml.algorithms.columns.kernels import best
+from elasticml.algorithms.columns.products import Penalty
+from elasticml.data.kernels import inlined_kernel, kernel
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+#: Pointers, row numbers and values of columns, as a sparse matrix in CSC format has them.
+Stored = tuple[I32, I32, F64]
+
+#: Share of how far slopes lean over the bar that a step leaves, and sweeps that it takes at most:
+#: another step soon pays better than a parabola's very best.
+SHARE: Final = 0.1
+SWEEPS_MAX: Final = 100
+#: The same where values no longer tell how good steps are.
+FINE_SHARE: Final = 1e-4
+FINE_SWEEPS_MAX: Final = 1000
+_0, _1, _2, _3, _4 = (np.uint64(k) for k in range(5))
+
+
+def best_on_parabola(
+    stored: Stored,
+    features: I64,
+    w: F64,
+    slopes: F64,
+    curvature: F64,
+    penalty: Penalty,
+    *,
+    intercept: bool,
+    is_fine: bool,
+) -> tuple[F64, float] | None:
+    """Return the coefficients that a step goes to, (m,), and by what it moves the intercept.
+
+    Parameters
+    ----------
+    stored : tuple of ndarray
+        X (n, d), by columns.
+    features : ndarray (m,)
+    w : ndarray (m,)
+        Their coefficients; not changed.
+    slopes, curvature : ndarray (n,)
+        Weighted first and second derivatives of the rows' losses.
+    intercept : bool
+        There is a free one.
+    is_fine : bool
+        As good as sweeps make it.
+
+    Returns
+    -------
+    tuple, or None where an intercept leaves too little of a column to be told from rounding
+    """
+    facts, total, shift = np.empty((features.size, 3)), 0.0, 0.0
+    _measure(features, *stored, curvature, slopes, facts)
+    if intercept:
+        total = float(curvature.sum())
+        taken = facts[:, 1] ** 2 / total
+        if np.any(facts[:, 0] - taken <= CLOSE * facts[:, 0]):
+            return None
+        facts[:, 0] -= taken
+        shift = -float(slopes.sum()) / total
+    else:
+        facts[:, 1] = 0.0
+    new, q = w.copy(), np.zeros(curvature.size)
+    shift = _descend(
+        features, *stored, curvature, facts, total, penalty.a1, penalty.a2,
+        FINE_SHARE if is_fine else SHARE, FINE_SWEEPS_MAX if is_fine else SWEEPS_MAX,
+        new, q, shift,
+    )  # fmt: skip
+    return new, shift
+
+
+@inlined_kernel
+def _along(indices: I32, values: F64, q: F64, begin: np.uint64, end: np.uint64) -> float:
+    """Return a column times ``q``; four partial sums hide the latency of the additions."""
+    body = begin + (end - begin) // _4 * _4
+    s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+    for p in range(begin, body, _4):
+        s0 += values[p] * q[np.uint32(indices[p])]
+        s1 += values[p + _1] * q[np.uint32(indices[p + _1])]
+        s2 += values[p + _2] * q[np.uint32(indices[p + _2])]
+        s3 += values[p + _3] * q[np.uint32(indices[p + _3])]
+    for p in range(body, end):
+        s0 += values[p] * q[np.uint32(indices[p])]
+    return (s0 + s1) + (s2 + s3)
+
+
+@kernel
+def _measure(
+    features: I64,
+    indptr: I32,
+    indices: I32,
+    values: F64,
+    curvature: F64,
+    slopes: F64,
+    out: F64,
+) -> None:
+    """Write each column's ``sum D x^2``, ``sum D x`` and ``sum slope x`` into ``out`` (m, 3)."""
+    for k in range(features.size):
+        j = np.uint64(features[k])
+        square, whole, slope = 0.0, 0.0, 0.0
+        for p in range(np.uint64(indptr[j]), np.uint64(indptr[j + _1])):
+            i, x = np.uint32(indices[p]), values[p]
+            weighted = curvature[i] * x
+            square += weighted * x
+            whole += weighted
+            slope += slopes[i] * x
+        out[k, 0], out[k, 1], out[k, 2] = square, whole, slope
+
+
+@inlined_kernel
+def _leans(slope: float, w: float, a1: float) -> float:
+    """Return how far a coordinate's slope is from what an optimum has; negative within the bar."""
+    if w > 0.0:
+        return abs(slope + a1)
+    if w < 0.0:
+        return abs(slope - a1)
+    return abs(slope) - a1
+
+
+@kernel
+def _mix(places: I64, count: int, state: np.uint64) -> np.uint64:
+    """Put the first ``count`` places into a random order; return the generator's state."""
+    for i in range(count - 1, 0, -1):
+        state ^= state << np.uint64(13)
+        state ^= state >> np.uint64(7)
+        state ^= state << np.uint64(17)
+        k = np.int64(((state >> np.uint64(32)) * np.uint64(i + 1)) >> np.uint64(32))
+        places[i], places[k] = places[k], places[i]
+    return state
+
+
+@kernel
+def _descend(
+    features: I64,
+    indptr: I32,
+    indices: I32,
+    values: F64,
+    curvature: F64,
+    facts: F64,
+    total: float,
+    a1: float,
+    a2: float,
+    share: float,
+    sweeps_max: int,
+    w: F64,
+    q: F64,
+    shift: float,
+) -> float:
+    """Sweep over coordinates in a random order until slopes lean little; return the new shift.
+
+    Parameters
+    ----------
+    facts : ndarray (m, 3)
+        Each column's centred square, its sum (0 without an intercept), and its slope at the begin.
+    total : float
+        Sum of the curvature; 0 without an intercept.
+    w : ndarray (m,)
+        Changed in place.
+    q : ndarray (n,)
+        ``D X (w - w_old)``, changed in place; the shift is not in it.
+    """
+    m = features.size
+    active, n_active = np.arange(m), m
+    wanted, room, state = 0.0, math.inf, np.uint64(0x9E3779B97F4A7C15)
+    for done in range(sweeps_max):
+        state = _mix(active, n_active, state)
+        leaning, largest, at = 0.0, 0.0, 0
+        while at < n_active:
+            k = np.uint64(active[at])
+            j, old = np.uint64(features[k]), w[k]
+            begin, end = np.uint64(indptr[j]), np.uint64(indptr[j + _1])
+            slope = facts[k, 2] + shift * facts[k, 1] + a2 * old
+            slope += _along(indices, values, q, begin, end)
+            over = _leans(slope, old, a1)
+            if over < -room:
+                n_active -= 1
+                active[at], active[n_active] = active[n_active], active[at]
+                continue
+            at += 1
+            leaning += max(over, 0.0)
+            largest = max(largest, over)
+            square = facts[k, 0] + a2
+            # A column of zeros: the penalty alone decides.
+            new = best(square * old - slope, a1, square, False) if square > 0.0 else 0.0
+            if new != old:
+                w[k] = new
+                for p in range(begin, end):
+                    i = np.uint32(indices[p])
+                    q[i] += (new - old) * curvature[i] * values[p]
+                if total > 0.0:
+                    shift -= (new - old) * facts[k, 1] / total
+        if done == 0:
+            wanted = share * leaning
+        elif leaning <= wanted:
+            if n_active == m:
+                break
+            # What was left out is looked at once more.
+            n_active, room = m, math.inf
+            continue
+        room = largest / curvature.size
+    return shift

@@ -1,0 +1,82 @@
+"""Steps on sparse columns as they are stored: the best of a loss's parabola."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from elasticml.algorithms.columns.parabola import best_on_parabola
+from elasticml.algorithms.columns.products import Penalty
+
+N, D = 300, 160
+
+
+def problem(seed=0):
+    """Columns, coefficients of some of them, and what is known of the loss there."""
+    rng = np.random.default_rng(seed)
+    X = sp.random(N, D, 0.1, "csc", random_state=rng, data_rvs=rng.standard_normal)
+    X.sort_indices()
+    features = np.sort(rng.permutation(D)[:120])
+    w = np.where(rng.random(120) < 0.2, rng.standard_normal(120), 0.0)
+    return X, features, w, rng.standard_normal(N), 0.05 + rng.random(N)
+
+
+def stored(X):
+    return X.indptr.astype(np.int32), X.indices.astype(np.int32), X.data
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("a2", [0.0, 0.7])
+def test_a_fine_step_goes_where_no_coordinate_can_be_bettered(intercept, a2):
+    X, features, w, slopes, curvature = problem()
+    penalty = Penalty(a1=2.0, a2=a2)
+    new, rise = best_on_parabola(
+        stored(X), features, w, slopes, curvature, penalty, intercept=intercept, is_fine=True
+    )
+    A = X[:, features].toarray()
+    there = slopes + curvature * (A @ (new - w) + rise)
+    gradient = A.T @ there + a2 * new
+    assert 0 < np.count_nonzero(new) < new.size
+    np.testing.assert_allclose(gradient[new != 0], -2.0 * np.sign(new[new != 0]), atol=2e-2)
+    assert np.abs(gradient[new == 0]).max() <= 2.0 + 2e-2
+    if intercept:
+        assert abs(there.sum()) <= 1e-9 * np.abs(slopes).sum()
+    else:
+        assert rise == 0.0
+
+
+def test_a_plain_step_leaves_at_most_a_tenth_of_how_far_slopes_lean():
+    X, features, w, slopes, curvature = problem(3)
+    A = X[:, features].toarray()
+
+    def leaning(new):
+        gradient = A.T @ (slopes + curvature * (A @ (new - w)))
+        at_zero = np.maximum(np.abs(gradient) - 2.0, 0.0)
+        return np.where(new != 0, np.abs(gradient + 2.0 * np.sign(new)), at_zero).sum()
+
+    new, _ = best_on_parabola(
+        stored(X), features, w, slopes, curvature, Penalty(a1=2.0, a2=0.0),
+        intercept=False, is_fine=False,
+    )  # fmt: skip
+    assert leaning(new) <= 0.1 * leaning(w)
+
+
+def test_the_model_at_hand_is_left_as_it_is():
+    X, features, w, slopes, curvature = problem()
+    before = [array.copy() for array in (w, slopes, curvature, X.data)]
+    best_on_parabola(
+        stored(X), features, w, slopes, curvature, Penalty(a1=1.0, a2=0.0),
+        intercept=True, is_fine=False,
+    )  # fmt: skip
+    for one, other in zip(before, (w, slopes, curvature, X.data), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_column_that_the_intercept_leaves_nothing_of_is_told():
+    X, features, w, slopes, curvature = problem()
+    X = sp.hstack([X, sp.csc_matrix(np.full((N, 1), 3.0))], format="csc")
+    features = np.append(features, D)
+    given = (stored(X), features, np.append(w, 0.0), slopes, curvature, Penalty(a1=1.0, a2=0.0))
+    assert best_on_parabola(*given, intercept=True, is_fine=False) is None
+    assert best_on_parabola(*given, intercept=False, is_fine=False) is not None
