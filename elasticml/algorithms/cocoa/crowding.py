@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.kernels import kernel
+from elasticml.data.kernels import unchecked_kernel
 
 #: A best length below 1 means too bold: the next slice is more timid; one above SHORT, bolder.
 SHORT: Final = 1.15
@@ -37,7 +37,7 @@ class Crowding:
         self._serial, self._before = serial, float(self.factor[0])
 
 
-@kernel
+@unchecked_kernel
 def adapted(factor: float, slope: float, bend: float, most: float) -> float:
     """Return the factor after a slice along which the dual objective is ``slope t - bend t^2/2``.
 

@@ -148,7 +148,7 @@ class CudaSolver:
         )
         start = v.astype(self._dtype)
         model = _Model(cuda.to_device(start), cuda.to_device(start))
-        total = Update(dv=np.zeros(0), partitions=1)
+        total = Update(dv=np.zeros(0), partitions=1, gap=math.nan)
         for epoch in range(math.ceil(epochs)):
             key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
             for number, batch in self._turns(key):
@@ -244,7 +244,13 @@ class CudaSolver:
         half = 0.5 * plan.l2_total / plan.whole
         # A coordinate of the model wanders by the root of the number of additions to it.
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(order.size)
-        work = Update(dv=np.zeros(0), visited=int(visited), stored=int(stored), partitions=1)
+        work = Update(
+            dv=np.zeros(0),
+            visited=int(visited),
+            stored=int(stored),
+            partitions=1,
+            gap=math.nan,
+        )
         if self._damping.accepts(dual - half * difference, abs(dual) + half * size, precision):
             return replace(work, dual=dual, curvature=curvature)
         model.r, model.before = model.before, model.r

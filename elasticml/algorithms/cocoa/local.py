@@ -28,8 +28,12 @@ from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 
-#: Rows of a bucket where the job does not say.
+#: Rows of a bucket where the job does not say: of data that fit into a processor's cache, and of
+#: larger ones, which are read faster in longer pieces.
 BUCKET: Final = 8
+LONG_BUCKET: Final = 64
+#: Stored values from which buckets are long.
+LONG_FROM: Final = 8_000_000
 #: Stored values that one compiled call may go through with each of its threads: some 50 ms.
 _VALUES_PER_CALL: Final = 32_000_000
 #: Stored values of an epoch from which a thread pays: about a millisecond.
@@ -55,7 +59,7 @@ class LocalSolver:
     dtype : {"float32", "float64"}
         Of the chunks' values, and of the working copies of the model.
     bucket : int, optional
-        Consecutive rows visited together.
+        Consecutive rows visited together; by default as the rows' number suggests.
     intercept_scaling : float, optional
         Value of the constant column that belongs to the model's last coordinate; None for none.
     shrink : bool
@@ -92,6 +96,7 @@ class LocalSolver:
         self._loss = dual_loss_named(loss)
         self._dtype = np.dtype(dtype)
         self._like: NDArray[Any] = np.empty(0, self._dtype)
+        self._bucket_wanted = bucket
         self._bucket = BUCKET if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._rests = Rests(is_used=shrink)
@@ -140,9 +145,12 @@ class LocalSolver:
             cached = Cached(norms=norms, is_measured=is_measured, rest=rest)
             tables.fill_row(self._table, number, piece, cached)
             self._caches[keys[number]] = cached
-        self._orders.bind(pieces, self._measure)
+        stored = _stored(pieces)
+        if self._bucket_wanted is None:
+            self._bucket = BUCKET if stored < LONG_FROM else LONG_BUCKET
+        self._orders.bind(pieces, self._measure, bucket=self._bucket)
         self._weight = tables.total_weight(pieces)
-        self._stored_per_visit = max(1.0, _stored(pieces) / max(1, self._orders.size))
+        self._stored_per_visit = max(1.0, stored / max(1, self._orders.size))
 
     def _measure(self, number: int) -> None:
         """Write the squared norms of a chunk's rows, once; its body is here."""
@@ -215,6 +223,7 @@ class LocalSolver:
         for epoch in range(math.ceil(epochs)):
             key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
             grows, seen = plan.is_first and epoch == 0, 0.0
+            sums[4] = 0.0  # the gap is told of the last epoch
             for order in self._orders.epoch(key, share, whole=plan.is_first):
                 for some in self._portions(order, plan):
                     weight = self._go_through(some, plan, seen if grows else None, sums, parallel)
@@ -226,6 +235,7 @@ class LocalSolver:
             visited=int(sums[2]),
             stored=int(sums[3]),
             partitions=1 if plan.n_slices > 1 else min(n_parts, self._orders.size),
+            gap=float(sums[4]) if epochs == math.ceil(epochs) else math.nan,
         )
 
     def _portions(self, order: NDArray[np.int64], plan: Plan) -> list[NDArray[np.int64]]:

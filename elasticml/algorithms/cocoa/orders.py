@@ -46,7 +46,11 @@ class Orders:
         self._measure: Callable[[int], None] = lambda number: None
 
     def bind(
-        self, pieces: Sequence[Piece], measure: Callable[[int], None] = lambda number: None
+        self,
+        pieces: Sequence[Piece],
+        measure: Callable[[int], None] = lambda number: None,
+        *,
+        bucket: int | None = None,
     ) -> None:
         """Lay out the visits: the chunk in a number's upper 32 bits, its first row in the lower.
 
@@ -55,7 +59,10 @@ class Orders:
         measure : callable (int) -> None
             Called with the number of a piece when its body is here and before its rows are
             visited: at once, or, where bodies stream, in the thread that fetches them.
+        bucket : int, optional
+            Another number of rows visited together, from now on.
         """
+        self._bucket = self._bucket if bucket is None else bucket
         each = [
             (number << 32) + np.arange(0, piece.chunk.n_rows, self._bucket, dtype=np.int64)
             for number, piece in enumerate(pieces)

@@ -31,6 +31,8 @@ class Update:
     stored: int = 0
     #: Parts of the rows that changed without seeing each other.
     partitions: int = 0
+    #: What the rows of the last epoch added to the duality gap, each as it was met; NaN: not known.
+    gap: float = 0.0
 
     def plus(self, other: Update) -> Update:
         """Add what was done elsewhere or later."""
@@ -41,6 +43,7 @@ class Update:
             visited=self.visited + other.visited,
             stored=self.stored + other.stored,
             partitions=max(self.partitions, other.partitions),
+            gap=other.gap,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.kernels import kernel
+from elasticml.data.kernels import unchecked_kernel
 
 F64 = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class Replicas:
         self.v, self.dv = v, np.zeros(v.size)
 
 
-@kernel
+@unchecked_kernel
 def merge_range(
     rows: NDArray[Any],
     shares: F64,

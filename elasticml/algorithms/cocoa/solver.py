@@ -183,6 +183,7 @@ class CocoaSolver:
             "curvature": np.array(sums[1]),
             "visited": np.array(float(update.visited)),
             "partitions": np.array(float(update.partitions)),
+            "gap": np.array(update.gap),
             "unset": np.array(float(sum(chunk.n_rows for chunk in chunks) - rows)),
             ON_CUDA: np.array(float(update.visited if self._device == "cuda" else 0)),
         }
