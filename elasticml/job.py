@@ -22,7 +22,7 @@ from elasticml.jobs.algorithms import (
 )
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.follow import Watcher
-from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler
+from elasticml.jobs.handle import Handle, attach_handle, prepare_scheduler, workers_of
 from elasticml.jobs.job_file import JobFile
 from elasticml.jobs.layout import (
     Holders,
@@ -281,7 +281,7 @@ class Job:
         ConfigError, DataError
             When the cluster or the data do not fit the job.
         """
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = workers_of(client)
         members = self.members.start or len(workers)
         if members < 1:
             raise ConfigError(

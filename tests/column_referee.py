@@ -13,11 +13,24 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.linear_model import ElasticNet
 
+from elasticml.algorithms.base import Exchange, Outcome, Work
+from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.registry import algorithm
 from elasticml.data.arrays import from_arrays
 from elasticml.data.chunk import Chunk
-from tests.serial_world import Asked, World
+from tests.serial_world import Asked, Run, World, facts_of
 
 F64 = NDArray[np.float64]
+
+
+def dealt(
+    X: Any, y: F64, weights: F64 | None, members: int, chunk_columns: int
+) -> list[list[Chunk]]:
+    """Deal columns to members, this many to a chunk where they are dense."""
+    source = from_arrays(X, y, weights, by="columns")
+    size = chunk_columns * 8 * (len(y) + 1) + 576
+    chunks = [c for b in source.blocks() for c in source.read(b.index, size, members)[0]]
+    return [chunks[k::members] for k in range(members)]
 
 
 @dataclass(kw_only=True)
@@ -77,10 +90,7 @@ class ColumnReferee:
 
     def parts(self, members: int, chunk_columns: int = 2) -> list[list[Chunk]]:
         """Deal the columns, this many to a chunk where they are dense."""
-        source = from_arrays(self.X, self.y, self.weights, by="columns")
-        size = chunk_columns * 8 * (len(self.y) + 1) + 576
-        chunks = [c for b in source.blocks() for c in source.read(b.index, size, members)[0]]
-        return [chunks[k::members] for k in range(members)]
+        return dealt(self.X, self.y, self.weights, members, chunk_columns)
 
     def world(self, members: int, **settings: Any) -> World:
         """Make a world that the referee watches; ``settings`` are its and the algorithm's."""
@@ -125,3 +135,33 @@ class ColumnReferee:
             assert true - self.optimum <= row.gap + slack * true
             if row.extra["dual"] is not None:
                 assert row.extra["dual"] <= self.optimum * (1.0 + slack)
+
+
+def resumed(judge: Any, resume: Any) -> dict[str, Any]:
+    """Run a resumed trainer to its end, over all chunks; say what it began with as well."""
+    chunks = [chunk for part in judge.parts(1) for chunk in part]
+    facts = facts_of(chunks)
+    made, settings = algorithm("primal_cocoa"), {**judge.settings, "tolerance": 1e-11}
+    trainer = made.trainer(settings, facts, "reload", resume=resume)
+    solver = made.solver(settings, facts)
+    sent: Any = None
+    rounds = 0
+    found: dict[str, Any] = {}
+    while True:
+        try:
+            asked = trainer.send(sent)
+        except StopIteration as end:
+            return {**found, "run": Run(rows=[], model=end.value, asked=[])}
+        if not isinstance(asked, Exchange):
+            found.setdefault("gap", asked.gap)
+            rounds += 1
+            sent = rounds < 2000
+            continue
+        work = Work(
+            exchange=1, operation=asked.operation, model=asked.model,
+            parameters=asked.parameters, returns=asked.returns,
+        )  # fmt: skip
+        arrays = solver.compute(work, chunks, Serial())
+        if asked.operation == "certify":
+            found.setdefault("coef", arrays["coef"])
+        sent = Outcome(exchange=1, arrays=arrays, examples=facts.n_rows, absent_examples=0)

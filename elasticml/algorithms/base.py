@@ -167,8 +167,21 @@ class Parallel(Protocol):
 
     n_threads: int
 
+    @property
+    def n_nodes(self) -> int:
+        """NUMA nodes that the threads span."""
+        ...
+
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Apply ``function`` to every item; the first exception is raised."""
+        ...
+
+    def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
+        """Call ``function(k, team)`` for ``n`` teams at the same time, which share the threads.
+
+        A team has a thread at least; team k stays on node k, where there are as many nodes. Ends
+        when all teams have; the first exception is raised.
+        """
         ...
 
 
@@ -211,3 +224,5 @@ class Algorithm:
     column_bytes: Callable[[Mapping[str, Any]], int] = lambda settings: 0
     #: (settings) -> forms of each chunk body that members keep: 2 with a scaled copy.
     forms: Callable[[Mapping[str, Any]], int] = lambda settings: 1
+    #: Its solver looks at bodies by :func:`elasticml.data.shelf.flow` alone.
+    streams: bool = False

@@ -16,10 +16,15 @@ class Serial:
     """Maps in the calling thread, for simulators, tests and members with one thread."""
 
     n_threads: int = 1
+    n_nodes: int = 1
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Apply ``function`` to every item in turn."""
         return [function(item) for item in items]
+
+    def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
+        """Let one team after another have the thread."""
+        return [function(k, self) for k in range(n)]
 
 
 class InPieces:
@@ -44,6 +49,23 @@ class InPieces:
         groups = [items[low:high] for low, high in itertools.pairwise(ends)]
         done = self._parallel.map(lambda some: [function(item) for item in some], groups)
         return list(itertools.chain.from_iterable(done))
+
+    @property
+    def n_nodes(self) -> int:
+        """Those that the threads span."""
+        return self._parallel.n_nodes
+
+    def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
+        """Share the pieces like threads; each team's are taken by its own threads."""
+        pieces = shares(self.n_threads, n)
+        return self._parallel.in_teams(lambda k, team: function(k, InPieces(team, pieces[k])), n)
+
+
+def shares(n_threads: int, n_teams: int) -> list[int]:
+    """Share threads among teams, one at least for each."""
+    return [
+        max(1, n_threads * (k + 1) // n_teams - n_threads * k // n_teams) for k in range(n_teams)
+    ]
 
 
 def runs(chunks: Sequence[Chunk], n_runs: int) -> list[Sequence[Chunk]]:

@@ -28,18 +28,26 @@ def _batch_gradient() -> Algorithm:
         trainer=batch_gradient.make_trainer,
         solver=BatchGradientSolver,
         column_bytes=batch_gradient.column_bytes,
+        streams=True,
     )
 
 
 def _cocoa() -> Algorithm:
     return Algorithm(
-        name="cocoa", trainer=cocoa.make_trainer, solver=CocoaSolver, forms=scaled_rows.forms
+        name="cocoa",
+        trainer=cocoa.make_trainer,
+        solver=CocoaSolver,
+        forms=scaled_rows.forms,
+        streams=True,
     )
 
 
 def _primal_cocoa() -> Algorithm:
     return Algorithm(
-        name="primal_cocoa", trainer=primal_cocoa.make_trainer, solver=PrimalCocoaSolver
+        name="primal_cocoa",
+        trainer=primal_cocoa.make_trainer,
+        solver=PrimalCocoaSolver,
+        streams=True,
     )
 
 
@@ -94,6 +102,15 @@ def forms(section: Mapping[str, Any]) -> int:
     """
     name = str(section.get("name"))
     return _ALGORITHMS[name]().forms(section) if name in _ALGORITHMS else 1
+
+
+def streams(section: Mapping[str, Any]) -> bool:
+    """Return whether a job's members go through chunks as they stream past.
+
+    Nothing is imported for that: False for an algorithm at an import path.
+    """
+    name = str(section.get("name"))
+    return name in _ALGORITHMS and _ALGORITHMS[name]().streams
 
 
 def _imported(path: str) -> Algorithm:

@@ -89,8 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         error.show()
         code = BAD_INPUT
-    except (KeyboardInterrupt, click.Abort):
-        _say("interrupted; what the run had reached stays in its directory")
+    except (KeyboardInterrupt, click.Abort) as error:
+        # click raises an error of its own from the interrupt; its notes say what is left of a run.
+        notes = getattr(error.__cause__ or error, "__notes__", [])
+        _say("; ".join(["interrupted", *notes]))
         code = INTERRUPTED
     except Exception as error:
         if "--verbose" in given or "-v" in given:

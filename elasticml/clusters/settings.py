@@ -24,7 +24,7 @@ WORKER_MODULES = (
     "elasticml.objectives.losses",
     "elasticml.objectives.conjugates",
     "elasticml.algorithms.async_sgd.kmeans",
-    "elasticml.algorithms.cocoa.local",
+    "elasticml.algorithms.cocoa.warming",
     "elasticml.algorithms.primal_cocoa.column_blocks",
     "elasticml.collective.dask_links",
     "elasticml.runtime.member_plugin",

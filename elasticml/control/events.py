@@ -41,6 +41,8 @@ class Arrived(Event):
     host: str
     pid: int
     threads: int = 1
+    #: NUMA nodes that its threads span.
+    nodes: int = 1
     slot: int | None = None
     holdings: tuple[ChunkId, ...] = ()
     #: Bytes of chunk bodies that it can hold, in memory and on its disk; None without limit.

@@ -76,6 +76,7 @@ class Turnover:
                 pid=record.pid,
                 address=event.address,
                 threads=event.threads,
+                nodes=event.nodes,
                 blas_threads=event.blas_threads,
                 cpu=event.cpu,
                 **_past(event),

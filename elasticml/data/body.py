@@ -69,6 +69,14 @@ class Header:
     digest: bytes
     offsets: dict[str, int]
     sizes: dict[str, int]
+    #: Of the whole body.
+    nbytes: int
+
+    @property
+    def n_stored(self) -> int:
+        """Stored values, those of a binary chunk, which are all 1, included; of sequences none."""
+        itemsize = 4 if self.layout.dtype == "float32" else 8
+        return max(self.sizes["values"] // itemsize, self.sizes["indices"] // 4)
 
     def view(self, body: memoryview, name: str) -> NDArray[np.uint8]:
         """Bytes of one section, without copying; empty where the kind has none."""
@@ -76,14 +84,20 @@ class Header:
         return np.frombuffer(body, np.uint8)[start : start + size]
 
 
-def read_header(body: memoryview, name: str) -> Header:
+def read_header(body: memoryview, name: str, nbytes: int | None = None) -> Header:
     """Read and check the header of ``body``, calling the chunk ``name`` in errors.
+
+    Parameters
+    ----------
+    nbytes : int, optional
+        Of the whole body, where ``body`` is its header alone.
 
     Raises
     ------
     DataError
         When the buffer is no body of this version, or its sections do not fit it.
     """
+    nbytes = body.nbytes if nbytes is None else nbytes
     if body.nbytes < HEADER_BYTES or bytes(body[:8]) != MAGIC:
         raise DataError(
             f"chunk {name} of {body.nbytes} bytes starts with {bytes(body[:8])!r}, wanted a header "
@@ -116,16 +130,49 @@ def read_header(body: memoryview, name: str) -> Header:
         digest=digest,
         offsets=dict(zip(SECTIONS, table[::2], strict=True)),
         sizes=dict(zip(SECTIONS, table[1::2], strict=True)),
+        nbytes=nbytes,
     )
     wanted = _section_sizes(layout, rows, stored, has_weights=header.offsets["weights"] != 0)
     ends = [header.offsets[key] + header.sizes[key] for key in SECTIONS]
-    if total != body.nbytes or max(ends) > total or header.sizes != wanted:
+    if total != nbytes or max(ends) > total or header.sizes != wanted:
         raise DataError(
-            f"chunk {name} is cut short or damaged: {body.nbytes} bytes, its header says {total}; "
+            f"chunk {name} is cut short or damaged: {nbytes} bytes, its header says {total}; "
             "remove the cached copy or send it again",
             chunk=name,
         )
     return header
+
+
+#: What a chunk looks at of its body.
+VIEWS: Final = ("body", *SECTIONS)
+
+
+def views_of(header: Header, body: memoryview) -> dict[str, Any]:
+    """Return a body and the arrays in it, by the names of :data:`VIEWS`; nothing is copied.
+
+    Of a body that is cut after labels and weights, these alone, and neither the body.
+    """
+    is_whole = body.nbytes >= header.nbytes
+    has_weights = header.offsets["weights"] != 0
+    found: dict[str, Any] = {
+        "labels": header.view(body, "labels").view("<f8"),
+        "weights": header.view(body, "weights").view("<f8") if has_weights else None,
+    }
+    if not is_whole:
+        return found
+    layout, n = header.layout, header.n_rows
+    values = header.view(body, "values").view(_value_type(layout))
+    if layout.kind == "dense":
+        values = values.reshape(n, layout.n_columns)
+    shape = (n, layout.length) if layout.kind == "sequence" else (0, 0)
+    return {
+        **found,
+        "body": body,
+        "indptr": header.view(body, "indptr").view("<i4"),
+        "indices": header.view(body, "indices").view("<i4"),
+        "values": values,
+        "codes": header.view(body, "codes").reshape(shape),
+    }
 
 
 def _section_sizes(

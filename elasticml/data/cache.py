@@ -118,6 +118,8 @@ def _load(path: Path) -> Block | None:
     """Map a cached block and mark it as used; None when it is not there, or damaged."""
     try:
         block = map_block(path)
+        for chunk in block[0]:
+            chunk.bring()  # what is damaged is parsed again, now
     except (OSError, DataError):
         return None
     with contextlib.suppress(OSError):

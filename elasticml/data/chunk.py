@@ -6,17 +6,21 @@ content; the state (per-example quantities of an algorithm) is versioned and bel
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from elasticml.data.away import Away
 from elasticml.data.body import (
-    SECTIONS,
+    VIEWS,
     Buffer,
+    Header,
     aligned_buffer,
     content_id,
     read_header,
+    views_of,
     write_body,
 )
 from elasticml.data.body import Dtype as Dtype
@@ -51,55 +55,158 @@ class Chunk:
         The body lies in a file, from which its pages can be read again at any time.
     shelf : Shelf or None
         On which a mapped chunk stands where not all of them fit into memory.
+    away : Away or None
+        Where the body is that comes when one of its arrays is looked at; None where it is here.
     """
 
     __slots__ = (
-        "body",
-        "codes",
+        *VIEWS,
+        "away",
         "content_id",
         "id",
-        "indices",
-        "indptr",
         "is_mapped",
-        "labels",
         "layout",
         "n_rows",
+        "n_stored",
         "nbytes",
         "shelf",
         "state",
         "state_version",
-        "values",
-        "weights",
     )
+
+    if TYPE_CHECKING:
+        body: memoryview
+        labels: NDArray[np.float64]
+        weights: NDArray[np.float64] | None
+        indptr: NDArray[np.int32]
+        indices: NDArray[np.int32]
+        values: NDArray[Any]
+        codes: NDArray[np.uint8]
 
     def __init__(self, id: ChunkId, body: memoryview) -> None:
         header = read_header(body, str(id))
+        self._describe(id, header)
+        self._show(views_of(header, body))
+
+    @staticmethod
+    def of_away(id: ChunkId, away: Away) -> Chunk:
+        """Make a chunk whose body comes when it is looked at."""
+        chunk = Chunk.__new__(Chunk)
+        chunk._describe(id, away.header)
+        chunk.away = away
+        if away.packed is None:
+            views = views_of(away.header, away.stored)
+            # Checked with the body, which nobody computes without.
+            chunk.labels, chunk.weights = views["labels"], views["weights"]
+        return chunk
+
+    def _describe(self, id: ChunkId, header: Header) -> None:
         self.id = id
-        self.body = body
         self.layout: Layout = header.layout
         self.n_rows: int = header.n_rows
-        self.nbytes: int = body.nbytes
+        self.n_stored: int = header.n_stored
+        self.nbytes: int = header.nbytes
         self.content_id: str = header.digest.hex()
-        views = {name: header.view(body, name) for name in SECTIONS}
-        n, value_type = self.n_rows, header.layout.dtype
-        self.labels: NDArray[np.float64] = views["labels"].view("<f8")
-        has_weights = header.offsets["weights"] != 0
-        self.weights: NDArray[np.float64] | None = (
-            views["weights"].view("<f8") if has_weights else None
-        )
-        self.indptr: NDArray[np.int32] = views["indptr"].view("<i4")
-        self.indices: NDArray[np.int32] = views["indices"].view("<i4")
-        values = views["values"].view(np.dtype(value_type).newbyteorder("<"))
-        if header.layout.kind == "dense":
-            values = values.reshape(n, header.layout.n_columns)
-        self.values: NDArray[Any] = values
-        is_sequence = header.layout.kind == "sequence"
-        shape = (n, header.layout.length) if is_sequence else (0, 0)
-        self.codes: NDArray[np.uint8] = views["codes"].reshape(shape)
         self.state: dict[str, NDArray[Any]] = {}
         self.state_version: int = 0
         self.is_mapped: bool = False
         self.shelf: Shelf | None = None
+        self.away: Away | None = None
+
+    def _show(self, views: dict[str, Any]) -> None:
+        for name, view in views.items():
+            setattr(self, name, view)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Bring the body here: one of its arrays is looked at."""
+            if name not in VIEWS:
+                raise AttributeError(f"a Chunk has no {name!r}")
+            away = self.away
+            if away is None:  # it has come meanwhile
+                return object.__getattribute__(self, name)
+            with away.lock:
+                if name in ("labels", "weights") and not away.is_here:
+                    views = views_of(away.header, away.head())
+                    self._show(views)
+                    return views[name]
+                return self._come(away)[name]
+
+    def _come(self, away: Away) -> dict[str, Any]:
+        """Have the body here, and return what is to be seen of it; the lock is held."""
+        if away.is_here:
+            return {name: object.__getattribute__(self, name) for name in VIEWS}
+        shelf = self.shelf
+        body = away.opened(aligned_buffer if shelf is None else shelf.pool.take)
+        views = views_of(away.header, body)
+        self._show(views)
+        away.is_here = True
+        if away.packed is None or not self.is_mapped:
+            # A body that was checked is like any other, and one that was received compressed would
+            # be in memory twice.
+            self.away = None
+        return views
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the body can be looked at as it is, without being unpacked or checked."""
+        away = self.away
+        return away is None or away.is_here
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the body lies somewhere compressed, so that it can be let go and come again."""
+        return self.away is not None and self.away.packed is not None
+
+    @property
+    def stored(self) -> memoryview:
+        """The body as it lies in its file or in memory, compressed or not."""
+        away = self.away
+        return self.body if away is None else away.stored
+
+    def bring(self, *, pin: bool = False) -> None:
+        """Have the body here, unpacked and checked.
+
+        Parameters
+        ----------
+        pin : bool
+            Nobody lets it go until :meth:`unpin` has been called as often.
+
+        Raises
+        ------
+        DataError
+            When it is damaged.
+        """
+        away = self.away
+        if away is not None:
+            with away.lock:
+                self._come(away)
+                away.pins += pin
+
+    def unpin(self) -> None:
+        """Take back a pin; the body stays here until it is let go."""
+        away = self.away
+        if away is not None:
+            with away.lock:
+                away.pins -= 1
+
+    def let_go(self) -> bool:
+        """Forget a body that was unpacked, unless it is pinned; return whether it was here.
+
+        Its memory is used again when nobody looks at any of its arrays any more.
+        """
+        away = self.away
+        if away is None or away.packed is None:
+            return False
+        with away.lock:
+            if away.pins:
+                return False
+            was_here, away.is_here = away.is_here, False
+            for name in VIEWS:
+                with suppress(AttributeError):
+                    delattr(self, name)
+        return was_here
 
     @staticmethod
     def from_body(id: ChunkId, buffer: Buffer, *, verify: bool = False) -> Chunk:

@@ -27,6 +27,7 @@ from elasticml.data.facts import (
     summarise,
 )
 from elasticml.data.files import fingerprint
+from elasticml.data.packed import LEVEL_MAX, LEVEL_MIN
 from elasticml.data.places import reason_of, remedy_of
 from elasticml.data.source import BLOCK_BYTES, CHUNK_BYTES_MAX, Source, survey_all
 from elasticml.errors import ConfigError, DataError
@@ -40,8 +41,9 @@ class Written:
     blocks_read: int
     blocks: int
     rows: int
-    #: Bytes of chunk bodies that are on the disk.
+    #: Bytes of chunk bodies, and those that they take on the disk.
     nbytes: int
+    stored_bytes: int
 
 
 def facts_of(source: Source) -> DataFacts:
@@ -55,6 +57,7 @@ def convert(
     place: Path,
     *,
     chunk_bytes: int = CHUNK_BYTES_MAX,
+    level: int | None = None,
     like: DataFacts | None = None,
     tell: Callable[[Written], None] = lambda written: None,
 ) -> ConvertedSource:
@@ -71,6 +74,9 @@ def convert(
         The folder; it must not be there yet.
     chunk_bytes : int
         Most bytes of a chunk, or one row.
+    level : int, from -7 to 19, optional
+        How bodies are compressed with Zstandard: the larger, the smaller and the slower. Without
+        one they are not.
     like : DataFacts, optional
         Of the training data, where the source is data to test with.
     tell : callable
@@ -79,7 +85,8 @@ def convert(
     Raises
     ------
     ConfigError
-        When the folder is there already, or cannot be written, or the source is by columns.
+        When the folder is there already, or cannot be written, or the source is by columns, or
+        there is no such level.
     DataError
         When the data are wrong, or change meanwhile. In any case nothing is left.
     """
@@ -87,6 +94,10 @@ def convert(
         raise ConfigError(
             "the source is by columns, and converted data are by rows: leave by='columns' out",
             key="by",
+        )
+    if level is not None and not LEVEL_MIN <= level <= LEVEL_MAX:
+        raise ConfigError(
+            f"level is {level}, wanted a whole number from {LEVEL_MIN} to {LEVEL_MAX}", key="level"
         )
     place = place.expanduser().absolute()
     if os.path.lexists(place):
@@ -98,7 +109,7 @@ def convert(
     origin = ready.fingerprint()
     name = fingerprint({"of": origin, "settings": spec, "chunk_bytes": chunk_bytes})
     with _part_of(place) as part:
-        writer = _Writer(part, name)
+        writer = _Writer(part, name, level)
         _copy(ready, writer, place, chunk_bytes, tell)
         if ready.fingerprint() != origin:
             raise DataError("the data changed while they were read; convert them again")
@@ -203,20 +214,30 @@ def _copy(
             writer.add(chunks, summary)
             if done == len(infos):
                 writer.finish()
-        tell(Written(blocks_read=done, blocks=len(infos), rows=writer.rows, nbytes=writer.nbytes))
+        tell(
+            Written(
+                blocks_read=done,
+                blocks=len(infos),
+                rows=writer.rows,
+                nbytes=writer.nbytes,
+                stored_bytes=writer.stored_bytes,
+            )
+        )
 
 
 class _Writer:
     """Gathers chunks into blocks of about 8 MiB, and writes these."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, level: int | None) -> None:
         self.blocks: list[dict[str, Any]] = []
         self.rows = 0
         self.nbytes = 0
+        self.stored_bytes = 0
         #: What the source has said of its blocks; chunks and labels are counted anew.
         self.said: list[BlockSummary] = []
         self._folder = folder
         self._name = name
+        self._level = level
         self._gathered: list[Chunk] = []
         self._gathered_bytes = 0
 
@@ -247,12 +268,14 @@ class _Writer:
             )
         summary = summarise(number, chunks, layout)
         file = f"{number:06d}{SUFFIX}"
-        write_block(self._folder / file, (chunks, summary))
+        stored = write_block(self._folder / file, (chunks, summary), self._level)
         # Temporary files are their writer's alone; the data are for everybody who sees the folder.
         (self._folder / file).chmod(self._folder.stat().st_mode & 0o666)
-        self.blocks.append({"file": file, "rows": summary.rows, "nbytes": summary.nbytes})
+        entry = {"file": file, "rows": summary.rows, "nbytes": summary.nbytes, "stored": stored}
+        self.blocks.append(entry)
         self.rows += summary.rows
         self.nbytes += summary.nbytes
+        self.stored_bytes += stored
         self._gathered, self._gathered_bytes = [], 0
 
 
@@ -264,6 +287,7 @@ def _write_manifest(
     for summary in writer.said:
         for sentence, count in summary.counts.items():
             counts[sentence] = counts.get(sentence, 0) + count
+    # Whether bodies are compressed is no part of the name: they are the same.
     manifest = {
         "version": VERSION,
         "name": name,

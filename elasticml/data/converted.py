@@ -22,7 +22,7 @@ from elasticml.errors import ConfigError, DataError
 
 #: The file that says what the others are; it is written last.
 MANIFEST: Final = "chunks.json"
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 def read_converted(path: str, *, n_columns: int | None = None) -> ConvertedSource:
@@ -102,7 +102,10 @@ class ConvertedSource(Surveyless):
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
-        """Map one block; chunks are as large as converting has made them, whatever is asked."""
+        """Map one block; chunks are as large as converting has made them, whatever is asked.
+
+        Bodies come, and are checked, when they are looked at.
+        """
         manifest = self.manifest()
         path = Path(self.path) / manifest["blocks"][block]["file"]
         try:

@@ -104,10 +104,12 @@ def _complaint(fields: Sequence[str], names: Sequence[str], columns: Columns) ->
         return f": {len(fields)} fields, wanted {len(names)}"
     for name, field in zip(names, fields, strict=False):
         if name in columns.numeric and not _is_number(field):
-            return (
-                f", column {name!r}: value is {field[:40]!r}, wanted a number; list the column in "
-                "data.categorical or data.ignore where it holds text"
-            )
+            found = f", column {name!r}: value is {field[:40]!r}, wanted a number"
+            if name in columns.features:
+                return found + (
+                    "; list the column in data.categorical or data.ignore where it holds text"
+                )
+            return found + "; write labels and weights as numbers, classes as 0, 1, and so on"
     return ""
 
 

@@ -57,6 +57,7 @@ def lend(X: Any, name: str, chunk_bytes: int) -> list[Chunk]:
         chunk.indptr = read_only((indptr[start : stop + 1] - first).astype(np.int32))
         chunk.indices = read_only(indices[first:last])
         chunk.values = read_only(X.data[:0] if binary else X.data[first:last])
+        chunk.n_stored = last - first
         chunks.append(chunk)
     return chunks
 
@@ -72,6 +73,7 @@ def relabelled(chunk: Chunk, labels: F64, weights: F64 | None) -> Chunk:
     """
     other = _empty(chunk.id, chunk.layout, chunk.n_rows)
     other.indptr, other.indices, other.values = chunk.indptr, chunk.indices, chunk.values
+    other.n_stored = chunk.n_stored
     other.labels = np.ascontiguousarray(labels, np.float64)
     other.weights = None if weights is None else np.ascontiguousarray(weights, np.float64)
     return other
@@ -85,6 +87,7 @@ def _lend_dense(X: NDArray[Any], dtype: Dtype, name: str, chunk_bytes: int) -> l
     for k, (start, stop) in enumerate(itertools.pairwise(cuts)):
         chunk = _empty(ChunkId(name, 0, k), layout, stop - start)
         chunk.values = read_only(X[start:stop])
+        chunk.n_stored = chunk.values.size
         chunks.append(chunk)
     return chunks
 
@@ -98,5 +101,6 @@ def _empty(id: ChunkId, layout: Layout, n_rows: int) -> Chunk:
     chunk.indptr, chunk.indices = np.zeros(0, np.int32), np.zeros(0, np.int32)
     chunk.values, chunk.codes = np.zeros(0, layout.dtype), np.zeros((0, 0), np.uint8)
     chunk.state, chunk.state_version = {}, 0
-    chunk.is_mapped, chunk.shelf = False, None
+    chunk.is_mapped, chunk.shelf, chunk.away = False, None, None
+    chunk.n_stored = 0
     return chunk

@@ -125,18 +125,19 @@ class FileSlab:
             raise ValueError(f"buffers of {self._at} bytes, wanted at most {self._array.nbytes}")
         body = self._array[start : start + nbytes]
         # Whatever looks at the body keeps this array alive, and with it its place.
-        weakref.finalize(body, _give_back, self._memory, start, start + nbytes).atexit = False
+        # And this slab, which knows that the body is in a file.
+        weakref.finalize(body, self._give_back, start, start + nbytes).atexit = False
         return body.data
 
-
-def _give_back(memory: mmap.mmap, start: int, stop: int) -> None:
-    first = -(-start // _PAGE) * _PAGE
-    nbytes = stop // _PAGE * _PAGE - first
-    if nbytes > 0:
+    def _give_back(self, start: int, stop: int) -> None:
+        first = -(-start // _PAGE) * _PAGE
+        nbytes = stop // _PAGE * _PAGE - first
+        if nbytes <= 0:
+            return
         try:
-            memory.madvise(mmap.MADV_REMOVE, first, nbytes)
+            self._memory.madvise(mmap.MADV_REMOVE, first, nbytes)
         except OSError:  # a file system without holes: the place is free when the file is gone
-            memory.madvise(mmap.MADV_DONTNEED, first, nbytes)
+            self._memory.madvise(mmap.MADV_DONTNEED, first, nbytes)
 
 
 def padded_sum(sizes: Sequence[int]) -> int:

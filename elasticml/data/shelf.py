@@ -12,6 +12,7 @@ between a disk and memory instead of memory and a GPU; and DuHL, with chunks for
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -22,6 +23,7 @@ import numpy as np
 
 from elasticml.data import mapped
 from elasticml.data.chunk import Chunk
+from elasticml.data.pool import Pool
 from elasticml.errors import DataError
 from elasticml.terms import ChunkId
 
@@ -55,6 +57,9 @@ class Shelf:
         On a local disk, for bodies that are in no file yet.
     measure : callable
         Bytes of this process's memory that are in no file.
+    streams : bool
+        Who computes goes through chunks by :func:`flow`. For others, compressed bodies are unpacked
+        to the disk.
     """
 
     def __init__(
@@ -62,11 +67,16 @@ class Shelf:
         limit_bytes: int,
         folder: Path,
         measure: Callable[[], int] = mapped.anonymous_bytes,
+        *,
+        streams: bool = True,
     ) -> None:
         self.limit_bytes = limit_bytes
         self.folder = folder
+        self.streams = streams
         share = limit_bytes // _BATCHES_IN_LIMIT
         self.batch_bytes = max(BATCH_BYTES_MIN, min(BATCH_BYTES_MAX, share))
+        #: Where compressed bodies are unpacked.
+        self.pool = Pool(self.batch_bytes)
         #: Chunks whose bodies are kept in memory.
         self.staying: frozenset[ChunkId] = frozenset()
         #: Bytes of bodies that have been fetched and let go, to tell how much was read anew.
@@ -79,19 +89,22 @@ class Shelf:
         #: Held for a moment; the other one while a file is made.
         self._counting = threading.Lock()
         self._filling = threading.Lock()
-        #: The file that bodies are copied to, while there is room in it.
+        #: The file that bodies are copied to, while there is room in it; and all that are used.
         self._spill: mapped.FileSlab | None = None
+        self._spills: weakref.WeakSet[mapped.FileSlab] = weakref.WeakSet()
         self._readers: ThreadPoolExecutor | None = None
 
     def settle(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """Have chunks on the shelf: those that are in no file are copied to one, state and all.
+
+        A compressed body stays where it is.
 
         Raises
         ------
         OSError
             When the disk does not take them.
         """
-        loose = [chunk for chunk in chunks if not chunk.is_mapped]
+        loose = [chunk for chunk in chunks if self.copies(chunk)]
         places = self._buffers([chunk.nbytes for chunk in loose])
         copies = {
             chunk.id: _copied(chunk, place) for chunk, place in zip(loose, places, strict=True)
@@ -102,20 +115,27 @@ class Shelf:
         self.release(settled)
         return settled
 
-    def buffer(self, nbytes: int) -> memoryview:
-        """Return where a body may be received.
+    def copies(self, chunk: Chunk) -> bool:
+        """Whether a chunk's body must be copied to a file to be on the shelf."""
+        return not chunk.is_mapped or (chunk.is_packed and not self.streams)
 
-        Raises
-        ------
-        OSError
-            When the disk does not take it.
+    def buffer(self, nbytes: int) -> memoryview | None:
+        """Return where a body may be received; None where that would take time.
+
+        For an event loop: no file is made, and nobody is waited for who makes one.
         """
-        return self._buffers([nbytes])[0]
+        if not self._filling.acquire(blocking=False):
+            return None
+        try:
+            spill = self._spill
+            has_room = spill is not None and spill.room >= mapped.padded_sum([nbytes])
+            return spill.take(nbytes) if spill is not None and has_room else None
+        finally:
+            self._filling.release()
 
     def maps(self, buffer: memoryview) -> bool:
-        """Whether a buffer lies in the file that bodies are copied to at present."""
-        with self._filling:
-            return self._spill is not None and self._spill.maps(buffer)
+        """Whether a buffer lies in a file that bodies are copied to."""
+        return any(spill.maps(buffer) for spill in list(self._spills))
 
     def _buffers(self, sizes: Sequence[int]) -> list[memoryview]:
         nbytes = mapped.padded_sum(sizes)
@@ -123,6 +143,7 @@ class Shelf:
             if sizes and (self._spill is None or self._spill.room < nbytes):
                 self._spill = None  # first, so that its disk is free when nobody looks at it
                 self._spill = mapped.FileSlab(max(_SPILL_BYTES, nbytes), self.folder)
+                self._spills.add(self._spill)
             spill = self._spill
             return [] if spill is None else [spill.take(size) for size in sizes]
 
@@ -160,7 +181,10 @@ class Shelf:
         largest = max(
             (max(c.nbytes, beside.get(c.id, 0)) for c in chunks if c.is_mapped), default=0
         )
-        left = self.limit_bytes - self._measure() - _WINDOW * max(self.batch_bytes, largest)
+        # Unpacked bodies are in no file, and are counted as bodies below.
+        others = max(0, self._measure() - self.pool.held_bytes)
+        window = _WINDOW * max(self.batch_bytes, largest)
+        left = self.limit_bytes - others - window
         order = sorted(
             (chunk for chunk in chunks if chunk.is_mapped),
             key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,
@@ -173,7 +197,9 @@ class Shelf:
             left -= nbytes
             staying.add(chunk.id)
         before, self.staying = self.staying, frozenset(staying)
-        self.release([chunk for chunk in order if chunk.id in before])
+        # What was looked at besides a pass goes as well, where that is known.
+        self.release([c for c in order if c.id in before or (c.is_packed and c.is_here)])
+        self.pool.trim(window)
 
     def flow(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         """Give chunks out in their order, with their bodies fetched ahead and let go behind."""
@@ -214,43 +240,58 @@ class Shelf:
                 self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="em-shelf")
             submit = self._readers.submit
 
-        def ready(number: int, former: Sequence[Chunk]) -> T:
-            self.release(former)
+        #: Of each batch that is here, the chunks whose bodies must not go.
+        pinned: dict[int, list[Chunk]] = {}
+
+        def ready(number: int, former: int | None) -> T:
+            put_back(former)
+            held = pinned[number] = []
             for chunk in batches[number]:
                 if chunk.is_mapped:
-                    mapped.ask_for(chunk.body)
+                    mapped.ask_for(chunk.stored)
             for chunk in batches[number]:
                 if chunk.is_mapped:
-                    mapped.fetch(chunk.body)
+                    _fetch(chunk)
+                    held.append(chunk)
             return prepare(number)
 
+        def put_back(number: int | None) -> None:
+            if number is not None:
+                for chunk in pinned.pop(number, []):
+                    chunk.unpin()
+                self.release(batches[number])
+
         #: What is here or under way, and what goes before each comes.
-        here: deque[tuple[int, Future[T], Sequence[Chunk]]] = deque()
-        former: Sequence[Chunk] = ()
+        here: deque[tuple[int, Future[T], int | None]] = deque()
+        former: int | None = None
         try:
             for number in range(len(batches)):
                 for k in range(number + len(here), min(number + _AHEAD + 1, len(batches))):
                     here.append((k, submit(ready, k, former), former))
-                    former = ()
+                    former = None
                 yield here[0][1].result()
-                self.release(former)  # the last ones, after which nothing comes
-                former = batches[here.popleft()[0]]
+                put_back(former)  # the last ones, after which nothing comes
+                former = here.popleft()[0]
         finally:
             # Whoever worked has come to the end, has failed, or has seen enough.
             for k, future, before in here:
                 if future.cancel():
-                    self.release(before)
+                    put_back(before)
                 else:
                     wait([future])
-                    self.release(batches[k])
-            self.release(former)
+                    put_back(k)
+            put_back(former)
 
     def release(self, chunks: Sequence[Chunk]) -> None:
         """Let go of bodies; those that stay, stay."""
         nbytes = 0
         for chunk in chunks:
-            if chunk.is_mapped and chunk.id not in self.staying:
-                mapped.let_go(chunk.body)
+            if not chunk.is_mapped or chunk.id in self.staying:
+                continue
+            if not chunk.is_packed:
+                mapped.let_go(chunk.stored)
+                nbytes += chunk.nbytes
+            elif chunk.let_go():
                 nbytes += chunk.nbytes
         with self._counting:
             self.streamed_bytes += nbytes
@@ -262,6 +303,17 @@ class Shelf:
         """
         with self._filling:
             self._spill = None
+
+
+def _fetch(chunk: Chunk) -> None:
+    """Have a mapped chunk's body here, unpacked and checked, until it is unpinned and let go."""
+    if chunk.is_packed and chunk.is_here:
+        chunk.bring(pin=True)
+        return
+    mapped.fetch(chunk.stored)
+    chunk.bring(pin=True)
+    if chunk.is_packed:
+        mapped.let_go(chunk.stored)
 
 
 def _copied(chunk: Chunk, place: memoryview) -> Chunk:

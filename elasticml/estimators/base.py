@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -65,6 +66,17 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
                 f"class: {self.classes_[0]!r}"
             )
         return codes
+
+    def _weights_of_classes(self, given: Any, y: Any, weights: F64 | None) -> F64:
+        """Return each class's weight, (n_classes,)."""
+        found = compute_class_weight(given, classes=self.classes_, y=y, sample_weight=weights)
+        for label, weight in zip(self.classes_, found, strict=True):
+            if not 0.0 <= weight < np.inf:
+                raise ValueError(
+                    f"class_weight: got {weight} for class {label!r}, wanted a finite number not "
+                    "below 0"
+                )
+        return np.asarray(found, np.float64)
 
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Return the margins; shape (n_samples,) with two classes, else (n_samples, n_classes)."""

@@ -1,4 +1,4 @@
-"""The elastic net for an estimator, as an elastic job whose members own columns."""
+"""A sparse linear model for an estimator, as an elastic job whose members own columns."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def fit_as_job(
     ----------
     X : ndarray or sparse (n, d)
     y : ndarray (n,)
+        Of two classes -1 and +1.
     weights : ndarray (n,), optional
         None where all are one.
     start : ndarray (d,), optional

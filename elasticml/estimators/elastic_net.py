@@ -14,7 +14,7 @@ from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.estimators.base import LinearRegressor, warn_of_gap, warn_without_penalty
-from elasticml.estimators.places import client_for, stored_values
+from elasticml.estimators.places import client_for, stored_values, warn_fitted_here
 
 F64 = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class ElasticNet(LinearRegressor):
 
     Attributes
     ----------
-    coef_ : ndarray (n_features,) or (n_targets, n_features)
+    coef_ : ndarray (n_features,), of several targets (n_targets, n_features)
     intercept_ : float or ndarray (n_targets,)
     dual_gap_ : float or ndarray (n_targets,)
         Certified: the objective is at most this above the least possible one.
@@ -120,6 +120,8 @@ class ElasticNet(LinearRegressor):
         found = []
         with client_for(self.client, stored_values(X)) as client:
             fits_here = client is None or self.alpha == 0.0
+            if fits_here and self.client is not None:
+                warn_fitted_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
             self.solver_path_ = "in-process" if fits_here else "job"
             for k, target in enumerate(targets.reshape(len(targets), -1).T):
                 given = (X, np.ascontiguousarray(target), weights, former[k])
@@ -128,9 +130,11 @@ class ElasticNet(LinearRegressor):
         self.intercept_ = np.array([intercept for _, intercept in found])
         self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in found])
         self.n_iter_: Any = [fitted.sweeps for fitted, _ in found]
+        if len(found) == 1:
+            self.coef_, self.n_iter_ = self.coef_[0], self.n_iter_[0]
+            self.dual_gap_ = float(self.dual_gap_[0])
         if targets.ndim == 1:
-            self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
-            self.dual_gap_, self.n_iter_ = float(self.dual_gap_[0]), self.n_iter_[0]
+            self.intercept_ = float(self.intercept_[0])
         return self
 
     def _former(self, targets: F64, d: int) -> list[F64 | None]:

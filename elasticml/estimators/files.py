@@ -99,6 +99,9 @@ def _rows(source: Source, n_columns: int | None) -> tuple[Any, NDArray[Any], NDA
             key="by",
         )
     chunks = load_all(source, n_columns)
+    if not chunks:
+        path = str(source.spec().get("path", "the source"))
+        raise DataError(f"{path} holds no examples, wanted at least one", path=path)
     kinds = {chunk.layout.kind for chunk in chunks}
     if "sequence" in kinds:
         raise DataError("the rows are sequences, wanted numbers: fit them by a job of em.CoCoA")

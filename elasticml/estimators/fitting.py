@@ -44,7 +44,7 @@ class Problem:
     seed: int
     #: Newton steps on the model instead of steps on dual variables; not for the hinge loss.
     is_primal: bool = False
-    #: Proximal Newton steps on working sets of columns; in this process.
+    #: Proximal Newton steps on working sets of columns; of a job on each member's columns.
     is_sparse: bool = False
 
     def section(self, total_weight: float, gap: float) -> dict[str, Any]:
@@ -103,6 +103,8 @@ def solve(
         raise ValueError("the weights of all rows are 0, wanted some above 0")
     wanted = problem.tol * _loss_at_zero(problem.loss, targets, weights, total)
     section = problem.section(total, wanted)
+    if client is not None and problem.is_sparse:
+        return _as_column_job(problem, wanted, table, targets, weights, client)
     if client is not None:
         rows = (table.X, targets, weights)
         return _as_job(problem, section, wanted, rows, client, total)
@@ -193,6 +195,41 @@ def _as_job(
     wanted = max(wanted, gap) if result.summary.get("converged") else wanted
     rounds = int(result.summary.get("rounds", len(result.history)))
     return _solution(result.arrays, gap * total, wanted * total, rounds)
+
+
+def _as_column_job(
+    problem: Problem, wanted: float, table: Table, targets: F64, weights: F64 | None, client: Any
+) -> Solution:
+    # Loads what jobs need, which takes longer than most fits.
+    from elasticml.estimators.column_job import fit_as_job
+    from elasticml.jobs.algorithms import PrimalCoCoA
+
+    total = float(targets.size if weights is None else weights.sum())
+    scaling, d = problem.intercept_scaling, table.X.shape[1]
+    penalty = PrimalCoCoA(
+        loss="squared_hinge",
+        l1=problem.strength / total,
+        # Its column is one as any other, as in LIBLINEAR.
+        intercept=False,
+        tolerance=wanted,
+        seed=problem.seed,
+    )
+    found = fit_as_job(
+        table.columns(scaling),
+        targets,
+        weights,
+        None,
+        client,
+        penalty=penalty,
+        rounds=problem.rounds,
+    )
+    return Solution(
+        coef=found.w[:d],
+        intercept=0.0 if scaling is None else scaling * float(found.w[d]),
+        gap=found.gap * total,
+        wanted_gap=(max(wanted, found.gap) if found.converged else wanted) * total,
+        rounds=found.rounds,
+    )
 
 
 def _solution(arrays: Any, gap: float, wanted: float, rounds: int) -> Solution:

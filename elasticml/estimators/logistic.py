@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
-from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.base import Parallel
@@ -22,9 +21,9 @@ from elasticml.algorithms.softmax_function import SoftmaxFunction
 from elasticml.estimators import dual_logistic
 from elasticml.estimators.base import LinearClassifier, warn_of_gap
 from elasticml.estimators.fitting import Solution
-from elasticml.estimators.places import client_for, n_threads, stored_values
+from elasticml.estimators.places import client_for, n_threads, stored_values, warn_fitted_here
 from elasticml.estimators.rows import by_columns
-from elasticml.estimators.sparse_classifiers import fit_binary, fit_softmax
+from elasticml.estimators.sparse_classifiers import Found, fit_binary, fit_softmax
 from elasticml.runtime.execution import parallel
 
 F64 = NDArray[np.float64]
@@ -51,7 +50,8 @@ class LogisticRegression(LinearClassifier):
     class_weight : mapping, "balanced" or None
     max_iter : int
         Newton steps at most; with an L1 penalty and more than two classes, turns of them; passes
-        over the rows, of which there are 30 at most before Newton steps go on.
+        over the rows, of which there are 30 at most before Newton steps go on; of a job
+        rounds.
     warm_start : bool
         Begin with the last fit's model.
     n_jobs : int, optional
@@ -74,8 +74,7 @@ class LogisticRegression(LinearClassifier):
         The steps that the model is of: on the model, on dual variables, or on working sets.
     solver_path_ : "in-process" or "job"
         Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else this process. More than two classes, and L1
-        penalties, are fitted in this process.
+        at least 50 million stored values; else, and with more than two classes, this process.
     n_features_in_ : int
     """
 
@@ -136,7 +135,8 @@ class LogisticRegression(LinearClassifier):
         )
         codes = self._codes(y)
         weights = self._weighted(y, codes, weights)
-        self._warn_of_client()
+        if self.client is not None and len(self.classes_) > 2:
+            warn_fitted_here(f"LogisticRegression with {len(self.classes_)} classes")
         if self.l1_ratio > 0.0 and math.isfinite(self.C):
             self._fit_sparse(X, codes, weights)
             return self
@@ -151,24 +151,10 @@ class LogisticRegression(LinearClassifier):
             pool.close()
         return self
 
-    def _warn_of_client(self) -> None:
-        """Say that a client which was given is of no use for this model."""
-        has_l1 = self.l1_ratio > 0.0 and math.isfinite(self.C)
-        if self.client is not None and (has_l1 or len(self.classes_) > 2):
-            which = "an L1 penalty" if has_l1 else f"{len(self.classes_)} classes"
-            warnings.warn(
-                f"LogisticRegression with {which} is fitted in this process, not as a job of "
-                "client: leave client out, unless it computes Dask collections",
-                UserWarning,
-                stacklevel=3,
-            )
-
     def _weighted(self, y: Any, codes: NDArray[np.int64], weights: F64 | None) -> F64 | None:
         """Return the rows' weights times their classes'."""
         if self.class_weight is not None:
-            of_class = compute_class_weight(
-                self.class_weight, classes=self.classes_, y=y, sample_weight=weights
-            )
+            of_class = self._weights_of_classes(self.class_weight, y, weights)
             weights = of_class[codes] if weights is None else of_class[codes] * weights
         if weights is not None and weights.sum() <= 0.0:
             raise ValueError("the weights of all rows are 0, wanted some above 0")
@@ -268,22 +254,65 @@ class LogisticRegression(LinearClassifier):
             "gap": self.tol * math.log(n_classes) * total,
             "steps": self.max_iter,
         }
-        columns = by_columns(X)
         if n_classes == 2:
             start = self._start(1, d)
             begin = (start[:d], float(start[d:].sum()))
             targets = np.where(codes == 1, 1.0, -1.0)
-            found = fit_binary(columns, targets, weights, begin, loss="logistic", **given)
+            with client_for(self.client, stored_values(X)) as client:
+                found = self._fit_two(X, targets, weights, begin, client, given)
         else:
             W = self._start(n_classes, d).reshape(n_classes, -1)
             starts = (W[:, :d], W[:, d:].sum(axis=1))
+            columns = by_columns(X)
             found = fit_softmax(columns, codes, weights, starts, classes=n_classes, **given)
-        self.solver_path_, self.method_ = "in-process", "columns"
+            self.solver_path_ = "in-process"
+        self.method_ = "columns"
         self.coef_, self.intercept_ = found.W, found.b
         self.dual_gap_ = self.C * found.gap
         self.n_iter_ = np.array([found.steps], np.int32)
         if not found.converged:
             warn_of_gap(found.gap / total, self.tol * math.log(n_classes), found.steps)
+
+    def _fit_two(
+        self,
+        X: Any,
+        targets: F64,
+        weights: F64 | None,
+        begin: tuple[F64, float],
+        client: Any,
+        given: Mapping[str, Any],
+    ) -> Found:
+        """Fit two classes with an L1 penalty, here or as a job whose members own columns."""
+        self.solver_path_ = "in-process" if client is None else "job"
+        if client is None:
+            return fit_binary(by_columns(X), targets, weights, begin, loss="logistic", **given)
+        # Loads what jobs need, which takes longer than most fits.
+        from elasticml.estimators.column_job import fit_as_job
+        from elasticml.jobs.algorithms import PrimalCoCoA
+
+        total = float(targets.size if weights is None else weights.sum())
+        found = fit_as_job(
+            X,
+            targets,
+            weights,
+            begin[0] if self.warm_start else None,
+            client,
+            penalty=PrimalCoCoA(
+                loss="logistic",
+                l1=given["penalty"].a1 / total,
+                l2=given["penalty"].a2 / total,
+                intercept=self.fit_intercept,
+                tolerance=given["gap"] / total,
+            ),
+            rounds=self.max_iter,
+        )
+        return Found(
+            W=found.w[None],
+            b=np.array([found.intercept]),
+            gap=found.gap * total,
+            steps=found.rounds,
+            converged=found.converged,
+        )
 
     def _start(self, n_models: int, d: int) -> F64:
         start = np.zeros((n_models, d + self.fit_intercept))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_X_y
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
 from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
 from elasticml.algorithms.columns.matrix import ColumnMatrix
@@ -21,6 +21,16 @@ from elasticml.estimators.places import n_threads
 from elasticml.runtime.execution import parallel
 
 F64 = NDArray[np.float64]
+
+#: What a path is asked for.
+_PATH_RULES: Final[dict[str, list[Any]]] = {
+    "l1_ratio": [Interval(Real, 0, 1, closed="both")],
+    "eps": [Interval(Real, 0, None, closed="neither")],
+    "alphas": [Interval(Integral, 1, None, closed="left"), "array-like"],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left")],
+    "positive": ["boolean"],
+}
 
 
 def enet_path(
@@ -60,19 +70,24 @@ def enet_path(
     Raises
     ------
     ValueError
-        When the rows, the targets, ``l1_ratio`` or ``alphas`` are not as they should be.
+        When the rows, the targets or a setting are not as they should be.
     """
+    asked = {
+        "l1_ratio": l1_ratio,
+        "eps": eps,
+        "alphas": alphas,
+        "max_iter": max_iter,
+        "tol": tol,
+        "positive": positive,
+    }
+    validate_parameter_constraints(_PATH_RULES, asked, caller_name="enet_path")
     X, y, _ = taken(X, y)
     X, y = check_X_y(X, y, accept_sparse="csc", dtype=[np.float64, np.float32], y_numeric=True)
-    if not 0.0 <= l1_ratio <= 1.0:
-        raise ValueError(f"l1_ratio must be from 0 to 1, got {l1_ratio}")
     matrix = ColumnMatrix(X, np.asarray(y, np.float64), None, centred=False)
     if isinstance(alphas, int | np.integer):
         grid = alpha_grid(matrix, l1_ratio, eps, int(alphas), positive)
     else:
-        grid = np.sort(np.asarray(alphas, np.float64))[::-1]
-        if not np.all(grid >= 0.0):
-            raise ValueError(f"alphas must be numbers not below 0, got {alphas!r}")
+        grid = _given(alphas, "alphas", np.inf)[::-1]
     found = path_on(matrix, grid, l1_ratio, positive, tol, max_iter)
     for fitted in found:
         warn_of_gap(fitted.gap, tol * matrix.yy / matrix.total, fitted.sweeps)
@@ -102,6 +117,22 @@ def alpha_grid(
     if alpha_max <= least:
         return np.full(n_alphas, least)
     return np.geomspace(alpha_max, alpha_max * eps, num=n_alphas)
+
+
+def _given(values: Any, name: str, most: float) -> F64:
+    """Return a setting's numbers, ascending.
+
+    Raises
+    ------
+    ValueError
+        When there are none, or they are not all finite and from 0 to ``most``.
+    """
+    found = np.asarray(values, np.float64)
+    is_right = np.isfinite(found) & (found >= 0.0) & (found <= most)
+    if found.ndim != 1 or not found.size or not is_right.all():
+        bounds = "not below 0" if most == np.inf else f"from 0 to {most:g}"
+        raise ValueError(f"{name}: got {values!r}, wanted a list of finite numbers {bounds}")
+    return np.sort(found)
 
 
 def path_on(
@@ -151,15 +182,11 @@ class ElasticNetCV(LinearRegressor):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "l1_ratio": [Interval(Real, 0, 1, closed="both"), "array-like"],
-        "eps": [Interval(Real, 0, None, closed="neither")],
-        "alphas": [Interval(Integral, 1, None, closed="left"), "array-like"],
+        **_PATH_RULES,
+        "l1_ratio": [*_PATH_RULES["l1_ratio"], "array-like"],
         "fit_intercept": ["boolean"],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
         "cv": ["cv_object"],
         "n_jobs": [Integral, None],
-        "positive": ["boolean"],
     }
 
     def __init__(
@@ -210,12 +237,14 @@ class ElasticNetCV(LinearRegressor):
             y_numeric=True,
         )
         y = np.asarray(y, np.float64)
-        ratios = [float(ratio) for ratio in np.atleast_1d(self._ratio())]
+        ratios = np.atleast_1d(np.asarray(self._ratio(), np.float64)).tolist()
+        _given(ratios, "l1_ratio", 1.0)
         grids = self._grids(X, y, weights, ratios)
         # Loads a fifth of scikit-learn, which nothing else needs.
         from sklearn.model_selection import check_cv
 
         folds = list(check_cv(self.cv).split(X, y))
+        _check_folds(folds, np.ones(len(y)) if weights is None else weights)
         errors = self._errors(X, y, weights, folds, ratios, grids)
         means = errors.mean(axis=1)
         # The first of equals: the smaller ratio's place in the list, the larger penalty.
@@ -243,7 +272,7 @@ class ElasticNetCV(LinearRegressor):
 
     def _grids(self, X: Any, y: F64, weights: F64 | None, ratios: list[float]) -> list[F64]:
         if self._is_given():
-            return [np.sort(np.asarray(self.alphas, np.float64))[::-1]] * len(ratios)
+            return [_given(self.alphas, "alphas", np.inf)[::-1]] * len(ratios)
         matrix = _matrix(X, y, weights, self.fit_intercept)
         n_alphas = int(np.asarray(self.alphas))
         return [alpha_grid(matrix, ratio, self.eps, n_alphas, self.positive) for ratio in ratios]
@@ -321,3 +350,13 @@ class LassoCV(ElasticNetCV):
 def _matrix(X: Any, y: F64, weights: F64 | None, centred: bool) -> ColumnMatrix:
     columns = X.tocsc() if scipy.sparse.issparse(X) else X
     return ColumnMatrix(columns, np.ascontiguousarray(y), weights, centred=centred)
+
+
+def _check_folds(folds: list[Any], weights: F64) -> None:
+    """Refuse a cross-validation of which no error comes."""
+    if not folds:
+        raise ValueError("cv has no splits, wanted at least one pair of training and test rows")
+    for k, fold in enumerate(folds):
+        for what, rows in zip(("training", "test"), fold, strict=True):
+            if not weights[rows].sum() > 0.0:
+                raise ValueError(f"split {k} of cv has no {what} rows of a weight above 0")

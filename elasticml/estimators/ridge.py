@@ -18,7 +18,7 @@ from elasticml.algorithms.newton import Minimum, minimise
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
-from elasticml.estimators.places import client_for, stored_values
+from elasticml.estimators.places import client_for, stored_values, warn_fitted_here
 
 F64 = NDArray[np.float64]
 Way = Literal["auto", "cholesky", "newton"]
@@ -46,13 +46,13 @@ class Ridge(LinearRegressor):
         the first where there are at most 2000 columns or rows.
     positive : bool
         Coefficients must not be negative: coordinate descent, ``max_iter`` sweeps, by default
-        10,000.
+        10,000; of a job, rounds.
     client : distributed.Client or address, optional
         Fits as an elastic job on this cluster; by default see ``solver_path_``.
 
     Attributes
     ----------
-    coef_ : ndarray (n_features,) or (n_targets, n_features)
+    coef_ : ndarray (n_features,), of several targets (n_targets, n_features)
     intercept_ : float or ndarray (n_targets,)
     dual_gap_ : float or ndarray (n_targets,)
         Certified: the objective is at most this above the least possible one. NaN with alpha 0.
@@ -61,7 +61,8 @@ class Ridge(LinearRegressor):
     solver_ : "cholesky", "newton" or "coordinate descent"
     solver_path_ : "in-process" or "job"
         Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else, and with ``positive``, this process.
+        at least 50 million stored values; else, and with ``positive`` and ``alpha`` 0, this
+        process.
     n_features_in_ : int
     """
 
@@ -123,30 +124,39 @@ class Ridge(LinearRegressor):
         y = np.asarray(y, np.float64)
         targets = y.reshape(len(y), -1)
         alphas = np.ravel(np.asarray(self.alpha, np.float64))
-        if alphas.size not in (1, targets.shape[1]) or (alphas < 0.0).any():
+        if alphas.size not in (1, targets.shape[1]):
             raise ValueError(
                 f"alpha has {alphas.size} values for {targets.shape[1]} targets, wanted one, or "
-                "one each, none below 0"
+                "one each"
             )
+        if not np.all((alphas >= 0.0) & np.isfinite(alphas)):
+            raise ValueError(f"alpha: got {self.alpha!r}, wanted finite numbers not below 0")
         alphas = np.broadcast_to(alphas, targets.shape[1])
         with client_for(self.client, stored_values(X)) as client:
-            self.solver_path_ = "in-process" if client is None or self.positive else "job"
-            self._fit(X, targets, weights, alphas, None if self.positive else client)
+            if self.positive and client is not None and not alphas.all():
+                client = None
+                if self.client is not None:
+                    warn_fitted_here("Ridge with positive=True and alpha=0")
+            self.solver_path_ = "in-process" if client is None else "job"
+            self._fit(X, targets, weights, alphas, client)
+        if targets.shape[1] == 1:
+            self.coef_, self.dual_gap_ = self.coef_[0], float(self.dual_gap_[0])
         if y.ndim == 1:
-            self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
-            self.dual_gap_ = float(self.dual_gap_[0])
+            self.intercept_ = float(self.intercept_[0])
         return self
 
     def _fit(self, X: Any, targets: F64, weights: F64 | None, alphas: F64, client: Any) -> None:
         n, d = X.shape
         self.solver_ = "coordinate descent" if self.positive else self.solver
-        if client is not None:
+        if client is not None and not self.positive:
             self.solver_ = "newton"
         elif self.solver_ == "auto":
             self.solver_ = "cholesky" if min(n, d) <= _EQUATIONS_MAX else "newton"
         found = []
         for target, alpha in zip(np.ascontiguousarray(targets.T), alphas, strict=True):
-            if self.solver_ == "newton":
+            if self.positive and client is not None:
+                found.append(self._as_job(X, target, weights, float(alpha), client))
+            elif self.solver_ == "newton":
                 found.append(self._by_newton(X, target, weights, float(alpha), client))
             else:
                 found.append(self._by_columns(X, target, weights, float(alpha)))
@@ -174,6 +184,41 @@ class Ridge(LinearRegressor):
         # The objective has no half before the squares.
         return w, matrix.intercept(w), 2.0 * gap if alpha > 0.0 else np.nan, sweeps
 
+    def _as_job(
+        self, X: Any, y: F64, weights: F64 | None, alpha: float, client: Any
+    ) -> tuple[F64, float, float, int]:
+        """Have members that own columns fit coefficients that must not be negative."""
+        # Loads what jobs need, which takes longer than most fits.
+        from elasticml.estimators.column_job import fit_as_job
+        from elasticml.jobs.algorithms import PrimalCoCoA
+
+        total = float(y.size if weights is None else weights.sum())
+        wanted = self._wanted(y, weights)
+        found = fit_as_job(
+            X,
+            y,
+            weights,
+            None,
+            client,
+            penalty=PrimalCoCoA(
+                l1=0.0,
+                l2=alpha / total,
+                intercept=self.fit_intercept,
+                positive=True,
+                tolerance=wanted,
+            ),
+            rounds=self.max_iter or 10_000,
+        )
+        if not found.converged:
+            warn_of_gap(found.gap, wanted, found.rounds)
+        # The objective has no half before the squares.
+        return found.w, found.intercept, 2.0 * total * found.gap, found.rounds
+
+    def _wanted(self, y: F64, weights: F64 | None) -> float:
+        """Return the gap to reach, with a half before the squares' mean."""
+        mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
+        return 0.5 * self.tol * float(np.average((y - mean) ** 2, weights=weights))
+
     def _by_newton(
         self, X: Any, y: F64, weights: F64 | None, alpha: float, client: Any
     ) -> tuple[F64, float, float, int]:
@@ -187,9 +232,7 @@ class Ridge(LinearRegressor):
             intercept_scaling=1.0 if self.fit_intercept else None,
             is_free=True,
         )
-        mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
-        # The function has a half before the squares.
-        wanted = 0.5 * self.tol * float(np.average((y - mean) ** 2, weights=weights))
+        wanted = self._wanted(y, weights)
         steps = self.max_iter or 100
         if client is None:
             found: Minimum = minimise(function, np.zeros(function.n_model), gap=wanted, steps=steps)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.base import Parallel
@@ -34,12 +33,12 @@ class LinearSVC(LinearClassifier):
     ----------
     penalty : "l2" or "l1"
         "l1" goes with the squared hinge and ``dual`` False or "auto": proximal Newton steps on
-        working sets of columns with gap-safe screening, in this process.
+        working sets of columns with gap-safe screening, or as a job whose members own columns.
     loss : "squared_hinge" or "hinge"
     dual : bool or "auto"
         Whether to take steps on dual variables (CoCoA) or Newton steps on the model (squared hinge
         only, in this process); "auto": Newton steps where they are possible and there are at least
-        as many rows as columns. A job takes steps on dual variables.
+        as many rows as columns. A job with ``penalty="l2"`` takes steps on dual variables.
     tol : float
         A fit ends when its duality gap is at most ``tol`` times the objective of the zero model.
     C : float, above 0
@@ -51,7 +50,7 @@ class LinearSVC(LinearClassifier):
     random_state : int, RandomState or None
         Of the order of rows.
     max_iter : int
-        At most: passes over the rows, or Newton steps.
+        At most: passes over the rows, or Newton steps; of a job rounds.
     n_jobs : int, optional
         Threads in this process: with more than two classes for so many of these at a time, which
         changes no bit; else for passes over the rows, which end elsewhere within the tolerance.
@@ -69,7 +68,7 @@ class LinearSVC(LinearClassifier):
         Most passes or steps of any class.
     solver_path_ : "in-process" or "job"
         Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else, and with ``penalty="l1"``, this process.
+        at least 50 million stored values; else this process.
     n_features_in_ : int
     """
 
@@ -140,9 +139,7 @@ class LinearSVC(LinearClassifier):
             X, y, sample_weight, accept_sparse="csr", dtype=kept, order="C"
         )
         codes = self._codes(y)
-        of_class = compute_class_weight(
-            self.class_weight, classes=self.classes_, y=y, sample_weight=weights
-        )
+        of_class = self._weights_of_classes(self.class_weight, y, weights)
         problem = self._problem(X)
         positives = [1] if len(self.classes_) == 2 else range(len(self.classes_))
 
@@ -151,17 +148,12 @@ class LinearSVC(LinearClassifier):
 
         pool = parallel(n_threads(self.n_jobs))
         try:
-            with self._client(X) as client:
+            with client_for(self.client, stored_values(X)) as client:
                 self.solver_path_ = "in-process" if client is None else "job"
                 self._keep(_solve_all(problem, X, positives, task, client, pool))
         finally:
             pool.close()
         return self
-
-    def _client(self, X: Any) -> AbstractContextManager[Any]:
-        if self.penalty == "l1":
-            return nullcontext()
-        return client_for(self.client, stored_values(X))
 
     def _problem(self, X: Any) -> Problem:
         dual, is_sparse = self.dual, self.penalty == "l1"

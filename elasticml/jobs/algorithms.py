@@ -97,6 +97,9 @@ class CoCoA(Settings):
     bucket: Count | Literal["auto"] = "auto"
     #: Leave rows out for a while that cannot change soon; None: unless ``mode="paper"``.
     shrink: bool | None = None
+    #: Groups of a member, each of which works on a model of its own with its share of the threads,
+    #: and brings it together with the others' after each pass; "auto": its NUMA nodes, or its GPUs.
+    groups: Count | Literal["auto"] = "auto"
     #: Where members solve their local problems; "auto": large ones on a GPU where there is one.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: Leave chunks on a disk out for a while that hold next to nothing of the gap; None: as above.
@@ -118,31 +121,36 @@ class CoCoA(Settings):
 
 
 class PrimalCoCoA(Settings):
-    """The lasso and the elastic net on members that own columns, with a certified gap.
+    """Sparse linear models on members that own columns, with a certified gap.
 
-    The objective is ``sum_i s_i (y_i - w.x_i - b)^2 / (2 S) + l1 |w|_1 + l2/2 |w|^2`` with
-    ``S = sum_i s_i`` and a free intercept b. Data are by columns:
-    ``em.from_arrays(X, y, by="columns")``. Members solve their share by coordinate descent with
-    exact soft thresholds; the driver adds their steps, as far as a line search goes. Columns that
-    gap-safe spheres rule out are left out.
+    The objective is ``sum_i s_i loss_i / S + l1 |w|_1 + l2/2 |w|^2`` with margins ``w.x_i + b``,
+    ``S = sum_i s_i``, s the sample weight times the class weight, and a free intercept b. By
+    default the loss is ``(y_i - w.x_i - b)^2 / 2``: the lasso and the elastic net. Data are by
+    columns: ``em.from_arrays(X, y, by="columns")``. Members solve their share by coordinate descent
+    with exact soft thresholds; the driver adds their steps, as far as a line search goes. Columns
+    that gap-safe spheres rule out are left out.
 
-    Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data.
+    Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data; with
+    a loss of two classes its parabola takes its place in every round.
     """
 
     name: ClassVar[str] = "primal_cocoa"
 
-    loss: Literal["squared"] = "squared"
+    loss: Literal["squared", "logistic", "squared_hinge"] = "squared"
     l1: float = Field(default=1e-2, ge=0)
     l2: float = Field(default=0.0, ge=0)
     intercept: bool = True
-    #: Coefficients must not be negative.
+    #: Coefficients must not be negative; with the squared loss.
     positive: bool = False
+    class_weight: ClassWeight = None
     #: Passes of a member over its columns in a round; may be a fraction.
     local_epochs: float = Field(default=1.0, gt=0)
     #: Rounds from one certificate to the next; "auto": about a fifth of the work goes into them.
     gap_every: Count | Literal["auto"] = "auto"
     #: Leave columns out that are in no solution.
     screen: bool = True
+    #: Have the driver gather the columns of a small model from several members, and finish there.
+    gather: bool = True
     #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
     tolerance: float = Field(default=0.0, ge=0)
     #: By default the job's.
@@ -152,6 +160,9 @@ class PrimalCoCoA(Settings):
         """Check what several fields must agree on."""
         if self.l1 == 0.0 and self.l2 == 0.0:
             raise ValueError("l1: got 0, wanted a penalty: l1 or l2 above 0")
+        if self.positive and self.loss != "squared":
+            raise ValueError(f"positive: goes with loss: squared, not {self.loss}")
+        _check_class_weight(self.class_weight, self.loss)
 
     def section(self) -> dict[str, Any]:
         """Write the settings as the ``algorithm`` section of a job record."""

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Arrays, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.primal_cocoa import messages
+from elasticml.algorithms.primal_cocoa.margin_problem import class_weights, labels_of
 from elasticml.algorithms.primal_cocoa.settings import read_settings
 from elasticml.algorithms.primal_cocoa.solver import PrimalCocoaSolver
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import DataFacts
 from elasticml.data.products import Adjoint, make_adjoint
 from elasticml.errors import DataError
-from elasticml.jobs.scoring import Reader, Score
+from elasticml.jobs.scoring import Reader, Score, ranking
 from elasticml.terms import ExchangeId
 
 F64 = NDArray[np.float64]
@@ -37,7 +38,7 @@ class _Sums:
 
 
 class ColumnScorer:
-    """Scores models with ``coef`` (1, d) and ``intercept`` (1,) of the lasso or the elastic net.
+    """Scores models with ``coef`` (1, d) and ``intercept`` (1,); of two classes, ``classes`` (2,).
 
     Parameters
     ----------
@@ -51,10 +52,12 @@ class ColumnScorer:
         given = {key: value for key, value in algorithm.items() if key != "warm_start"}
         self._settings, self._section = read_settings(given), given
         self._facts = facts
+        #: Weights of the smaller and the larger label, where the training data have told them.
+        self._pair: tuple[float, float] | None = None
 
     def training(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        """Score models on the training data."""
-        return self._score(reader, models)
+        """Score models on the training data: no rankings."""
+        return self._score(reader, models, is_test=False)
 
     def test(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
         """Score models on data that were not trained on.
@@ -62,14 +65,19 @@ class ColumnScorer:
         Raises
         ------
         DataError
-            When they have other columns than the training data.
+            When they have other columns, or labels, than the training data.
         """
-        return self._score(reader, models)
+        return self._score(reader, models, is_test=True)
 
-    def _score(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
+    def _score(self, reader: Reader, models: Sequence[Arrays], *, is_test: bool) -> list[Score]:
         if not models:
             return []
         sums = self._sums(reader, [np.ravel(model["coef"]) for model in models])
+        if self._settings.loss.loss.is_classification:
+            return [
+                self._classified(sums, image, model, is_test)
+                for model, image in zip(models, sums.images, strict=True)
+            ]
         total = float(sums.root @ sums.root)
         mean = float(sums.root @ sums.targets) / total
         away = sums.targets - mean * sums.root
@@ -81,10 +89,43 @@ class ColumnScorer:
             metrics = {"rmse": float(np.sqrt(square / total))}
             if spread > 0.0:
                 metrics["r2"] = 1.0 - square / spread
-            penalty = self._settings.l1 * float(np.abs(w).sum())
-            penalty += 0.5 * self._settings.l2 * float(w @ w)
-            scores.append(Score(objective=0.5 * square / total + penalty, metrics=metrics))
+            objective = 0.5 * square / total + self._penalty(w)
+            scores.append(Score(objective=objective, metrics=metrics))
         return scores
+
+    def _penalty(self, w: F64) -> float:
+        return self._settings.l1 * float(np.abs(w).sum()) + 0.5 * self._settings.l2 * float(w @ w)
+
+    def _classified(self, sums: _Sums, image: F64, model: Arrays, is_test: bool) -> Score:
+        here = sums.root > 0.0
+        root = sums.root[here]
+        labels = labels_of(sums.targets[here], root)
+        classes = np.ravel(model["classes"])
+        strange = labels[~np.isin(labels, classes)]
+        if strange.size:
+            raise DataError(
+                f"the test data have the label {strange[0]:g}, wanted {classes[0]:g} or "
+                f"{classes[1]:g} as in the training data; name the right file"
+            )
+        is_positive = labels == classes[1]
+        pair = self._pair if is_test else None
+        if pair is None:
+            given = self._settings.class_weight
+            pair = class_weights(given, classes, is_positive) or (1.0, 1.0)
+            self._pair = self._pair if is_test else pair
+        sampled = root * root
+        weights = sampled * np.where(is_positive, pair[1], pair[0])
+        z, targets = image[here] / root + float(model["intercept"][0]), 2.0 * is_positive - 1.0
+        loss = self._settings.loss.loss
+        value = loss.value_and_slope(z, targets, weights, np.empty(z.size))
+        total = float(sampled.sum())
+        metrics = {"accuracy": float(sampled @ ((z > 0.0) == is_positive)) / total}
+        if loss.name == "logistic":
+            metrics["logloss"] = float(sampled @ np.logaddexp(0.0, -targets * z)) / total
+        if is_test:
+            metrics |= ranking(is_positive, z, sampled)
+        objective = value / float(weights.sum()) + self._penalty(np.ravel(model["coef"]))
+        return Score(objective=objective, metrics=metrics)
 
     def _sums(self, reader: Reader, coefs: Sequence[F64]) -> _Sums:
         """Read all columns once, a batch after the other, which may be all that fits in memory."""

@@ -87,7 +87,7 @@ def follow(
         What made the job fail; what there is of the run has been written before. Of a run that has
         not begun, because job or data are wrong, nothing is left.
     KeyboardInterrupt
-        After an interrupt, when what there is has been written.
+        After an interrupt, when what there is has been written; a note of it says where.
     """
     job = job_of(handle.spec) | ({} if cluster is None else {"cluster": dict(cluster)})
     if run_dir is None:
@@ -111,7 +111,9 @@ def _follow(
             for watcher in watchers:
                 watcher.record(batch)
         result = _collect(handle, job, directory, story, evaluates)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if directory is not None:
+            interrupt.add_note(f"what the run had reached is in {directory.path}")
         # After its end a job has nothing more to say, and the directory holds its final history.
         if cancels and not any(record["event"] == "JobEnded" for record in story):
             _last_words(handle, watchers, story)
@@ -184,8 +186,8 @@ def _rescue(
     reason: str,
 ) -> None:
     """Write what there is of a run that did not come to its end."""
-    if directory is None:
-        return
+    if directory is None or directory.is_as_before:
+        return  # a run that was to go on, and of which there is no more than there was
     try:
         result = make_result(handle.outcome(), job=job, story=story, run_dir=directory.path)
     except ElasticmlError:

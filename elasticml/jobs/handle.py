@@ -205,3 +205,13 @@ def prepare_scheduler(client: Client) -> None:
     from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 
     client.register_plugin(ElasticmlScheduler())
+
+
+def workers_of(client: Client) -> Mapping[str, Any]:
+    """Ask the scheduler which workers it has: what is known of each, by its address.
+
+    Not what ``client.scheduler_info()`` keeps: every two seconds the client looks at the scheduler
+    without its workers, and that may come between an answer and its reading.
+    """
+    found: Mapping[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    return found

@@ -21,7 +21,7 @@ from elasticml.data.facts import DataFacts
 from elasticml.data.products import Forward, make_forward
 from elasticml.errors import DataError
 from elasticml.jobs.objective import objective_of
-from elasticml.jobs.scoring import Reader, Score
+from elasticml.jobs.scoring import Reader, Score, ranking
 from elasticml.terms import ExchangeId
 
 F64 = NDArray[np.float64]
@@ -213,11 +213,7 @@ class LinearScorer:
 
 def _ranking(parts: Sequence[_Part], index: int, targets: Targets) -> dict[str, float]:
     """Rank all rows by margin; nothing where only one class is there."""
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
     positive = targets.of(np.concatenate([part.labels for part in parts])) > 0.0
-    if positive.all() or not positive.any():
-        return {}
     margins = np.concatenate([part.margins[index] for part in parts])
     weights = None
     if any(part.sample_weights is not None for part in parts):
@@ -227,7 +223,4 @@ def _ranking(parts: Sequence[_Part], index: int, targets: Targets) -> dict[str, 
                 for part in parts
             ]
         )
-    return {
-        "auroc": float(roc_auc_score(positive, margins, sample_weight=weights)),
-        "auprc": float(average_precision_score(positive, margins, sample_weight=weights)),
-    }
+    return ranking(positive, margins, weights)

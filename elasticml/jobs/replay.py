@@ -21,6 +21,7 @@ from elasticml.data.digests import as_text, digest_of_arrays
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, JobFailedError
 from elasticml.jobs.algorithms import AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
+from elasticml.jobs.result import classes_of
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
 from elasticml.jobs.warm_start import Given, warm_start_of
 from elasticml.replaying.engine import Replay
@@ -258,9 +259,7 @@ def _write(
         job = yaml.safe_load((path / "job.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):
         job = {"name": records[0].get("name")}
-    classes = None if engine.facts is None else engine.facts.classes
-    if records[0]["spec"]["algorithm"].get("loss") == "squared":
-        classes = None
+    classes = classes_of(records[0]["spec"]["algorithm"], engine.facts, arrays)
     with RunDirectory(out).open(job) as directory:
         directory.record(records)
         if arrays:

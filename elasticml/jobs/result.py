@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticml.data.facts import DataFacts
+from elasticml.data.picture_shapes import picture_shape
 from elasticml.errors import ConfigError, ElasticmlError, blaming
 from elasticml.jobs.evaluator import Evaluator
 from elasticml.jobs.model import LinearModel
 from elasticml.jobs.network_model import NetworkModel
 from elasticml.jobs.run_directory import Row, RunDirectory
-from elasticml.jobs.scoring import Score
+from elasticml.jobs.scoring import Score, check_pictures
 from elasticml.jobs.wire import Outcome
 from elasticml.report.preemptions import preemptions
 
@@ -90,11 +92,7 @@ def make_result(
     run_dir: Path | None,
 ) -> Result:
     """Put a result together from what the scheduler keeps of a job; nothing is evaluated."""
-    facts = outcome.facts
-    classes = None if facts is None else facts.classes
-    # A job on a regression loss has no classes, however few distinct labels there are.
-    if (job.get("algorithm") or {}).get("loss") == "squared":
-        classes = None
+    classes = classes_of(job.get("algorithm") or {}, outcome.facts, outcome.arrays)
     loaded = next((record for record in story if record["event"] == "DataLoaded"), {})
     notes = list(loaded.get("notes") or ())
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
@@ -114,6 +112,19 @@ def make_result(
         story=story,
         run_dir=run_dir,
     )
+
+
+def classes_of(
+    algorithm: Mapping[str, Any], facts: DataFacts | None, arrays: Mapping[str, Any]
+) -> Sequence[float] | None:
+    """Return the classes of a job's model; None in regression."""
+    # A job on a regression loss has no classes, however few distinct labels there are.
+    if algorithm.get("loss") == "squared":
+        return None
+    if algorithm.get("name") == "primal_cocoa":
+        # The labels of its data are numbers of columns; its model says what it separates.
+        return [float(label) for label in arrays["classes"]] if "classes" in arrays else None
+    return None if facts is None else facts.classes
 
 
 def _model_of(
@@ -174,6 +185,7 @@ def evaluate(
             _fill_training(history, summary, places, scores)
         if test is not None:
             with blaming("data.test"):
+                _check_test(algorithm, source, test)
                 scores, notes = evaluator.score_test(test, [models[place] for place in places])
             for place, score in zip(places, scores, strict=True):
                 history[place] |= {f"test_{name}": v for name, v in score.metrics.items()}
@@ -192,6 +204,18 @@ def evaluate(
         story=result.story,
         run_dir=result.run_dir,
     )
+
+
+def _check_test(algorithm: Mapping[str, Any], source: Any, test: Any) -> None:
+    """Refuse test pictures that a network would misread: it may not have been known before it ran.
+
+    The data may have changed since, or training data were not to be seen from where it was started.
+    """
+    if algorithm.get("name") != "local_sgd":
+        return
+    given = algorithm.get("shape")
+    shape = None if given is None else tuple(given)
+    check_pictures(test, lambda: (None if source is None else picture_shape(source)) or shape)
 
 
 def _fill_training(

@@ -10,8 +10,9 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -56,8 +57,10 @@ LAST_COLUMNS = (
     "test_rmse",
     "test_r2",
 )
-#: What is written at a run's end, of which nothing may be left when it goes on.
-FINAL_FILES = ("summary.json", "model.npz", "report.html")
+#: What is written at a run's end, of which nothing may be left when it has gone on.
+_END_FILES = ("summary.json", "report.html")
+_MODEL = "model.npz"
+FINAL_FILES = (*_END_FILES, _MODEL)
 #: What is written from a run's beginning.
 _FIRST_FILES = ("job.yaml", "story.jsonl", "history.csv")
 #: Fields of a story record that are no column of the history.
@@ -171,6 +174,10 @@ class RunDirectory:
         #: Directories that were made for the run, the innermost first.
         self._made: list[Path] = []
         self._continues = False
+        #: The directory still holds all of a run that is to go on.
+        self.is_as_before = False
+        #: Rounds that it had come to.
+        self._rounds_before = 0
         self._chain = Chain()
 
     @property
@@ -187,6 +194,7 @@ class RunDirectory:
             The job as a job file would say it.
         continues : bool
             The directory holds the run that goes on; its story is told again from the beginning.
+            Until it is, what is there stays, and its model until there is a later one.
 
         Raises
         ------
@@ -203,24 +211,33 @@ class RunDirectory:
             text = yaml.safe_dump(dict(job), sort_keys=False, default_flow_style=None, width=100)
             self._story = self._own_story()
             write_whole(str(self.path / "job.yaml"), text.encode())
-            for name in FINAL_FILES if continues else ():
-                (self.path / name).unlink(missing_ok=True)
-            self._history = (self.path / "history.csv").open("w", encoding="utf-8", newline="")
+            if continues:
+                self.is_as_before = True
+                self._rounds_before = _rounds_in(self.path / "story.jsonl")
+            else:
+                self._begin()
         except (OSError, ConfigError) as error:
             raise _cannot_write(self.path, reason_of(error.__cause__ or error)) from None
-        self._set_columns(list(FIRST_COLUMNS))
         return self
 
+    def _begin(self) -> None:
+        """Write story and history anew, and remove what was said of their end."""
+        assert self._story is not None
+        self.is_as_before = False
+        self._story.truncate(0)
+        self._chain = Chain()
+        for name in _END_FILES if self._continues else ():
+            (self.path / name).unlink(missing_ok=True)
+        self._set_columns(list(FIRST_COLUMNS))
+
     def _own_story(self) -> IO[str]:
-        """Open the story to write it anew; it is this process's alone until it is closed."""
+        """Open the story; it is this process's alone until it is closed."""
         story = (self.path / "story.jsonl").open("a", encoding="utf-8")
         try:
             _lock(story, self.path)
         except ConfigError:
             story.close()
             raise
-        story.truncate(0)
-        self._chain = Chain()
         return story
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
@@ -231,14 +248,18 @@ class RunDirectory:
         JobFailedError
             When they cannot be written: the directory has been removed, or the disk is full.
         """
-        if self._story is None or self._history is None:
+        if self._story is None or (self._history is None and not self.is_as_before):
             raise ValueError("the run directory is not open")
         with self._writing():
+            if self.is_as_before:
+                self._begin()
+            assert self._history is not None
             for record in records:
                 line = json.dumps(record, default=_plain, allow_nan=True)
                 self._story.write(self._chain.seal(line) + "\n")
                 if record.get("event") == "RoundEnded":
                     self._append(history_row(record))
+                    self._outgrow(int(record["round"]))
             self._story.flush()
             self._history.flush()
 
@@ -262,6 +283,12 @@ class RunDirectory:
         else:
             self._history.write(_csv_text([row], self._columns, header=False))
 
+    def _outgrow(self, round: int) -> None:
+        """Remove the model that the run had come to before, when it has come further."""
+        if self._continues and round >= self._rounds_before:
+            self._rounds_before = sys.maxsize
+            (self.path / _MODEL).unlink(missing_ok=True)
+
     def _set_columns(self, columns: list[str]) -> None:
         """Begin the history anew with more columns, and go on appending to it."""
         if self._history is not None:
@@ -282,7 +309,7 @@ class RunDirectory:
         buffer = io.BytesIO()
         # mypy takes the arrays for the keyword allow_pickle.
         np.savez(buffer, **dict(arrays))  # type: ignore[arg-type]
-        self._write("model.npz", buffer.getvalue())
+        self._write(_MODEL, buffer.getvalue())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``."""
@@ -312,10 +339,11 @@ class RunDirectory:
                 return
 
     def close(self) -> None:
-        """Close the files; what was recorded stays."""
+        """Close the files; what was recorded stays, and what could not be has been told."""
         for file in (self._story, self._history):
-            if file is not None:
-                file.close()
+            with suppress(OSError):  # a full disk refuses once more what it has refused
+                if file is not None:
+                    file.close()
         self._story = self._history = None
 
     def __enter__(self) -> RunDirectory:
@@ -328,6 +356,16 @@ class RunDirectory:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _rounds_in(story: Path) -> int:
+    """Count the rounds that a story has come to; a line that was cut off says nothing."""
+    rounds = 0
+    for line in story.read_text(encoding="utf-8", errors="replace").splitlines():
+        if '"RoundEnded"' in line:
+            with suppress(ValueError, KeyError, TypeError):
+                rounds = int(json.loads(line)["round"]) + 1
+    return rounds
 
 
 def json_safe(value: Any) -> Any:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays
 from elasticml.data.cache import Setting
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary
+from elasticml.data.picture_shapes import picture_shape
 from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.errors import DataError
 
+F64 = NDArray[np.float64]
 #: Data up to this size are kept between passes.
 KEPT_BYTES_MAX = 2**28
 
@@ -43,12 +48,47 @@ class Scorer(Protocol):
         ...
 
 
+def ranking(is_positive: NDArray[np.bool_], margins: F64, weights: F64 | None) -> dict[str, float]:
+    """Rank examples by their margins, (n,) each; nothing where only one class is there."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    if is_positive.all() or not is_positive.any():
+        return {}
+    return {
+        "auroc": float(roc_auc_score(is_positive, margins, sample_weight=weights)),
+        "auprc": float(average_precision_score(is_positive, margins, sample_weight=weights)),
+    }
+
+
 def rows_differ(found: int | str, wanted: int | None) -> DataError:
     """Make the error for test rows that a network does not take."""
     return DataError(
         f"rows have {found} columns, wanted {wanted} as the training data have; name data of the "
         "same shape"
     )
+
+
+def check_pictures(test: Source, wanted: Callable[[], tuple[int, ...] | None]) -> None:
+    """Refuse test pictures of another shape: as many pixels, which mean something else.
+
+    Parameters
+    ----------
+    wanted : callable
+        Returns the shape of the training data's pictures, None where they have none; asked only
+        where the test data are pictures.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Also when a file cannot be read.
+    """
+    found = picture_shape(test)
+    shape = None if found is None else wanted()
+    if found is not None and shape is not None and len(shape) == len(found) and shape != found:
+        raise DataError(
+            f"pictures have shape {list(found)}, wanted {list(shape)} as in training; name "
+            "pictures of the same shape, or set size and mode alike for both"
+        )
 
 
 class Reader:

@@ -12,7 +12,7 @@ from elasticml.data.picture_shapes import picture_shape
 from elasticml.data.source import Source, read_block
 from elasticml.errors import ConfigError, DataError, blaming
 from elasticml.jobs.algorithms import AnyAlgorithm, ImportedAlgorithm, LocalSGD, PrimalCoCoA
-from elasticml.jobs.scoring import rows_differ
+from elasticml.jobs.scoring import check_pictures, rows_differ
 
 #: A first block is read where it is no larger than this.
 TRIED_BYTES_MAX: Final = 2**24
@@ -58,22 +58,7 @@ def try_data(
         wanted = math.prod(shape) if shape is not None else _trained_columns(data, reads)
         if wanted not in (None, n_columns):
             raise rows_differ(n_columns, wanted)
-        _check_shapes(data, test, shape, reads)
-
-
-def _check_shapes(
-    data: Source, test: Source, set_shape: tuple[int, ...] | None, reads: bool
-) -> None:
-    """Refuse test pictures of another shape: as many pixels, which mean something else."""
-    found = picture_shape(test)
-    if found is None:
-        return
-    wanted = _seen(lambda: picture_shape(data), reads) or set_shape
-    if wanted is not None and len(wanted) == len(found) and wanted != found:
-        raise DataError(
-            f"pictures have shape {list(found)}, wanted {list(wanted)} as in training; name "
-            "pictures of the same shape, or set size and mode alike for both"
-        )
+        check_pictures(test, lambda: _seen(lambda: picture_shape(data), reads) or shape)
 
 
 def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None:

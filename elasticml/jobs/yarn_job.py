@@ -8,6 +8,7 @@ application master dies, the next attempt goes on from the last checkpoint.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import sys
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from elasticml.clusters.on_yarn.compat import import_skein
 from elasticml.clusters.on_yarn.ending import end_for_good
 from elasticml.clusters.polling import persistently
+from elasticml.data.places import exists, join, write_whole
 from elasticml.data.source import Source, source_from_spec
 from elasticml.errors import ConfigError, DataError, ElasticmlError, JobFailedError
 from elasticml.jobs.applications import status_at
@@ -257,6 +259,7 @@ class YarnJob:
         place = self._submission.place
         try:
             _trying(lambda: write_verdict(place, verdict))
+            _trying(lambda: self._sum_up(verdict))
             if verdict.state == "done":
                 forget_checkpoints(self._submission.record)
         except ConfigError as error:
@@ -266,6 +269,20 @@ class YarnJob:
         if verdict.state != "failed":
             text += f"; the run is in {place}"
         end_for_good(self._app, _FINAL[verdict.state], text)
+
+    def _sum_up(self, verdict: Verdict) -> None:
+        """Write how far a run has come whose attempts have all ended before they said so."""
+        place = self._submission.place
+        if exists(join(place, "summary.json")) or not exists(join(place, "story.jsonl")):
+            return
+        status = status_at(place)
+        summary = {
+            "name": self._submission.record["name"],
+            "rounds": status.round,
+            "seconds": status.seconds,
+            "reason": f"{verdict.state}: {verdict.reason}",
+        }
+        write_whole(join(place, "summary.json"), (json.dumps(summary, indent=2) + "\n").encode())
 
     def _explained(self, error: ElasticmlError) -> ElasticmlError:
         """Name the run's directory as others see it."""

@@ -2,7 +2,7 @@
 
 A round is one outer iteration of ``t2`` inner ones. It costs ``c1 + t2 c`` seconds, ``c1`` for
 sending the model and sums between members, ``c`` for one pass over a member's examples and what its
-threads tell one another. Of the suboptimality it leaves
+groups and threads tell one another. Of the suboptimality it leaves
 
     1 - rho (1 - theta^t2)
 
@@ -11,7 +11,8 @@ would be left to gain if members solved theirs exactly.
 
 Source: Snap ML, the cost ``C(t1, t2) = t1 t2 c_comp + t1 c1 + t1 t2 c2`` of section 2.2, and the
 rate of its appendix for strongly convex terms, whose constants are measured here and not bounded.
-``c`` is ``c_comp + c2``: threads of one member share its memory.
+``c`` is ``c_comp + c2``: what groups and threads of one member compute and what they tell one
+another, in its memory, is measured together.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ REACH: Final = 4
 class ChooseInnerIterations:
     """Choose ``local_epochs``, Snap ML's t2, by the cost model of its hierarchical scheme.
 
-    Passes over a member's examples are the inner iterations: its threads bring their models
-    together in memory, while the members' are merged once in a round. Seconds and decades of the
-    gap are measured over ``window`` rounds with a certificate, the model is fitted to what is known
-    of all values tried (:mod:`elasticml.policies.cost_model`), and the value that it predicts to be
-    the fastest is taken where it is so by more than ``hysteresis``. What was measured of a value
-    goes before what the model says of it. Where a round costs little but its passes, nothing is
-    tried.
+    Passes over a member's examples are the inner iterations: its groups, and their threads, bring
+    their models together in memory, while the members' are merged once in a round. Seconds and
+    decades of the gap are measured over ``window`` rounds with a certificate, the model is fitted
+    to what is known of all values tried (:mod:`elasticml.policies.cost_model`), and the value that
+    it predicts to be the fastest is taken where it is so by more than ``hysteresis``. What was
+    measured of a value goes before what the model says of it. Where a round costs little but its
+    passes, nothing is tried.
 
     Source: Snap ML, section 2.2 and Figure 4 (time to a suboptimality against t2), which does not
     say how t2 is found.

@@ -65,7 +65,7 @@ class Replay:
         self._places = Places(self._library, "", {})
         self._blas = BlasThreads()
         self._blas_threads = 1
-        self._pools: dict[int, SerialParallel | ThreadParallel] = {}
+        self._pools: dict[tuple[int, int], SerialParallel | ThreadParallel] = {}
         self._kept: deque[tuple[ExchangeId, Sums]] = deque(maxlen=KEPT)
         self.facts: DataFacts | None = None
         self.training: Training | None = None
@@ -251,10 +251,11 @@ class Replay:
             # As the driver sends them.
             facts = DataFacts.from_json(json.loads(json.dumps(self.facts.to_json())))
             life.solver = algorithm(settings.pop("name")).solver(settings, facts)
-        if life.threads not in self._pools:
-            self._pools[life.threads] = parallel(life.threads)
+        width = life.threads, life.nodes
+        if width not in self._pools:
+            self._pools[width] = parallel(*width)
         self._blas.set(life.blas_threads)
-        arrays = life.solver.compute(work, life.chunks, self._pools[life.threads])
+        arrays = life.solver.compute(work, life.chunks, self._pools[width])
         if not self._places.has_states:
             self._places.has_states = any(chunk.state for chunk in life.chunks)
         return pack(arrays, work.returns, np.empty(n_values(work.returns)))

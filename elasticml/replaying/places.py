@@ -41,6 +41,8 @@ class Life:
     me: MemberId
     store: Store
     threads: int
+    #: NUMA nodes that these spanned.
+    nodes: int
     blas_threads: int
     #: What it computes over, and with.
     chunks: list[Chunk] = field(default_factory=list)
@@ -127,7 +129,11 @@ class Places:
             del store.chunks[id]
         self._hold(store, kept)
         self._lives[me] = Life(
-            me=me, store=store, threads=record["threads"], blas_threads=record["blas_threads"]
+            me=me,
+            store=store,
+            threads=record["threads"],
+            nodes=record.get("nodes", 1),
+            blas_threads=record["blas_threads"],
         )
 
     def _hold(self, store: Store, ids: set[ChunkId] | tuple[ChunkId, ...]) -> None:

@@ -56,15 +56,17 @@ class Budget:
             process_bytes=limit_bytes if given[1] is None else min(limit_bytes, given[1]),
         )
 
-    def store(self, forms: int = 1) -> ChunkStore:
+    def store(self, forms: int = 1, *, streams: bool = True) -> ChunkStore:
         """Make the store of a job.
 
         Parameters
         ----------
         forms : int
             Of each body: as many times as much memory and disk is taken for it in the end.
+        streams : bool
+            See :class:`elasticml.data.shelf.Shelf`.
         """
         if self.process_bytes is None or self.folder is None:
             return ChunkStore(self.bodies_bytes)
         bodies = None if self.bodies_bytes is None else self.bodies_bytes // forms
-        return ChunkStore(bodies, Shelf(self.process_bytes, self.folder), forms)
+        return ChunkStore(bodies, Shelf(self.process_bytes, self.folder, streams=streams), forms)

@@ -74,8 +74,18 @@ class ChunkStore:
         DataError
             When they fit neither the member's memory nor its disk.
         """
+        chunks = list(chunks)
+        if self._fits(chunks):
+            # Unpacked and checked once, by as many threads as put chunks here.
+            for chunk in chunks:
+                chunk.bring()
         with self._putting:
             self._put(chunks)
+
+    def _fits(self, chunks: Iterable[Chunk]) -> bool:
+        """Whether chunks would fit into memory now."""
+        with self._counting:
+            return not self._is_too_much(self.held_bytes + _bytes_of(self._new(chunks)))
 
     async def take(self, chunks: Sequence[Chunk]) -> None:
         """Take chunks in as :meth:`put` does: at once, or in a thread where that takes time.
@@ -98,9 +108,9 @@ class ChunkStore:
         """Whether taking chunks in means to copy bodies to the disk."""
         with self._counting:
             new = self._new(chunks)
-            if not self._is_too_much(self.held_bytes + _bytes_of(new)):
-                return False
-            return not all(chunk.is_mapped for chunk in [*new.values(), *self._moved().values()])
+            if self.shelf is None or not self._is_too_much(self.held_bytes + _bytes_of(new)):
+                return not all(chunk.is_here for chunk in new.values())
+            return any(self.shelf.copies(c) for c in [*new.values(), *self._moved().values()])
 
     def _put(self, chunks: Iterable[Chunk]) -> None:
         with self._counting:
@@ -155,14 +165,20 @@ class ChunkStore:
         with self._counting:
             is_too_much = self._is_too_much(self.held_bytes + nbytes)
         if is_too_much and self.shelf is not None:
-            try:
-                return self.shelf.buffer(nbytes)
-            except OSError:
-                pass  # whoever puts the chunk will say so
+            place = self.shelf.buffer(nbytes)
+            if place is not None:
+                return place
         return aligned_buffer(nbytes)
 
-    def slab(self, sizes: Sequence[int]) -> Slab | FileSlab:
+    async def slab(self, sizes: Sequence[int], body_bytes: int) -> Slab | FileSlab:
         """Return where bodies of these sizes may be received: in memory, or on the shelf's disk.
+
+        Parameters
+        ----------
+        sizes : sequence of int
+            Bytes that come.
+        body_bytes : int
+            Of all of them, once they are unpacked.
 
         Raises
         ------
@@ -170,11 +186,12 @@ class ChunkStore:
             When the disk does not take them.
         """
         with self._counting:
-            held = self.held_bytes + sum(sizes)
+            held = self.held_bytes + body_bytes
             if self.shelf is None or not self._is_too_much(held):
                 return Slab(sizes)
         try:
-            return FileSlab(padded_sum(sizes), self.shelf.folder)
+            # Disks may take their time.
+            return await asyncio.to_thread(FileSlab, padded_sum(sizes), self.shelf.folder)
         except OSError as error:
             raise self._full(held, error) from None
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from elasticml.algorithms.registry import forms
+from elasticml.algorithms.registry import forms, streams
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.rate_limited import hello_of, limited
 from elasticml.collective.transport import Transport
@@ -31,6 +31,7 @@ from elasticml.runtime.execution import Runner
 from elasticml.runtime.faults import FaultInjector, carry_out
 from elasticml.runtime.handling import commands_after
 from elasticml.runtime.intake import Intake
+from elasticml.runtime.nodes import spanned
 from elasticml.runtime.payloads import model_frame, partial_event, vector_of
 from elasticml.runtime.roster import Roster
 from elasticml.runtime.scaling import Containers, Scaler
@@ -111,7 +112,7 @@ class DriverShell:
         self._buffers = Buffers(transport.lendable)
         hello = {"job": record["job"], "kind": "driver", **hello_of(collective)}
         hello["memory_limit"] = record.get("memory_limit")
-        hello["forms"] = forms(record["algorithm"])
+        hello |= {"forms": forms(record["algorithm"]), "streams": streams(record["algorithm"])}
         self._roster = Roster(
             transport,
             hello,
@@ -210,6 +211,7 @@ class DriverShell:
         # The job's threads, where it has its own: the member learns of them with the welcome.
         threads = self.record.get("threads") or message.get("threads", 1)
         told = {**message, "type": "Arrived", "arrival": arrival, "threads": threads}
+        told["nodes"] = spanned(threads, message.get("nodes", ()))
         self.feed(decode(told))
 
     def _on_refused(self, error: ElasticmlError) -> None:

@@ -9,6 +9,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.collective.fine_pause import fine_pause
 from elasticml.collective.transport import Transport
 from elasticml.runtime.execution import Runner
+from elasticml.runtime.nodes import node_cores
 from elasticml.runtime.slowness import Slowness
 from elasticml.training.surroundings import blas_threads, cpu_class
 
@@ -28,6 +29,8 @@ class Environment:
     host: str
     pid: int
     threads: int
+    #: Cores on each NUMA node.
+    node_cores: tuple[int, ...] = field(default_factory=node_cores)
     #: What the bits of its results depend on: its processor's class, its linear algebra's threads.
     cpu: str = field(default_factory=cpu_class)
     blas_threads: int = field(default_factory=blas_threads)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final, Protocol
+
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.parallel import shares
+from elasticml.runtime.nodes import node_cores, nodes_here, spanned, stay_on
 
 #: Seconds that a call shall take on the event loop, and how many as brief ones in a row there must
 #: have been in a thread before. One that was longer there must be made up for by many more.
@@ -127,10 +131,15 @@ class SerialParallel:
     """Parallelism of one: maps in a loop."""
 
     n_threads = 1
+    n_nodes = 1
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Apply ``function`` to every item."""
         return [function(item) for item in items]
+
+    def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
+        """Let one team after another have the thread."""
+        return [function(k, self) for k in range(n)]
 
     def close(self) -> None:
         """Do nothing."""
@@ -143,30 +152,99 @@ class ThreadParallel:
     ----------
     n_threads : int
         >= 1; the calling thread is one of them.
+    n_nodes : int, optional
+        NUMA nodes that they shall count as spanning, as they did elsewhere; by default those of
+        this machine that they do.
     """
 
-    def __init__(self, n_threads: int) -> None:
+    def __init__(self, n_threads: int, n_nodes: int | None = None) -> None:
         self.n_threads = n_threads
+        self._n_nodes = n_nodes
+        self._teams: dict[int, list[_Team]] = {}
         self._pool = (
             ThreadPoolExecutor(max_workers=n_threads - 1, thread_name_prefix="em-kernel")
             if n_threads > 1
             else None
         )
 
+    @property
+    def n_nodes(self) -> int:
+        """NUMA nodes that the threads span."""
+        if self._n_nodes is None:
+            self._n_nodes = spanned(self.n_threads, node_cores())
+        return self._n_nodes
+
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Apply ``function`` to every item; results in the items' order."""
-        if self._pool is None or len(items) < 2:
-            return [function(item) for item in items]
-        futures = [self._pool.submit(function, item) for item in items[1:]]
-        first = function(items[0])
-        return [first, *(future.result() for future in futures)]
+        return _mapped(self._pool, function, items)
+
+    def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
+        """Call ``function(k, team)`` for every team, in threads of its own that stay on its node.
+
+        Where there are fewer threads than teams, several of these have one in turn.
+        """
+        if n == 1:
+            return [function(0, self)]
+        if n not in self._teams:
+            here = nodes_here()
+            nodes = here if len(here) > 1 else ()
+            each = shares(self.n_threads, n)
+            pools = [
+                _pool_on(nodes[k % len(nodes)] if nodes else (), each[k])
+                for k in range(min(n, self.n_threads))
+            ]
+            self._teams[n] = [_Team(pools[k % len(pools)], each[k]) for k in range(n)]
+        futures = [team.pool.submit(function, k, team) for k, team in enumerate(self._teams[n])]
+        wait(futures)  # whoever raises must not leave others at work on what is the caller's
+        return [future.result() for future in futures]
 
     def close(self) -> None:
         """Let the threads end."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+        for teams in self._teams.values():
+            for team in teams:
+                team.pool.shutdown(wait=False, cancel_futures=True)
 
 
-def parallel(n_threads: int) -> SerialParallel | ThreadParallel:
-    """Make the parallelism of a member with so many threads."""
-    return SerialParallel() if n_threads <= 1 else ThreadParallel(n_threads)
+class _Team:
+    """Some threads of a member; the one in which it was called is one of them."""
+
+    n_nodes = 1
+
+    def __init__(self, pool: ThreadPoolExecutor, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self.pool = pool
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """Apply ``function`` to every item; results in the items' order."""
+        return _mapped(self.pool if self.n_threads > 1 else None, function, items)
+
+    def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
+        """Let one team after another have the threads."""
+        return [function(k, self) for k in range(n)]
+
+
+def _pool_on(cores: Sequence[int], n_threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(
+        max_workers=n_threads,
+        thread_name_prefix="em-team",
+        initializer=stay_on,
+        initargs=(cores,),
+    )
+
+
+def _mapped(
+    pool: ThreadPoolExecutor | None, function: Callable[[Any], Any], items: Sequence[Any]
+) -> list[Any]:
+    """Have the pool take all items but the first, which the calling thread takes."""
+    if pool is None or len(items) < 2:
+        return [function(item) for item in items]
+    futures = [pool.submit(function, item) for item in items[1:]]
+    first = function(items[0])
+    return [first, *(future.result() for future in futures)]
+
+
+def parallel(n_threads: int, n_nodes: int | None = None) -> SerialParallel | ThreadParallel:
+    """Make the parallelism of a member with so many threads, which span so many nodes."""
+    return SerialParallel() if n_threads <= 1 else ThreadParallel(n_threads, n_nodes)

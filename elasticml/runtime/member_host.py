@@ -82,7 +82,9 @@ class MemberHost:
         store = self._stores.get(job)
         if store is None:
             budget = self._budget.at_most(link.hello.get("memory_limit"))
-            store = self._stores[job] = budget.store(link.hello.get("forms", 1))
+            store = self._stores[job] = budget.store(
+                link.hello.get("forms", 1), streams=link.hello.get("streams", False)
+            )
         env = self._env
         env = replace(env, transport=limited(env.transport, link.hello, env.clock, env.pause))
         shell = MemberShell(_limited(link, env), store, env, slot, computed)

@@ -101,6 +101,7 @@ class MemberShell:
                 "host": self._env.host,
                 "pid": self._env.pid,
                 "threads": self._env.threads,
+                "nodes": self._env.node_cores,
                 "cpu": self._env.cpu,
                 "blas_threads": self._env.blas_threads,
                 "computed": self._computed,

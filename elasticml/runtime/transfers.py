@@ -22,8 +22,8 @@ from elasticml.control import events as ev
 from elasticml.control.commands import CopyChunks, GiveChunks
 from elasticml.data.body import aligned_buffer
 from elasticml.data.chunk import Chunk
-from elasticml.data.mapped import FileSlab, fetch
-from elasticml.data.shelf import release
+from elasticml.data.mapped import FileSlab
+from elasticml.data.travel import make_ready, received, sent
 from elasticml.errors import DataError
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.pacing import Pace
@@ -147,12 +147,13 @@ class Transfers:
         for chunk in chunks:
             if rate is not None:
                 await self._pace.wait_for(chunk.nbytes, rate)
-            if chunk.shelf is not None:
-                await asyncio.to_thread(fetch, chunk.body)
+            if not chunk.is_here or chunk.is_packed or chunk.shelf is not None:
+                await asyncio.to_thread(make_ready, chunk)
             # Without a prefix: bodies come in the order that the first frame names.
-            await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=chunk.body))
-            self.sent_bytes += chunk.nbytes
-            release([chunk])
+            payload = chunk.stored
+            await link.send(Frame(kind=Kind.CHUNK, prefix={}, payload=payload))
+            self.sent_bytes += payload.nbytes
+            sent(chunk)
 
     def _fail(
         self,
@@ -193,8 +194,7 @@ class Transfers:
         for id in [id for id in delivery.chunks if id in delivery.missing]:
             frame = await link.receive(lambda header, _: slab.take(header.payload_bytes))
             assert frame.payload is not None
-            chunk = Chunk.from_body(id, frame.payload)
-            chunk.is_mapped = slab.maps(frame.payload)
+            chunk = received(id, frame.payload, is_mapped=slab.maps(frame.payload))
             delivery.bodies[id] = chunk
             delivery.missing.discard(id)
             delivery.nbytes += frame.payload.nbytes
@@ -208,7 +208,7 @@ class Transfers:
             chunks=ids,
             began_s=self._clock(),
             missing={ids[k] for k in prefix["bodies"]},
-            slab=self._slab(link, ids, prefix),
+            slab=await self._slab(link, ids, prefix),
         )
         if "states" in prefix:
             states = decode_states(prefix["states"], frame.payload)
@@ -216,10 +216,10 @@ class Transfers:
             delivery.nbytes = 0 if frame.payload is None else frame.payload.nbytes
         return delivery
 
-    def _slab(self, link: Link, ids: Sequence[ChunkId], prefix: Mapping[str, Any]) -> Any:
+    async def _slab(self, link: Link, ids: Sequence[ChunkId], prefix: Mapping[str, Any]) -> Any:
         """Find room for bodies; where there is none, a copy is called off and a move fails."""
         try:
-            return self._store.slab(prefix["sizes"])
+            return await self._store.slab(prefix["sizes"], prefix["body_bytes"])
         except DataError as error:
             if "states" in prefix:
                 raise
@@ -279,11 +279,15 @@ class Transfers:
 
 
 def _names(order: int, chunks: Sequence[Chunk], travelling: Set[ChunkId]) -> dict[str, Any]:
-    """Name an order's chunks, and the places and sizes of those whose bodies follow, ascending."""
+    """Name an order's chunks, and the places and sizes of those whose bodies follow, ascending.
+
+    Sizes are of what is sent, compressed bodies as they are.
+    """
     places = [k for k, chunk in enumerate(chunks) if chunk.id in travelling]
     return {
         "order": order,
         "chunks": [str(chunk.id) for chunk in chunks],
         "bodies": places,
-        "sizes": [chunks[k].nbytes for k in places],
+        "sizes": [chunks[k].stored.nbytes for k in places],
+        "body_bytes": sum(chunks[k].nbytes for k in places),
     }

@@ -113,7 +113,8 @@ def run_elasticml(data, l2, loss, threads, settings):
     """Make passes with one local solver, and follow them as far as the dual objective rises."""
     sys.path.insert(0, str(ROOT))
     from elasticml.algorithms.cocoa.line_search import Aggregation
-    from elasticml.algorithms.cocoa.local import LocalSolver, Piece, warm_kernels
+    from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+    from elasticml.algorithms.cocoa.warming import warm_kernels
     from elasticml.runtime.execution import parallel as parallel_of
 
     chunks = chunks_of(data)
@@ -162,7 +163,7 @@ def run_certified(data, l2, loss, threads, settings):
     """Train with the trainer and one solver in this process, certificates included."""
     sys.path.insert(0, str(ROOT))
     from elasticml.algorithms.base import Exchange, Outcome, Proceed, Work
-    from elasticml.algorithms.cocoa.local import warm_kernels
+    from elasticml.algorithms.cocoa.warming import warm_kernels
     from elasticml.algorithms.registry import algorithm
     from elasticml.data import products
     from elasticml.data.facts import merge_summaries, summarise

@@ -174,7 +174,7 @@ def links(n: int, repeats: int) -> dict[str, Any]:
     """Rate of a move of 1 MiB chunks from one member to another, and of a bare socket."""
     rates: dict[str, list[float]] = {"bare": [], "bare, kept": [], "move": []}
     with em.LocalCluster(2) as cluster, Client(cluster, set_as_default=False) as client:
-        source, target = sorted(client.scheduler_info()["workers"])
+        source, target = sorted(client.nthreads())
         nbytes = on(client, source, prepare, 0, n, COLUMNS, True, slice(0, n))
         on(client, target, prepare, 1, n, COLUMNS, False, slice(0, 0))
         batches = [list(range(i, min(i + 16, n))) for i in range(0, n, 16)]
@@ -206,7 +206,7 @@ def redeal(repeats: int, per_order: int) -> dict[str, Any]:
         em.LocalCluster(REDEAL_MEMBERS) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        addresses = sorted(client.scheduler_info()["workers"])
+        addresses = sorted(client.nthreads())
         for member, address in enumerate(addresses):
             on(client, address, prepare, member, REDEAL_CHUNKS, 1, True, slice(None))
         for k in range(repeats + 1):

@@ -7,6 +7,10 @@ with RCV1's shape, 14.2 million rows:
 
     python tests/bench/out_of_core.py --make 14200000 DATA
 
+and with Criteo's, compressed:
+
+    python tests/bench/out_of_core.py --make 6000000 --shape criteo --level -3 DATA
+
 In one process, with the member's own store and solver: CoCoA's pass over half a limit of chunks, in
 memory, times as many bytes as there are: what computing takes, in the first pass and later; all
 bodies fetched in order and let go, without work: what the disk gives; then CoCoA's passes over all,
@@ -156,12 +160,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--make", type=int, metavar="ROWS")
+    parser.add_argument("--shape", default="rcv1")
+    parser.add_argument("--level", type=int)
     parser.add_argument("--limit", default="1 GiB")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     if options.make:
-        convert(synthetic("rcv1", options.make, seed=1, dtype="float32"), options.data)
+        rows = synthetic(options.shape, options.make, seed=1, dtype="float32")
+        convert(rows, options.data, level=options.level)
         return
     source, limit = read_converted(str(options.data)), parse_size(options.limit)
     total = sum(block.nbytes for block in source.blocks())

@@ -35,9 +35,10 @@ def client(cluster: em.LocalCluster) -> Generator[Client]:
         yield client
 
 
-def job(name: str, **changes: Any) -> em.Job:
+def job(name: str, groups: int | str = "auto", **changes: Any) -> em.Job:
     settings = {"stop": em.Stop(gap=GAP, rounds=400), "chunk_size": 2048, "holders": 2, **changes}
-    return em.Job(em.CoCoA(loss="squared_hinge", l2=1e-2), DATA, name=name, **settings)
+    algorithm = em.CoCoA(loss="squared_hinge", l2=1e-2, groups=groups)
+    return em.Job(algorithm, DATA, name=name, **settings)
 
 
 def endless(name: str, **changes: Any) -> em.Job:
@@ -71,6 +72,20 @@ def test_survivors_of_a_kill_go_on_to_the_certified_optimum(
     last, story = finish(job(f"kill-{n}-{phase}", faults=faults).start(client))
     assert (last["gap"] <= GAP, owned(story)) == (True, (ROWS, 0))
     assert len(of(story, "MemberLost")) == n
+
+
+@pytest.mark.parametrize("phase", ["compute", "reduce"])
+def test_members_of_two_groups_go_on_to_the_certified_optimum_after_a_kill(
+    client: Client, phase: str
+) -> None:
+    faults = [{"round": 4, "lose": 2, "how": "kill", "phase": phase}, {"round": 8, "return": 1}]
+    started = job(f"groups-{phase}", groups=2, threads=2, faults=faults).start(client)
+    rounds = started.result().history
+    last, story = finish(started)
+    assert (last["gap"] <= GAP, owned(story)) == (True, (ROWS, 0))
+    assert rounds[0]["groups"] == 2 * MEMBERS
+    assert len(of(story, "MemberLost")) == 2
+    assert {record["nodes"] for record in of(story, "MemberJoined")} <= {1, 2}
 
 
 def test_half_of_the_members_are_killed_in_two_rounds_and_others_come(client: Client) -> None:

@@ -85,3 +85,46 @@ def test_several_targets_of_a_lasso_and_a_start_from_the_last_fit(client: Client
 def test_a_lasso_that_runs_out_of_rounds_warns(client: Client):
     with pytest.warns(ConvergenceWarning, match="the duality gap is"):
         em.Lasso(1e-3, tol=1e-14, max_iter=1, client=client).fit(X, X @ np.arange(8.0) + Y)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.4])
+def test_a_sparse_logistic_regression(client: Client, ratio: float):
+    weights = np.linspace(0.0, 2.0, 400)
+    given = {"C": 0.05, "l1_ratio": ratio, "tol": 1e-10, "class_weight": "balanced"}
+    here = em.LogisticRegression(**given, max_iter=1000).fit(X, Y, weights)
+    there = em.LogisticRegression(**given, max_iter=1000, client=client).fit(X, Y, weights)
+    assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
+    np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-4)
+    np.testing.assert_array_equal(there.coef_ != 0.0, here.coef_ != 0.0)
+    assert np.count_nonzero(there.coef_) > 0
+    assert 0.0 <= there.dual_gap_ <= 1e-10 * np.log(2.0) * 0.05 * weights.sum() * 1.1
+    np.testing.assert_array_equal(there.predict(X), here.predict(X))
+
+
+def test_a_sparse_logistic_regression_starts_from_its_last_fit(client: Client):
+    model = em.LogisticRegression(C=0.05, l1_ratio=1.0, tol=1e-8, warm_start=True, client=client)
+    cold = model.fit(X, Y).n_iter_[0]
+    assert model.fit(X, Y).n_iter_[0] <= 1 < cold
+
+
+def test_a_support_vector_machine_with_an_l1_penalty(client: Client):
+    given = {"penalty": "l1", "C": 0.05, "tol": 1e-9, "intercept_scaling": 3.0}
+    here = em.LinearSVC(**given).fit(X, Y)
+    there = em.LinearSVC(**given, client=client).fit(X, Y)
+    assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
+    np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-4)
+    np.testing.assert_array_equal(there.coef_ != 0.0, here.coef_ != 0.0)
+    assert 0.0 <= there.dual_gap_ <= 1e-9 * 0.05 * 400 * 1.1
+
+
+def test_a_ridge_whose_coefficients_must_not_be_negative(client: Client):
+    y = X @ np.arange(-3.0, 5.0) + 5.0
+    weights = np.linspace(0.5, 2.0, 400)
+    here = em.Ridge(3.0, positive=True, tol=1e-12).fit(X, y, weights)
+    there = em.Ridge(3.0, positive=True, tol=1e-12, client=client).fit(X, y, weights)
+    assert (there.solver_path_, there.solver_) == ("job", "coordinate descent")
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-5)
+    assert there.intercept_ == pytest.approx(here.intercept_, abs=1e-5)
+    assert 0.0 <= there.dual_gap_ <= 2e-12 * (weights * (y - y.mean()) ** 2).sum()

@@ -66,11 +66,13 @@ def test_what_is_copied_to_the_disk_has_no_name_while_it_is_used() -> None:
     assert nameless > 0
 
 
-@pytest.mark.parametrize("kind", ["generated", "converted"])
+@pytest.mark.parametrize("kind", ["generated", "converted", "compressed"])
 def test_batch_gradients_are_the_same_from_the_disk(tmp_path: Path, kind: str) -> None:
     data: Source = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     if kind == "converted":
         data = convert(data, tmp_path / "made")
+    if kind == "compressed":
+        data = convert(data, tmp_path / "made", level=-3)
     found = []
     for memory in ("auto", SMALL):
         ran = run(em.BatchGradient(l2=1e-3), data, memory, 1, stop=em.Stop(rounds=4))

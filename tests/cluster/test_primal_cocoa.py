@@ -1,4 +1,4 @@
-"""The lasso on real processes: kills leave the certified optimum, with scikit-learn's support."""
+"""Sparse models on real processes: kills leave the certified optimum, and its support."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
-from sklearn.linear_model import Lasso
+from sklearn.linear_model import Lasso, LogisticRegression
 
 import elasticml as em
 
@@ -19,6 +19,7 @@ MEMBERS, ROWS, COLUMNS = 3, 150, 240
 _rng = np.random.default_rng(6)
 X = _rng.normal(size=(ROWS, COLUMNS)) + _rng.normal(size=COLUMNS)
 Y = X[:, :10] @ _rng.normal(size=10) + 0.3 * _rng.normal(size=ROWS) + 2.0
+CLASSES = np.where(np.median(Y) < Y, 7.0, 3.0)
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +31,13 @@ def client() -> Generator[Client]:
         yield client
 
 
-def fitted(client: Client, name: str, **changes: Any) -> tuple[em.Result, list[dict[str, Any]]]:
+def fitted(
+    client: Client, name: str, loss: Any = "squared", gather: bool = False, **changes: Any
+) -> tuple[em.Result, list[dict[str, Any]]]:
     """Run a job to its gap, over chunks of a few columns."""
     job = em.Job(
-        em.PrimalCoCoA(l1=L1),
-        em.from_arrays(X, Y, by="columns"),
+        em.PrimalCoCoA(loss=loss, l1=L1, gather=gather),
+        em.from_arrays(X, Y if loss == "squared" else CLASSES, by="columns"),
         name=name,
         stop=em.Stop(gap=GAP, rounds=2000),
         chunk_size=8 * 1024,
@@ -55,6 +58,42 @@ def assert_is_optimal(result: em.Result) -> None:
     np.testing.assert_array_equal(result.model.coef_[0] != 0.0, best.coef_ != 0.0)
     np.testing.assert_allclose(result.model.coef_[0], best.coef_, atol=1e-4)
     np.testing.assert_allclose(result.model.predict(X), best.predict(X), atol=1e-3)
+
+
+def assert_is_optimal_classifier(result: em.Result) -> None:
+    best = LogisticRegression(C=1.0 / (L1 * ROWS), l1_ratio=1.0, solver="saga", tol=1e-12)
+    best.set_params(max_iter=100_000).fit(X, CLASSES)
+    losses = np.logaddexp(0.0, np.where(CLASSES == 7.0, -1.0, 1.0) * best.decision_function(X))
+    optimum = float(losses.mean()) + L1 * float(np.abs(best.coef_).sum())
+    assert result.summary["gap"] <= GAP
+    assert optimum - 1e-9 <= result.summary["objective"] <= optimum + GAP
+    assert result.history[-1]["objective_full"] == pytest.approx(result.summary["objective"])
+    np.testing.assert_array_equal(result.model.coef_ != 0.0, np.abs(best.coef_) > 1e-7)
+    np.testing.assert_allclose(result.model.coef_, best.coef_, atol=1e-3)
+    np.testing.assert_array_equal(result.model.classes_, [3.0, 7.0])
+    accuracy = float((result.model.predict(X) == CLASSES).mean())
+    assert result.summary["train"]["accuracy"] == pytest.approx(accuracy)
+
+
+#: The round after which nobody is needed any more comes later without gathering.
+CASES = [("logistic", False, 3), ("logistic", True, 1), ("squared", True, 1)]
+
+
+@pytest.mark.parametrize(("loss", "gather", "round"), CASES)
+@pytest.mark.parametrize("phase", ["broadcast", "compute", "reduce", "apply"])
+def test_a_model_is_optimal_whenever_a_member_is_killed(
+    client: Client, phase: str, loss: str, gather: bool, round: int
+) -> None:
+    faults = [
+        {"round": round, "lose": 1, "how": "kill", "phase": phase},
+        {"round": round + 1, "return": 1},
+    ]
+    name = f"{loss}-{phase}-{gather}"
+    result, story = fitted(client, name, loss, gather, faults=faults, holders=1)
+    lost = [record for record in story if record["event"] == "MemberLost"]
+    last = [record for record in story if record["event"] == "ExchangeEnded"][-1]
+    assert (len(lost), last["examples"], last["absent_examples"]) == (1, COLUMNS + 1, 0)
+    (assert_is_optimal if loss == "squared" else assert_is_optimal_classifier)(result)
 
 
 @pytest.mark.parametrize("holders", [1, 2])

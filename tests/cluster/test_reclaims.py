@@ -40,7 +40,7 @@ def test_a_container_that_is_asked_for_is_emptied_and_its_end_is_told(
     with Client(cluster, set_as_default=False) as client:
         job = em.Job(em.CoCoA(loss="hinge", l2=1e-9), DATA, holders=2, stop=em.Stop(rounds=100_000))
         handle = job.start(client)
-        address = sorted(client.scheduler_info()["workers"])[0]
+        address = sorted(client.nthreads())[0]
         story: list[dict[str, Any]] = []
         ends: list[threading.Thread] = []
         for record in handle:

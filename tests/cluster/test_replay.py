@@ -40,6 +40,12 @@ JOBS: dict[str, dict[str, Any]] = {
         "cluster": {"workers": 3, "threads": 2},
         "faults": KILLS,
     },
+    "groups": {
+        "algorithm": {"name": "cocoa", "loss": "hinge", "l2": 1e-3, "groups": 2, "local_epochs": 2},
+        "absent": "reload",
+        "cluster": {"workers": 3, "threads": 2},
+        "faults": KILLS,
+    },
 }
 
 

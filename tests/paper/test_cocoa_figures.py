@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from elasticml.report.style import new_figure
+
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = ROOT / "examples" / "papers"
 WAIT_S = 300
@@ -109,3 +111,19 @@ def test_a_study_with_no_set_left_writes_nothing(tmp_path, monkeypatch, capsys) 
     assert ended.value.code == 2
     assert "no data set is left" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("count", [1, 5, 8, 14])
+def test_a_legend_is_not_cut_off_however_long_its_lines_are(count, monkeypatch) -> None:
+    # One panel is as wide as a legend of three such lines.
+    monkeypatch.syspath_prepend(str(STUDIES))
+    figures = importlib.import_module("support.cocoa_figures")
+    figure = new_figure(7.5, 3.7)
+    (ax,) = figure.subplots(1, 1, squeeze=False).ravel()
+    for k in range(count):
+        ax.plot([0, 1], [1, k], label=f"micro-tasks, K = {k}, two by two")
+    legend = figures.legend_below(figure, *ax.get_legend_handles_labels())
+    inside = legend.get_window_extent()
+    assert len(figure.legends) == 1
+    assert len(legend.get_texts()) == count
+    assert figure.bbox.x0 <= inside.x0 < inside.x1 <= figure.bbox.x1

@@ -34,6 +34,7 @@ PARTS = {
     st.booleans(),
     st.sampled_from([1, 3, "auto"]),
     st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+    st.sampled_from(["auto", 2, 3]),
 )
 @example(
     [
@@ -46,6 +47,7 @@ PARTS = {
     True,
     1,
     0.0,
+    2,
 )
 def test_models_and_certificates_are_right_whatever_happens(
     schedule: Schedule,
@@ -54,6 +56,7 @@ def test_models_and_certificates_are_right_whatever_happens(
     has_anchors: bool,
     gap_every: int | str,
     share: float,
+    groups: int | str,
 ) -> None:
     # Everybody is back before the end, however often a group must be waited for.
     back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
@@ -67,6 +70,7 @@ def test_models_and_certificates_are_right_whatever_happens(
         has_anchors=has_anchors,
         between=moves(share),
         gap_every=gap_every,
+        groups=groups,
     )
     run = world.run(ROUNDS + 40)
     assert max(referee.errors, default=0.0) <= 1e-10

@@ -1,18 +1,21 @@
-"""The distributed lasso under any schedule of losses, returns and moves, under any rule."""
+"""Sparse models by columns under any schedule of losses, returns and moves, under any rule."""
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.column_referee import ColumnReferee
+from tests.margin_referee import MarginReferee
 from tests.property.schedules import Schedule, moves, schedules
 from tests.serial_world import Return, Vanish
 
 MEMBERS = 4
 ROUNDS = 10
-PHASES = ("pass", "certify")
+PHASES = ("pass", "certify", "gather")
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(30, 14)) + 0.5
 Y = X[:, :3] @ [2.0, -1.0, 1.0] + RNG.normal(size=30)
@@ -28,6 +31,7 @@ PENALTIES = {"lasso": (0.1, 0.0), "elastic net": (0.05, 0.1), "ridge": (0.0, 0.2
     st.sampled_from([1, 3, "auto"]),
     st.sampled_from([0.0, 0.0, 0.3, 1.0]),
     st.booleans(),
+    st.booleans(),
 )
 @example(
     [
@@ -40,6 +44,7 @@ PENALTIES = {"lasso": (0.1, 0.0), "elastic net": (0.05, 0.1), "ridge": (0.0, 0.2
     1,
     0.0,
     True,
+    False,
 )
 @example(
     [
@@ -51,6 +56,7 @@ PENALTIES = {"lasso": (0.1, 0.0), "elastic net": (0.05, 0.1), "ridge": (0.0, 0.2
     1,
     0.0,
     True,
+    False,
 )
 def test_models_and_certificates_are_right_whatever_happens(
     schedule: Schedule,
@@ -59,6 +65,7 @@ def test_models_and_certificates_are_right_whatever_happens(
     gap_every: int | str,
     share: float,
     intercept: bool,
+    gather: bool,
 ) -> None:
     l1, l2 = PENALTIES[penalty]
     judge = ColumnReferee(X=X, y=Y, weights=S, l1=l1, l2=l2, intercept=intercept)
@@ -71,6 +78,7 @@ def test_models_and_certificates_are_right_whatever_happens(
         schedule=[*schedule, *back],
         between=moves(share),
         gap_every=gap_every,
+        gather=gather,
     )
     run = world.run(ROUNDS + 60)
     assert max(judge.errors, default=0.0) <= 1e-10
@@ -78,5 +86,56 @@ def test_models_and_certificates_are_right_whatever_happens(
     coef, intercept_ = run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0])
     assert abs(run.model.objective - judge.objective(coef, intercept_)) <= 1e-9
     assert run.model.objective - judge.optimum <= run.model.gap + 1e-12
+    if not world.groups and not world.open:
+        assert run.model.gap <= 0.02
+
+
+@functools.cache
+def margin_judge(penalty: str, intercept: bool) -> MarginReferee:
+    """Know the optimum once; certificates are noted in copies."""
+    l1, l2 = {"lasso": (0.02, 0.0), "elastic net": (0.01, 0.05), "ridge": (0.0, 0.1)}[penalty]
+    y = np.where(np.median(Y) < Y, 1.0, 0.0)
+    judge = MarginReferee(X=X, y=y, weights=S, l1=l1, l2=l2, intercept=intercept)
+    assert judge.optimum > 0.0
+    return judge
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    schedules(MEMBERS, ROUNDS, PHASES, [None, None, *PHASES]),
+    st.sampled_from(sorted(PENALTIES)),
+    st.sampled_from(["reload", "freeze", "stall"]),
+    st.sampled_from([1, 3, "auto"]),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_classifiers_and_certificates_are_right_whatever_happens(
+    schedule: Schedule,
+    penalty: str,
+    absent: str,
+    gap_every: int | str,
+    share: float,
+    intercept: bool,
+    gather: bool,
+) -> None:
+    judge = margin_judge(penalty, intercept)
+    judge.errors.clear()
+    back = [Return(round=r) for r in range(ROUNDS, ROUNDS + 3)]
+    world = judge.world(
+        MEMBERS,
+        absent=absent,
+        reloads=absent == "reload",
+        schedule=[*schedule, *back],
+        between=moves(share),
+        gap_every=gap_every,
+        gather=gather,
+    )
+    run = world.run(ROUNDS + 60)
+    assert max(judge.errors, default=0.0) <= 1e-10
+    judge.check_rows(run.rows)
+    coef, intercept_ = run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0])
+    assert abs(run.model.objective - judge.objective(coef, intercept_)) <= 1e-9
+    assert run.model.objective - judge.optimum <= run.model.gap + 1e-11
     if not world.groups and not world.open:
         assert run.model.gap <= 0.02

@@ -205,10 +205,13 @@ def test_with_two_holders_every_body_lies_on_two_members_and_only_states_move(po
     assert all(r["bytes"] <= 16 * r["examples"] + 8 * r["chunks"] for r in late)
 
 
-@pytest.mark.parametrize("holders", [1, 2])
-def test_a_kill_loses_no_example_and_the_model_is_that_of_the_duals_again(points, holders):
+@pytest.mark.parametrize(
+    ("holders", "more"),
+    [(1, {}), (2, {}), (1, {"groups": 2}), (2, {"groups": 3, "local_epochs": 2})],
+)
+def test_a_kill_loses_no_example_and_the_model_is_that_of_the_duals_again(points, holders, more):
     plan = Plan(
-        algorithm=HINGE,
+        algorithm={**HINGE, **more},
         members=8,
         holders=holders,
         trace=(Taken(at=0.9, lose=(3,)), Taken(at=1.6, lose=(0, 5))),
@@ -222,6 +225,12 @@ def test_a_kill_loses_no_example_and_the_model_is_that_of_the_duals_again(points
     assert result.rows[-1]["gap"] <= 1e-6
     assert min(row["gap"] for row in result.rows if row.get("gap") is not None) >= 0
     assert drift(simulation) <= 1e-12
+    duals = [row["dual"] for row in result.rows if row.get("dual") is not None]
+    if holders == 2:  # else dual variables are lost
+        assert all(after >= before - 1e-12 for before, after in itertools.pairwise(duals))
+    if more:
+        expected = more["groups"] * result.rows[0]["members"]
+        assert result.rows[0]["groups"] == expected
 
 
 def test_a_run_with_policies_and_kills_repeats_bit_for_bit(points):

@@ -19,8 +19,11 @@ from tests.sim.scenes import play, points, record
 
 GD = {"name": "batch_gradient", "l2": 1e-2}
 HINGE = {"name": "cocoa", "loss": "hinge", "l2": 1e-2}
+GROUPS = {"name": "cocoa", "loss": "hinge", "l2": 1e-2, "groups": 3, "local_epochs": 2}
 LOGISTIC = {"name": "cocoa", "loss": "logistic", "l2": 1e-2}
 LASSO = {"name": "primal_cocoa", "l1": 0.05}
+UNGATHERED = {**LASSO, "gather": False}
+CLASSES = {"name": "primal_cocoa", "loss": "logistic", "l1": 0.02}
 RULES = {
     "batch_gradient": ("taylor", "ignore", "reload", "stall"),
     "cocoa": ("reload", "freeze"),
@@ -29,11 +32,12 @@ RULES = {
 ROUNDS = 14
 
 
-def wide() -> Any:
-    """Make forty columns for the lasso, for chunks of two."""
+def wide(algorithm: dict[str, Any]) -> Any:
+    """Make forty columns, for chunks of two."""
     rng = np.random.default_rng(9)
     X = rng.standard_normal((40, 40))
-    return from_arrays(X, X[:, :4].sum(axis=1) + 0.1 * rng.normal(size=40), by="columns")
+    y = X[:, :4].sum(axis=1) + 0.1 * rng.normal(size=40)
+    return from_arrays(X, np.sign(y) if algorithm is CLASSES else y, by="columns")
 
 
 def assert_replays(result: SimResult, source: Any = None) -> Replay:
@@ -45,7 +49,8 @@ def assert_replays(result: SimResult, source: Any = None) -> Replay:
 @st.composite
 def schedules(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     """Draw a job, and a world in which members are killed, leave, return, and are slow."""
-    algorithm = draw(st.sampled_from([GD, HINGE, LOGISTIC, LASSO]))
+    kinds = [GD, HINGE, GROUPS, LOGISTIC, LASSO, UNGATHERED, CLASSES]
+    algorithm = draw(st.sampled_from(kinds))
     how = draw(st.sampled_from(["kill", "notice", "terminate"]))
     world = {
         "seed": draw(st.integers(0, 2**16)),
@@ -69,12 +74,27 @@ def schedules(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     return world, changes
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(schedule=schedules())
 def test_random_faults_replay_bit_for_bit(schedule: tuple[dict[str, Any], dict[str, Any]]) -> None:
     world, changes = schedule
-    source = wide() if changes["algorithm"] is LASSO else points()
+    algorithm = changes["algorithm"]
+    source = wide(algorithm) if algorithm["name"] == "primal_cocoa" else points()
     result = simulate(record(**changes), source, options=options_from_section(world))
+    assert_replays(result, source)
+
+
+@pytest.mark.parametrize("algorithm", [LASSO, UNGATHERED, CLASSES])
+def test_kills_of_members_that_own_columns_replay(algorithm: dict[str, Any]) -> None:
+    faults = [
+        {"round": 1, "lose": 2, "how": "kill", "phase": "compute"},
+        {"round": 2, "return": 2},
+    ]
+    source = wide(algorithm)
+    given = record(algorithm=algorithm, absent="reload", faults=faults, stop={"gap": 1e-8})
+    result = simulate(given, source)
+    lost = sum(r["event"] == "MemberLost" for r in result.story)
+    assert (lost, result.summary["converged"]) == (2, True)
     assert_replays(result, source)
 
 

@@ -74,7 +74,7 @@ def test_plain_dask_work_runs_on_encrypted_connections(client, cluster):
     client.wait_for_workers(2, timeout=WAIT_S_MAX)
     assert client.submit(lambda x: x + 1, 41).result(timeout=WAIT_S_MAX) == 42
     assert da.ones((300, 300), chunks=100).sum().compute() == 90_000
-    addresses = [cluster.scheduler_address, *client.scheduler_info()["workers"]]
+    addresses = [cluster.scheduler_address, *client.nthreads()]
     assert [address.partition("://")[0] for address in addresses] == ["tls"] * 3
     assert cluster.status is Status.running
 
@@ -94,7 +94,7 @@ def test_containers_and_logs_are_those_of_the_workers(client, cluster):
     client.wait_for_workers(2, timeout=WAIT_S_MAX)
     containers = {container.id for container in cluster.workers()}
     assert containers == workers_of(cluster)
-    assert set(cluster.logs()) == {"Scheduler", *client.scheduler_info()["workers"]}
+    assert set(cluster.logs()) == {"Scheduler", *client.nthreads()}
     assert set(cluster.logs(scheduler=False, workers=[])) == set()
 
 

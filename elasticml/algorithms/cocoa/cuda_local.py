@@ -122,6 +122,7 @@ class CudaSolver:
         serial: int,
         parallel: Parallel,
         sigma: float | None = None,
+        start: int = 0,
     ) -> Update:
         """Go through the rows in random order, changing their dual variables in place.
 
@@ -134,7 +135,7 @@ class CudaSolver:
             Also of what sub-epochs that were undone have looked at.
         """
         if self._weight <= 0.0:
-            return Update(dv=np.zeros(v.size))
+            return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
         plan = Plan(
             l2_total=l2_total,
             total_weight=total_weight,
@@ -146,16 +147,19 @@ class CudaSolver:
             n_slices=1,
             is_first=False,
         )
-        start = v.astype(self._dtype)
-        model = _Model(cuda.to_device(start), cuda.to_device(start))
+        began = v.astype(self._dtype)
+        model = _Model(cuda.to_device(began), cuda.to_device(began))
         total = Update(dv=np.zeros(0), partitions=1, gap=math.nan)
         for epoch in range(math.ceil(epochs)):
-            key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
+            key, share = (seed, serial, start + epoch), min(1.0, epochs - epoch)
             for number, batch in self._turns(key):
                 own = (*key, number) if number else key
                 total = total.plus(self._visit(batch, share, own, model, plan))
-        dv = (model.r.copy_to_host().astype(np.float64) - start) / plan.whole
-        return replace(total, dv=dv)
+        dv = (model.r.copy_to_host().astype(np.float64) - began) / plan.whole
+        return replace(total, dv=dv, sigma=plan.whole, dampings=self.damping)
+
+    def undo(self) -> None:
+        """Do nothing: sub-epochs that lose are undone as they end."""
 
     def _turns(self, key: tuple[int, int, int]) -> list[tuple[int, tuple[Piece, ...]]]:
         """Put the batches, with their numbers, into a random order."""
@@ -255,7 +259,7 @@ class CudaSolver:
             return replace(work, dual=dual, curvature=curvature)
         model.r, model.before = model.before, model.r
         rows.alpha, rows.before = rows.before, rows.alpha
-        return work
+        return replace(work, discarded=1)
 
 
 class _Model:

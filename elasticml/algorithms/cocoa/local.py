@@ -12,28 +12,19 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables, together, visits
 from elasticml.algorithms.cocoa.crowding import Crowding
-from elasticml.algorithms.cocoa.orders import Orders
+from elasticml.algorithms.cocoa.orders import Orders, bucket_for
 from elasticml.algorithms.cocoa.passes import Plan
 from elasticml.algorithms.cocoa.passes import Update as Update
 from elasticml.algorithms.cocoa.replicas import Replicas
 from elasticml.algorithms.cocoa.rests import Rests
-from elasticml.algorithms.cocoa.tables import Cached
+from elasticml.algorithms.cocoa.step_kernels import products
+from elasticml.algorithms.cocoa.tables import Cached, Caches
 from elasticml.algorithms.cocoa.tables import Piece as Piece
-from elasticml.algorithms.parallel import Serial
-from elasticml.data.chunk import Dtype, dense_chunk
-from elasticml.data.mapped import ask_for
 from elasticml.data.shelf import release, shelf_of
 from elasticml.objectives.conjugates import dual_loss_named
-from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 
-#: Rows of a bucket where the job does not say: of data that fit into a processor's cache, and of
-#: larger ones, which are read faster in longer pieces.
-BUCKET: Final = 8
-LONG_BUCKET: Final = 64
-#: Stored values from which buckets are long.
-LONG_FROM: Final = 8_000_000
 #: Stored values that one compiled call may go through with each of its threads: some 50 ms.
 _VALUES_PER_CALL: Final = 32_000_000
 #: Stored values of an epoch from which a thread pays: about a millisecond.
@@ -77,6 +68,8 @@ class LocalSolver:
         does not pay where a row's own dual variable is what moves its margin most.
     values_per_thread : int
         Stored values below which a further thread would cost more than it brings.
+    caches : mapping, optional
+        Shared with solvers of other groups, which have the same chunks in turn.
     """
 
     def __init__(
@@ -90,6 +83,7 @@ class LocalSolver:
         skip: bool = True,
         grow: bool = True,
         values_per_thread: int = VALUES_PER_THREAD,
+        caches: Caches | None = None,
     ) -> None:
         if bucket is not None and bucket < 1:
             raise ValueError(f"bucket is {bucket}, wanted at least 1")
@@ -97,14 +91,14 @@ class LocalSolver:
         self._dtype = np.dtype(dtype)
         self._like: NDArray[Any] = np.empty(0, self._dtype)
         self._bucket_wanted = bucket
-        self._bucket = BUCKET if bucket is None else bucket
+        self._bucket = bucket_for(0) if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._rests = Rests(is_used=shrink)
         self._crowding = Crowding()
         self._replicas = Replicas(self._dtype)
         self._grow = grow
         self._values_per_thread = values_per_thread
-        self._caches: dict[tuple[ChunkId, str], Cached] = {}
+        self._caches, self._forgets = {} if caches is None else caches, caches is None
         self._pieces: tuple[Piece, ...] = ()
         self._table = np.zeros((0, tables.N_FIELDS), np.int64)
         self._orders = Orders(self._bucket, skips=skip)
@@ -137,7 +131,8 @@ class LocalSolver:
         known = [self._caches.get(key) for key in keys]
         sizes = [piece.chunk.n_rows for piece in pieces]
         self._rests.bind(sizes, [None if cached is None else cached.rest for cached in known])
-        self._caches = {}
+        if self._forgets:
+            self._caches = {}
         for number, rest in enumerate(self._rests.views(sizes)):
             piece, old = pieces[number], known[number]
             norms = np.zeros(rest.size, self._dtype) if old is None else old.norms
@@ -145,16 +140,18 @@ class LocalSolver:
             cached = Cached(norms=norms, is_measured=is_measured, rest=rest)
             tables.fill_row(self._table, number, piece, cached)
             self._caches[keys[number]] = cached
-        stored = _stored(pieces)
+        stored = tables.total_stored(pieces)
         if self._bucket_wanted is None:
-            self._bucket = BUCKET if stored < LONG_FROM else LONG_BUCKET
+            self._bucket = bucket_for(stored)
         self._orders.bind(pieces, self._measure, bucket=self._bucket)
         self._weight = tables.total_weight(pieces)
         self._stored_per_visit = max(1.0, stored / max(1, self._orders.size))
 
     def _measure(self, number: int) -> None:
-        """Write the squared norms of a chunk's rows, once; its body is here."""
+        """Note where a chunk's body is, which is here, and write its rows' squared norms, once."""
         piece = self._pieces[number]
+        if piece.chunk.is_packed or not self._table[number, tables.VALUES]:
+            tables.locate_body(self._table, number, piece.chunk)
         cached = self._caches[piece.chunk.id, piece.chunk.content_id]
         if not cached.is_measured:
             visits.write_norms(self._table[number], self._grams, self._like)
@@ -172,6 +169,7 @@ class LocalSolver:
         serial: int,
         parallel: Parallel,
         sigma: float | None = None,
+        start: int = 0,
     ) -> Update:
         """Go through the rows in random order, changing their dual variables in place.
 
@@ -198,14 +196,18 @@ class LocalSolver:
         sigma : float, optional
             Fixes the members' sigma' instead, as the papers do; among a member's threads it is
             multiplied by the number of threads.
+        start : int
+            Above 0, the pass goes on with this epoch, from another model than it ended with.
 
         Returns
         -------
         Update
         """
-        reach, n_parts = self._rests.begin(v, serial), self._parts(parallel.n_threads)
+        reach = self._rests.go_on() if start else self._rests.begin(v, serial)
+        n_parts = self._parts(parallel.n_threads)
         if self._weight <= 0.0:
-            return Update(dv=np.zeros(v.size))
+            return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
+        is_first = not start and self._is_untouched(v) and self._grows(l2_total, sigma, epochs)
         plan = Plan(
             l2_total=l2_total,
             total_weight=total_weight,
@@ -215,13 +217,14 @@ class LocalSolver:
             reach=reach,
             n_parts=n_parts,
             n_slices=self._slices(n_parts, v.size),
-            is_first=self._is_untouched(v) and self._grows(l2_total, sigma, epochs),
+            is_first=is_first,
         )
-        self._crowding.begin(serial, n_parts)
+        if not start:
+            self._crowding.begin(serial, n_parts)
         self._replicas.begin(v, n_parts)
-        sums = np.zeros(visits.N_SUMS)
+        sums = np.zeros(visits.N_SUMS + 1)
         for epoch in range(math.ceil(epochs)):
-            key, share = (seed, serial, epoch), min(1.0, epochs - epoch)
+            key, share = (seed, serial, start + epoch), min(1.0, epochs - epoch)
             grows, seen = plan.is_first and epoch == 0, 0.0
             sums[4] = 0.0  # the gap is told of the last epoch
             for order in self._orders.epoch(key, share, whole=plan.is_first):
@@ -236,7 +239,26 @@ class LocalSolver:
             stored=int(sums[3]),
             partitions=1 if plan.n_slices > 1 else min(n_parts, self._orders.size),
             gap=float(sums[4]) if epochs == math.ceil(epochs) else math.nan,
+            sigma=plan.whole,
+            is_loss=self._is_loss(plan, sums, v),
+            dampings=self._crowding.damping,
         )
+
+    def undo(self) -> None:
+        """Have rows rest again as before the last run; whoever called it restores ``alpha``."""
+        self._rests.undo()
+
+    def _is_loss(self, plan: Plan, sums: F64, v: F64) -> bool:
+        """Tell whether threads that were too bold have made the local problem worse.
+
+        A single thread cannot; a first pass that grows is judged by the line search alone.
+        """
+        if plan.n_parts == 1 or plan.is_first:
+            return False
+        gain, half = float(sums[visits.N_SUMS]), 0.5 * plan.l2_total / plan.whole
+        size = 0.0 if gain >= 0.0 else abs(float(sums[0])) + half * products(v, v)[1]
+        precision = float(np.finfo(self._dtype).eps) * math.sqrt(max(1.0, float(sums[2])))
+        return not self._crowding.accepts(gain, size, precision)
 
     def _portions(self, order: NDArray[np.int64], plan: Plan) -> list[NDArray[np.int64]]:
         """Cut visits into what one compiled call goes through: some slices."""
@@ -260,7 +282,7 @@ class LocalSolver:
         ----------
         seen : float, optional
             In a first pass, the weight of the rows before these.
-        sums : ndarray (N_SUMS,)
+        sums : ndarray (N_SUMS + 1,)
             Added to.
         """
         n_slices = max(1, round(plan.n_slices * order.size / max(1, self._orders.size)))
@@ -322,7 +344,8 @@ class LocalSolver:
         done = 0.0 if seen is None else seen
         for s, each in enumerate(weights):
             whole = float(each.sum())
-            factors[s] = [plan.sigma_of(part, whole) for part in each.tolist()]
+            least = plan.whole * float(self._crowding.factor[1])
+            factors[s] = [max(plan.sigma_of(part, whole), least) for part in each.tolist()]
             if seen is not None and whole > 0.0:
                 # Each thread goes on as if the others had found the like of what it has.
                 totals[s], before[s] = each / whole * plan.own_weight, each / whole * done
@@ -361,8 +384,9 @@ class LocalSolver:
         if shelf_of(chunks) is not None:
             filled = filled[:1]
             for number in filled:
-                ask_for(chunks[number].body)
+                chunks[number].bring(pin=True)
                 self._measure(number)
+                chunks[number].unpin()
                 release([chunks[number]])
         keys = [(chunks[number].id, chunks[number].content_id) for number in filled]
         total = sum(float(self._caches[key].norms.sum(dtype=np.float64)) for key in keys)
@@ -374,35 +398,3 @@ class LocalSolver:
             return False
         self._rests.wake()
         return True
-
-
-def _stored(pieces: Sequence[Piece]) -> int:
-    """Count the values that one epoch reads."""
-    total = 0
-    for piece in pieces:
-        layout = piece.chunk.layout
-        if layout.kind == "sequence":
-            total += piece.chunk.n_rows * layout.length * (layout.ngrams[1] - layout.ngrams[0] + 1)
-        else:
-            total += max(piece.chunk.values.size, piece.chunk.indices.size)
-    return total
-
-
-def warm_kernels() -> None:
-    """Compile the kernels for both types of values, or load their machine code from the cache."""
-    dtypes: tuple[Dtype, ...] = ("float32", "float64")
-    for dtype in dtypes:
-        chunk = dense_chunk(ChunkId("warm", 0, 0), np.ones(1), np.ones((1, 1)), dtype=dtype)
-        solver = LocalSolver(loss="hinge", dtype=dtype, bucket=None, intercept_scaling=None)
-        one = np.ones(1)
-        solver.bind([Piece(chunk, one, one, np.zeros(1))])
-        solver.run(
-            one,
-            l2_total=1.0,
-            total_weight=1.0,
-            damping=1.0,
-            epochs=1,
-            seed=0,
-            serial=0,
-            parallel=Serial(),
-        )

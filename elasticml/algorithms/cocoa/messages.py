@@ -21,7 +21,9 @@ the shares; with ``sigma`` it is that number.
     of the data that changed without seeing each other; ``gap`` (), what the rows added to the sum
     of the duality gap, each as it was met, which foretells the next certificate (NaN: not known);
     ``unset`` (), rows that could not take part
-    because their chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU.
+    because their chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU;
+    ``groups`` (), groups of all members; ``dampings`` (), the sum of theirs; ``discarded`` (),
+    passes of theirs (of a GPU, sub-epochs) that were undone: see :mod:`groups`.
 ``certify``
     Down: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state gets
     its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a
@@ -44,7 +46,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.base import ON_CUDA, Arrays, Exchange, Scalar
+from elasticml.algorithms.base import ON_CUDA, Exchange, Outcome, Scalar
 from elasticml.algorithms.scaling import Columns
 
 F64 = NDArray[np.float64]
@@ -81,6 +83,9 @@ def pass_exchange(
             "partitions": (),
             "gap": (),
             "unset": (),
+            "groups": (),
+            "dampings": (),
+            "discarded": (),
             ON_CUDA: (),
         },
         parameters=parameters,
@@ -88,10 +93,24 @@ def pass_exchange(
     )
 
 
-def visited_of(arrays: Arrays) -> dict[str, float]:
-    """Return what a round says of the rows visited: how many on a GPU, only where some were."""
-    visited, on_cuda = float(arrays["visited"]), float(arrays[ON_CUDA])
-    return {"visited": visited, **({ON_CUDA: on_cuda} if on_cuda else {})}
+def visited_of(outcome: Outcome) -> dict[str, float]:
+    """Return what a round says of the rows visited, and of groups where there is something to say.
+
+    How many were visited on a GPU is told where some were; how many groups there were where some
+    members had several; the groups' mean damping, and how many passes of theirs were undone, where
+    some were.
+    """
+    arrays = outcome.arrays
+    told = {"visited": float(arrays["visited"])}
+    if arrays[ON_CUDA]:
+        told[ON_CUDA] = float(arrays[ON_CUDA])
+    groups, discarded = float(arrays["groups"]), float(arrays["discarded"])
+    if groups > outcome.members:
+        told["groups"] = groups
+    if discarded or arrays["dampings"] < groups:
+        told["discarded"] = discarded
+        told["group_damping"] = float(arrays["dampings"]) / groups
+    return told
 
 
 def certify_exchange(

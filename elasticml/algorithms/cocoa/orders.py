@@ -22,6 +22,12 @@ from elasticml.data.shelf import Shelf, shelf_of
 I64 = NDArray[np.int64]
 
 _MASK: Final = 2**64 - 1
+#: Rows of a bucket of data that fit into a processor's cache, and of larger ones, which are read
+#: faster in longer pieces.
+BUCKET: Final = 8
+LONG_BUCKET: Final = 64
+#: Stored values from which buckets are long.
+LONG_FROM: Final = 8_000_000
 
 
 class Orders:
@@ -151,3 +157,8 @@ def mixed(*numbers: int) -> int:
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         z ^= z >> 31
     return z >> 1
+
+
+def bucket_for(stored: int) -> int:
+    """Return how many rows are visited together of data with so many stored values."""
+    return BUCKET if stored < LONG_FROM else LONG_BUCKET

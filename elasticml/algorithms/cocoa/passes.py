@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -33,17 +33,47 @@ class Update:
     partitions: int = 0
     #: What the rows of the last epoch added to the duality gap, each as it was met; NaN: not known.
     gap: float = 0.0
+    #: sigma' of the subproblem.
+    sigma: float = 1.0
+    #: The subproblem's objective has fallen, which threads can bring about that are too bold.
+    is_loss: bool = False
+    #: Passes of groups, or sub-epochs of a GPU, that were undone for that reason.
+    discarded: int = 0
+    #: Groups that had rows, and the sum of their dampings.
+    groups: int = 1
+    dampings: float = 1.0
 
     def plus(self, other: Update) -> Update:
-        """Add what was done elsewhere or later."""
-        return Update(
+        """Add what was done later from where this ended, in the same subproblem."""
+        return replace(
+            other,
             dv=self.dv + other.dv,
             dual=self.dual + other.dual,
             curvature=self.curvature + other.curvature,
             visited=self.visited + other.visited,
             stored=self.stored + other.stored,
             partitions=max(self.partitions, other.partitions),
-            gap=other.gap,
+            discarded=self.discarded + other.discarded,
+        )
+
+    def beside(self, other: Update) -> Update:
+        """Add what another group did meanwhile, on other rows."""
+        return replace(
+            self.plus(other),
+            gap=self.gap + other.gap,
+            groups=self.groups + other.groups,
+            dampings=self.dampings + other.dampings,
+        )
+
+    def undone(self) -> Update:
+        """Return what is left when its steps are taken back: that rows were looked at."""
+        return replace(
+            self,
+            dv=np.zeros(self.dv.size),
+            dual=0.0,
+            curvature=0.0,
+            is_loss=False,
+            discarded=self.discarded + 1,
         )
 
 
@@ -108,6 +138,14 @@ class Ascent(Protocol):
         serial: int,
         parallel: Parallel,
         sigma: float | None = None,
+        start: int = 0,
     ) -> Update:
-        """Go through the rows in random order, changing their dual variables in place."""
+        """Go through the rows in random order, changing their dual variables in place.
+
+        With ``start`` above 0 the pass goes on with that epoch, from another model.
+        """
+        ...
+
+    def undo(self) -> None:
+        """Forget the last run, whose dual variables somebody has restored, and be more timid."""
         ...

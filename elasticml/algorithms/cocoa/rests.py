@@ -42,7 +42,9 @@ class Rests:
     def __init__(self, *, is_used: bool) -> None:
         self._is_used = is_used
         self._left: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        #: Before the pass, and before the last run of it.
         self._before = self._left.copy()
+        self._last_run = self._before
         #: The model of the last pass, its number, and what followed from the model before it.
         self._last: F64 | None = None
         self._serial: int | None = None
@@ -59,6 +61,7 @@ class Rests:
                 left[at : at + size] = old
             at += size
         self._left, self._before, self._serial = left, left.copy(), None
+        self._last_run = self._before
 
     def views(self, sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
         """Return each chunk's part, which kernels write to."""
@@ -79,6 +82,7 @@ class Rests:
         float
             0 when no further row shall rest.
         """
+        self._last_run = self._before
         if serial == self._serial:
             np.copyto(self._left, self._before)
             return self._reach
@@ -93,6 +97,15 @@ class Rests:
             self._reach = 1.0 / (_TYPICAL_SHARE * moved) if moved > 0.0 else 0.0
         np.copyto(self._before, self._left)
         return self._reach
+
+    def go_on(self) -> float:
+        """Begin another run of the same pass; return what :meth:`begin` did."""
+        self._last_run = self._left.copy()
+        return self._reach
+
+    def undo(self) -> None:
+        """Go back to before the last run."""
+        np.copyto(self._left, self._last_run)
 
     def wake(self) -> None:
         """Have no row rest any longer."""

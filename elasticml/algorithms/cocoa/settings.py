@@ -58,6 +58,8 @@ class Settings:
     bucket: int | None = None
     #: Leave rows out for a while that cannot change soon: less work, hardly another round.
     shrink: bool = True
+    #: Groups of a member, each with a model of its own; None: its NUMA nodes, or its GPUs.
+    groups: int | None = None
     #: Where members solve their local problems; "auto": large ones on CUDA where there is it.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: Leave chunks on a disk out for a while that hold next to nothing of the gap: less reading.
@@ -136,7 +138,7 @@ def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
         values["tolerance"] = number("tolerance", raw["tolerance"])
     if raw.get("sigma", "auto") not in (None, "auto"):
         values["sigma"] = positive("sigma", raw["sigma"])
-    for key in ("gap_every", "bucket"):
+    for key in ("gap_every", "bucket", "groups"):
         if raw.get(key, "auto") not in (None, "auto"):
             values[key] = whole(key, raw[key], 1)
     if "seed" in raw:

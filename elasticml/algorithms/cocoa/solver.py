@@ -14,13 +14,14 @@ from elasticml.algorithms.base import ON_CUDA, Arrays, Parallel, Work
 from elasticml.algorithms.cocoa import dual_state, messages, statistics
 from elasticml.algorithms.cocoa.bins import MOMENTS, Plan, plan_statistics
 from elasticml.algorithms.cocoa.devices import Device, check_driver, device_of
+from elasticml.algorithms.cocoa.groups import GroupedSolver
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
 from elasticml.algorithms.cocoa.passes import Ascent
 from elasticml.algorithms.cocoa.scaled_rows import scaled_chunk
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.statistics import RowMap
 from elasticml.algorithms.cocoa.step_kernels import sum_steps
-from elasticml.algorithms.cocoa.tables import stored_of
+from elasticml.algorithms.cocoa.tables import Caches, stored_of
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
@@ -74,28 +75,43 @@ class CocoaSolver:
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
 
-    def _local_solver(self, pieces: Sequence[Piece]) -> Ascent:
-        """Choose the device by the first rows, and make its local solver, which stays."""
+    def _local_solver(self, pieces: Sequence[Piece], parallel: Parallel) -> Ascent:
+        """Choose device and groups by the first rows, and make the local solver, which stays."""
         if self._local is None:
             stored = sum(stored_of(piece.chunk) for piece in pieces)
             self._device = device_of(self._settings.device, stored)
-            self._local = self._made_local(self._facts.layout.dtype)
+            self._local = self._made_local(self._facts.layout.dtype, parallel.n_nodes)
         return self._local
 
-    def _made_local(self, dtype: str) -> Ascent:
+    def _made_local(self, dtype: str, n_nodes: int) -> Ascent:
         scaling = self._constant or None
+        solvers: list[Ascent]
+        caches: Caches | None = None
         if self._device == "cuda":
-            from elasticml.algorithms.cocoa.cuda_local import CudaSolver
+            from elasticml.algorithms.cocoa.cuda_devices import cuda_solvers
 
-            return CudaSolver(loss=self._loss.name, dtype=dtype, intercept_scaling=scaling)
-        return LocalSolver(
-            loss=self._loss.name,
-            dtype=dtype,
-            bucket=self._settings.bucket,
-            intercept_scaling=scaling,
-            shrink=self._settings.shrink,
-            skip=self._settings.skip,
-        )
+            # Rows stay on the device where they are.
+            solvers = cuda_solvers(
+                self._settings.groups, loss=self._loss.name, dtype=dtype, intercept_scaling=scaling
+            )
+            if len(solvers) == 1:
+                return solvers[0]
+        else:
+            caches = None if self._settings.is_paper else {}
+            solvers = [
+                LocalSolver(
+                    loss=self._loss.name,
+                    dtype=dtype,
+                    bucket=self._settings.bucket,
+                    intercept_scaling=scaling,
+                    shrink=self._settings.shrink,
+                    skip=self._settings.skip,
+                    caches=caches,
+                )
+                for _ in range(self._settings.groups or n_nodes)
+            ]
+        searches = self._settings.aggregation == "line_search"
+        return GroupedSolver(solvers, loss=self._loss.name, searches=searches, caches=caches)
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over exactly these chunks.
@@ -148,7 +164,7 @@ class CocoaSolver:
         for chunk, piece in zip(known, pieces, strict=True):
             np.copyto(piece.alpha, chunk.state[dual_state.ALPHA])
         weight = float(work.parameters["weight"])
-        local = self._local_solver(pieces)
+        local = self._local_solver(pieces, parallel)
         local.bind(pieces)
         update = local.run(
             v,
@@ -184,6 +200,9 @@ class CocoaSolver:
             "visited": np.array(float(update.visited)),
             "partitions": np.array(float(update.partitions)),
             "gap": np.array(update.gap),
+            "groups": np.array(float(update.groups)),
+            "dampings": np.array(update.dampings),
+            "discarded": np.array(float(update.discarded)),
             "unset": np.array(float(sum(chunk.n_rows for chunk in chunks) - rows)),
             ON_CUDA: np.array(float(update.visited if self._device == "cuda" else 0)),
         }

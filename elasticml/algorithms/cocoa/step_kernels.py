@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,16 @@ from elasticml.data.kernels import kernel
 from elasticml.objectives.dual_kernels import minus_conjugate_of
 
 F64 = NDArray[np.float64]
+
+
+@kernel
+def products(v: F64, dv: F64) -> Any:
+    """Return ``v.dv`` and ``dv.dv``, in an order of adding that no library chooses."""
+    along, square = 0.0, 0.0
+    for j in range(v.size):
+        along += v[j] * dv[j]
+        square += dv[j] * dv[j]
+    return along, square
 
 
 @kernel

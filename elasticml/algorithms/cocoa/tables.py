@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa import rows
 from elasticml.data.chunk import Chunk, Layout
 from elasticml.data.ngrams import CODES_MAX, first_columns
+from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 
@@ -57,13 +58,20 @@ class Cached:
     rest: NDArray[np.uint8]
 
 
+#: By a chunk's id and its content's.
+Caches = dict[tuple[ChunkId, str], Cached]
+
+
 def address(array: NDArray[Any]) -> int:
     """Return where the array's first element lies."""
     return int(array.__array_interface__["data"][0])
 
 
 def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: Cached) -> None:
-    """Write one chunk's addresses into row ``number`` of the table; all arrays must stay alive."""
+    """Write one chunk's addresses into row ``number`` of the table; all arrays must stay alive.
+
+    But for the body's, see :func:`locate_body`.
+    """
     chunk = piece.chunk
     layout = chunk.layout
     is_sequence = layout.kind == "sequence"
@@ -71,15 +79,23 @@ def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: Cached
         rows.KIND_CODES[layout.kind],
         chunk.n_rows,
         layout.length if is_sequence else layout.n_columns,
-        address(chunk.indptr),
-        address(chunk.indices),
-        address(chunk.codes if is_sequence else chunk.values),
+        0,
+        0,
+        0,
         address(piece.targets),
         0 if piece.weights is None else address(piece.weights),
         address(piece.alpha),
         address(cached.norms),
         address(cached.rest),
     )
+
+
+def locate_body(table: NDArray[np.int64], number: int, chunk: Chunk) -> None:
+    """Write where a chunk's body is: once, or, where it comes and goes, whenever it has come."""
+    is_sequence = chunk.layout.kind == "sequence"
+    table[number, INDPTR] = address(chunk.indptr)
+    table[number, INDICES] = address(chunk.indices)
+    table[number, VALUES] = address(chunk.codes if is_sequence else chunk.values)
 
 
 def grams_of(layout: Layout) -> NDArray[np.int64]:
@@ -119,9 +135,9 @@ def check(pieces: Sequence[Piece], dtype: np.dtype[Any]) -> None:
                     f"chunk {chunk.id}: {name} has shape {array.shape} and type {array.dtype}, "
                     f"wanted ({n},) float64, contiguous"
                 )
-        if chunk.layout.kind in ("dense", "csr") and chunk.values.dtype != dtype:
+        if chunk.layout.kind in ("dense", "csr") and np.dtype(chunk.layout.dtype) != dtype:
             raise ValueError(
-                f"chunk {chunk.id} has {chunk.values.dtype} values, the solver {dtype}; "
+                f"chunk {chunk.id} has {chunk.layout.dtype} values, the solver {dtype}; "
                 "make the solver with the data's dtype"
             )
         if chunk.layout.kind == "sequence" and chunk.layout != pieces[0].chunk.layout:
@@ -134,7 +150,12 @@ def stored_of(chunk: Chunk) -> int:
     if layout.kind == "sequence":
         lengths = range(layout.ngrams[0], layout.ngrams[1] + 1)
         return chunk.n_rows * sum(layout.length - n + 1 for n in lengths)
-    return max(chunk.values.size, chunk.indices.size)
+    return chunk.n_stored
+
+
+def total_stored(pieces: Sequence[Piece]) -> int:
+    """Count the values that one epoch reads."""
+    return sum(stored_of(piece.chunk) for piece in pieces)
 
 
 def total_weight(pieces: Sequence[Piece]) -> float:

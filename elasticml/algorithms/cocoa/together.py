@@ -101,12 +101,13 @@ def go_through(
         Zeros at first: tasks drawn at 0, and, on another line of memory, tasks done at 8.
     rows, v, dv, whole
         See :class:`elasticml.algorithms.cocoa.replicas.Replicas`.
-    crowding : ndarray (1,)
-        Changed.
+    crowding : ndarray (2,)
+        The first is changed, and is the second at least.
     merged : ndarray (parts, 8), tallies : ndarray (parts, 8)
         Zeros; a line of memory for each part.
-    sums : ndarray (N_SUMS,)
-        Added to, see :func:`elasticml.algorithms.cocoa.visits.visit`; the last stays.
+    sums : ndarray (N_SUMS + 1,)
+        Added to, see :func:`elasticml.algorithms.cocoa.visits.visit`; the last of them stays, and
+        behind it is by how much the objective of the local problem grew.
     """
     n_parts, size = factors.shape[1], v.size
     n_phase = 2 * n_parts + 1
@@ -186,9 +187,11 @@ def _conclude(
         square += merged[k, 1]
         for j in range(N_SUMS - 1):
             sums[j] += tallies[k, j]
+    sums[N_SUMS] += dual - l2_total * (along + 0.5 * whole * square)
     tallies[:] = 0.0
     merged[:] = 0.0
     if learns:
         slope = dual + curvature - l2_total * along
         bend = l2_total * whole * square + 2.0 * curvature
-        crowding[0] = adapted(crowding[0], slope, bend, float(tallies.shape[0]))
+        factor = adapted(crowding[0], slope, bend, float(tallies.shape[0]))
+        crowding[0] = max(factor, crowding[1])

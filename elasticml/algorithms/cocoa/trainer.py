@@ -302,7 +302,7 @@ class _Ascent:
                 "gamma": self.gamma_taken,
                 "damping": damping,
                 "unset": float(outcome.arrays["unset"]),
-                **messages.visited_of(outcome.arrays),
+                **messages.visited_of(outcome),
                 "resyncs": self.resyncs,
                 "drift": self.drift,
             },

@@ -35,6 +35,11 @@ class ColumnMatrix:
         None where all are one.
     centred : bool
         There is a free intercept: columns and targets lose their weighted means.
+
+    Raises
+    ------
+    ValueError
+        When the squares of a column, or of the targets, are beyond float64.
     """
 
     def __init__(self, X: Any, y: F64, weights: F64 | None, *, centred: bool) -> None:
@@ -54,8 +59,22 @@ class ColumnMatrix:
             self._take_sparse(X, weights, centred)
         else:
             self._take_dense(X, weights, centred)
+        self._refuse_overflow()
         self._all = np.arange(self.d)
         self.linear = self.correlations(self.y)
+
+    def _refuse_overflow(self) -> None:
+        """Refuse values whose squares are beyond float64: they have neither objective nor gap."""
+        wrong = ~np.isfinite(self.norms)
+        if wrong.any():
+            raise ValueError(
+                f"the squares of column {int(np.argmax(wrong))} of X add up to more than float64 "
+                "holds; divide the column by its largest value"
+            )
+        if not np.isfinite(self.yy):
+            raise ValueError(
+                "the squares of y add up to more than float64 holds; divide y by its largest value"
+            )
 
     def _take_sparse(self, X: Any, weights: F64 | None, centred: bool) -> None:
         if not X.has_canonical_format:
@@ -104,7 +123,8 @@ class ColumnMatrix:
         if weights is not None:
             found *= self.root[:, None]
         whole = np.einsum("ij,ij->j", found, found)
-        self.norms = np.where(whole <= FLAT**2 * self.total * self.offsets**2, 0.0, whole)
+        rounding = FLAT**2 * self.total * self.offsets**2
+        self.norms = np.where((whole <= rounding) & np.isfinite(whole), 0.0, whole)
         if is_changed:
             # What rounding left of a constant column is no column.
             found[:, self.norms == 0.0] = 0.0

@@ -17,8 +17,10 @@ from elasticml.algorithms.cocoa.beginning import set_cadence as set_cadence
 from elasticml.algorithms.cocoa.cadence import Cadence
 from elasticml.algorithms.cocoa.certificate import Certificate
 from elasticml.algorithms.primal_cocoa import messages
+from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem
 from elasticml.algorithms.primal_cocoa.problem import Problem
 from elasticml.algorithms.primal_cocoa.settings import Settings
+from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
 from elasticml.data.source import DataFacts
 from elasticml.errors import ConfigError, DataError
 
@@ -32,17 +34,19 @@ class Columns:
     #: (d,) squares, weighted and centred; and what they are centred by.
     norms: F64
     means: F64
-    y_mean: float
+    #: (2,) the labels; None in regression.
+    classes: F64 | None
 
     @property
     def d(self) -> int:
         """Number of columns."""
         return self.norms.size
 
-    def arrays(self, coef: F64) -> Arrays:
-        """Return a model as users know it."""
-        intercept = self.y_mean - float(self.means @ coef)
-        return {"coef": coef[None, :].copy(), "intercept": np.array([intercept])}
+    def arrays(self, v: F64) -> Arrays:
+        """Return a model as users know it, of coefficients and the centred columns' intercept."""
+        intercept = float(v[-1]) - float(self.means @ v[:-1])
+        found = {"coef": v[None, :-1].copy(), "intercept": np.array([intercept])}
+        return found if self.classes is None else {**found, "classes": self.classes.copy()}
 
 
 def learn(
@@ -58,13 +62,7 @@ def learn(
         When the data are not by columns, or a column's square is not finite.
     """
     told = yield messages.targets_exchange(facts.n_columns)
-    problem = Problem.of(
-        told.arrays,
-        l1=settings.l1,
-        l2=settings.l2,
-        centred=settings.intercept,
-        positive=settings.positive,
-    )
+    problem = problem_of(settings, told.arrays)
     d = int(told.arrays["counts"][0])
     if settings.warm_start and settings.warm_start["coef"].size != d:
         raise ConfigError(
@@ -74,13 +72,51 @@ def learn(
         )
     found = yield messages.columns_exchange(d, problem.roots, centred=settings.intercept)
     norms, means = (np.array(found.arrays[name]) for name in ("norms", "means"))
-    huge = np.flatnonzero(~np.isfinite(norms + problem.total * means**2))
+    root = problem.roots.get("root")
+    weight = facts.n_columns if root is None else float(root @ root)
+    huge = np.flatnonzero(~np.isfinite(norms + weight * means**2))
     if huge.size:
         raise DataError(
             f"the square of feature {huge[0]} is not finite, wanted one that float64 holds: its "
             "values are too large; divide the feature by its largest value"
         )
-    return problem, Columns(norms=norms, means=means, y_mean=problem.y_mean)
+    return problem, Columns(norms=norms, means=means, classes=problem.classes)
+
+
+def problem_of(settings: Settings, told: Arrays) -> Problem:
+    """Make the problem from what came up of the targets.
+
+    Raises
+    ------
+    DataError
+        When the data are not by columns, or the labels none of two classes.
+    """
+    counts = [int(count) for count in told["counts"]]
+    if counts[0] < 1 or counts[1] != 1 or counts[2] > 1:
+        raise DataError(
+            f"the data have {counts[0]} columns, {counts[1]} rows of targets and {counts[2]} "
+            "of weights, wanted at least 1, 1, and 0 or 1: they are by rows; give "
+            "primal_cocoa em.from_arrays(X, y, by='columns')"
+        )
+    y, root = np.array(told["target"]), np.array(told["root"]) if counts[2] else None
+    if not settings.loss.loss.is_classification:
+        return SquaredProblem.of(
+            y,
+            root,
+            l1=settings.l1,
+            l2=settings.l2,
+            centred=settings.intercept,
+            positive=settings.positive,
+        )
+    return MarginProblem.of(
+        y,
+        root,
+        settings.loss,
+        class_weight=settings.class_weight,
+        l1=settings.l1,
+        l2=settings.l2,
+        intercept=settings.intercept,
+    )
 
 
 def check_finite(found: Certificate) -> Certificate:

@@ -3,24 +3,71 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.rows import KIND_CODES
-from elasticml.algorithms.cocoa.tables import GRAM_FIELDS, address
+from elasticml.algorithms.cocoa.tables import address
 from elasticml.algorithms.columns import kernels
 from elasticml.algorithms.columns.matrix import FLAT
-from elasticml.algorithms.primal_cocoa import column_state
+from elasticml.algorithms.primal_cocoa import column_state, sweep_kernels
 from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-_NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: Share of the examples' weights up to which a sparse column has nearly all of them.
 LITTLE: Final = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bent:
+    """The curvatures of the examples, and the intercept's column."""
+
+    #: (n,) roots of the examples' weights.
+    root: F64
+    #: (n,) None where all are one.
+    h: F64 | None
+
+    @property
+    def curvatures(self) -> F64:
+        """As kernels take them."""
+        return sweep_kernels.NO_CURVATURES if self.h is None else self.h
+
+    @cached_property
+    def bent(self) -> F64:
+        """(n,) curvatures times roots."""
+        return self.root if self.h is None else self.h * self.root
+
+    @cached_property
+    def total(self) -> float:
+        """The root's square under the curvatures."""
+        return float(self.bent @ self.root)
+
+    def times(self, v: F64) -> F64:
+        """Return the curvatures times something, (n,)."""
+        return v if self.h is None else self.h * v
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parabola:
+    """What a member's local problem is made of, beside the slope at its beginning."""
+
+    bent: Bent
+    a1: float
+    a2: float
+    is_positive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """Columns' means and squares, (n_rows,) each, under curvatures."""
+
+    means: F64
+    norms: F64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +75,7 @@ class Block:
     """One chunk's columns; rows of it that are no columns are never among ``features``."""
 
     chunk: Chunk
-    #: (4,), see :func:`elasticml.algorithms.columns.kernels.sweep`.
+    #: (4,), see :func:`elasticml.algorithms.primal_cocoa.sweep_kernels.sweep`.
     place: I64
     #: (m,) rows of the chunk that are columns.
     features: I64
@@ -53,31 +100,42 @@ class Block:
         found: I64 = self.features[self.chunk.state[column_state.ALIVE][self.features] != 0]
         return found
 
+    def own(self, given: F64) -> F64:
+        """Return these columns' share of something (d,), (n_rows,)."""
+        found = np.zeros(self.chunk.n_rows)
+        found[self.features] = given[self.numbers]
+        return found
+
     def correlations(self, features: I64, r: F64, along_root: float) -> F64:
         """Return products of centred columns with ``r``, whose product with the roots is given."""
         out = np.empty(features.size)
-        kernels.correlate(features, self.place, r.size, _NO_GRAMS, r, out)
+        kernels.correlate(features, self.place, r.size, sweep_kernels.NO_GRAMS, r, out)
         out -= self.chunk.state[column_state.MEANS][features] * along_root
         out[self.chunk.state[column_state.NORMS][features] == 0.0] = 0.0
         return out
 
+    def weighed(self, bent: Bent, *, centred: bool) -> Weighed:
+        """Return what these columns are under curvatures."""
+        state = self.chunk.state
+        if bent.h is None:
+            return Weighed(means=state[column_state.MEANS], norms=state[column_state.NORMS])
+        found = Weighed(
+            means=state[column_state.MEANS].copy(), norms=state[column_state.NORMS].copy()
+        )
+        sweep_kernels.weigh(
+            self.alive(), self.place, bent.root, bent.h, bent.total, centred, FLAT, found.means,
+            found.norms,
+        )  # fmt: skip
+        return found
+
     def sweep(
-        self,
-        features: I64,
-        w: F64,
-        r: F64,
-        shift: float,
-        *,
-        total: float,
-        a1: float,
-        a2: float,
-        positive: bool,
+        self, features: I64, w: F64, u: F64, shift: float, parabola: Parabola, of: Weighed
     ) -> float:
         """Set each of these coordinates of ``w`` (n_rows,) to its best value; return the shift."""
-        state = self.chunk.state
-        return kernels.sweep(
-            features, self.place, r.size, _NO_GRAMS, state[column_state.MEANS], total,
-            state[column_state.NORMS], a1, a2, positive, w, r, shift,
+        bent = parabola.bent
+        return sweep_kernels.sweep(
+            features, self.place, of.means, bent.total, of.norms, parabola.a1, parabola.a2,
+            parabola.is_positive, bent.curvatures, bent.bent, w, u, shift,
         )  # fmt: skip
 
 
@@ -155,5 +213,9 @@ def warm_kernels() -> None:
     ):
         column_state.begin(chunk, *measure(chunk, one, 1.0, centred=False))
         block, w, r = Block.of(chunk), np.zeros(1), np.ones(1)
-        block.sweep(block.features, w, r, 0.0, total=1.0, a1=0.5, a2=0.0, positive=False)
+        for h in (None, one):
+            bent = Bent(root=one, h=h)
+            parabola = Parabola(bent=bent, a1=0.5, a2=0.0, is_positive=False)
+            of = block.weighed(bent, centred=True)
+            block.sweep(block.features, w, r, 0.0, parabola, of)
         block.correlations(block.features, r, 1.0)

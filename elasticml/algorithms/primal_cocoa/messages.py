@@ -2,7 +2,7 @@
 
 Rows of chunks are columns of X, see :mod:`elasticml.data.by_columns`: below, n examples, d columns,
 all multiplied by the roots of the examples' weights and, with ``centred``, centred. Where examples
-have weights, their ``root`` (n,) goes down with every exchange but the first.
+have weights, their ``root`` (n,) goes down with every exchange that centres.
 
 ``pass`` and ``certify`` have serials and settle chunks as those of
 :mod:`elasticml.algorithms.cocoa.messages` do, with coefficients where these have dual variables.
@@ -13,20 +13,27 @@ have weights, their ``root`` (n,) goes down with every exchange but the first.
 ``columns``
     Up: ``norms`` (d,), squared, and ``means`` (d,), zeros where nothing is centred.
 ``pass``
-    Down: ``residual`` (n,), and the penalties ``a1``, ``a2`` of the sum over examples. Every member
-    descends on ``sigma'/2 |A dw|^2 - residual.A dw`` plus its coefficients' penalty, with sigma'
-    the larger of 1 and ``damping`` times the number of members. With ``radius`` above 0 a column is
-    left out for good whose distance from its constraint at the last certificate's residual, times
-    ``share``, is more than the radius allows. Up: ``dv`` (n,), the change of ``X w``; ``l1`` (2,),
-    ``|w|_1`` and its change; ``inner`` (2,), ``w.dw`` and ``|dw|^2``; ``visited`` (), columns
-    visited; ``alive`` (), columns not left out; ``partitions`` (), members; ``unset`` (), columns
-    that could not take part because their chunk's serial is not ``settle``.
+    Down: ``residual`` (n,), minus the slope of the loss, its ``curvature`` (n,) unless that is one
+    everywhere, and the penalties ``a1``, ``a2`` of the sum over examples. Every member descends on
+    ``sigma'/2 dw.A'HA dw - residual.A dw`` plus its coefficients' penalty, with the curvatures H,
+    columns A centred by them with ``centred``, and sigma' the larger of 1 and ``damping`` times the
+    number of members. With ``radius`` above 0 a column is left out for good whose distance from its
+    constraint at the last certificate's residual, times ``share``, is more than the radius allows
+    at the loss's ``smoothness``. Up: ``dv`` (n,), the change ``A dw``; ``l1`` (2,), ``|w|_1`` and
+    its change; ``inner`` (2,), ``w.dw`` and ``|dw|^2``; ``visited`` (), columns visited; ``alive``
+    (), columns not left out; ``partitions`` (), members; ``unset`` (), columns that could not take
+    part because their chunk's serial is not ``settle``.
 ``certify``
     Down: ``residual`` (n,), and the model ``coef`` (d,), from which chunks without recent
-    coefficients are filled: whoever finds out that some are lost, they are at hand. Up: ``image``
-    (n,), ``X w``; ``coef`` (d,); ``slopes`` (d,), products of the columns not left out with the
-    residual; ``unset`` (), columns whose coefficients are not those that the residual was made of;
-    with ``parts`` true also ``here`` (d,), 1 for each column, and ``former`` (n,), ``X coef``.
+    coefficients are filled: whoever finds out that some are lost, they are at hand. Where the
+    driver has found a better model, ``taken`` (d,), every chunk that is here takes that. Up:
+    ``image`` (n,), ``X w``; ``coef`` (d,); ``slopes`` (d,), products of the columns not left out
+    with the residual; ``unset`` (), columns whose coefficients are not those that the residual was
+    made of; with ``parts`` true also ``here`` (d,), 1 for each column, and ``former`` (n,),
+    ``X coef``.
+``gather``
+    Down: ``wanted`` (m,), numbers of columns. Up: ``columns`` (m, n), as they are stored, and
+    ``found`` (m,), 1 for each that is here. It has no serial.
 """
 
 from __future__ import annotations
@@ -46,6 +53,7 @@ TARGETS: Final = "targets"
 COLUMNS: Final = "columns"
 PASS: Final = "pass"
 CERTIFY: Final = "certify"
+GATHER: Final = "gather"
 
 
 def targets_exchange(n: int) -> Exchange:
@@ -69,13 +77,29 @@ def columns_exchange(d: int, root: Mapping[str, F64], *, centred: bool) -> Excha
     )
 
 
+def gather_exchange(wanted: NDArray[np.int64], n: int, *, seal: bool) -> Exchange:
+    """Ask for some columns."""
+    return Exchange(
+        operation=GATHER,
+        model={"wanted": wanted.astype(np.float64)},
+        returns={"columns": (wanted.size, n), "found": wanted.shape},
+        seal=seal,
+    )
+
+
 def pass_exchange(
-    residual: F64, root: Mapping[str, F64], parameters: Mapping[str, Scalar], *, seal: bool
+    residual: F64,
+    curvature: F64 | None,
+    root: Mapping[str, F64],
+    parameters: Mapping[str, Scalar],
+    *,
+    seal: bool,
 ) -> Exchange:
     """Ask for the members' steps at a residual."""
+    bent = {} if curvature is None else {"curvature": curvature}
     return Exchange(
         operation=PASS,
-        model={"residual": residual, **root},
+        model={"residual": residual, **bent, **root},
         returns={
             "dv": residual.shape,
             "l1": (2,),
@@ -96,6 +120,7 @@ def certify_exchange(
     coef: F64,
     parameters: Mapping[str, Scalar],
     *,
+    taken: F64 | None,
     require: Require,
     seal: bool,
 ) -> Exchange:
@@ -104,7 +129,12 @@ def certify_exchange(
     parts = {"here": d, "former": n} if parameters["parts"] else {}
     return Exchange(
         operation=CERTIFY,
-        model={"residual": residual, **root, "coef": coef},
+        model={
+            "residual": residual,
+            **root,
+            "coef": coef,
+            **({} if taken is None else {"taken": taken}),
+        },
         returns={"image": n, "coef": d, "slopes": d, "unset": (), **parts},
         parameters=parameters,
         require=require,

@@ -9,17 +9,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.checks import check_keys, number, wrong
+from elasticml.algorithms.checks import check_keys, number, read_class_weight, wrong
 from elasticml.algorithms.cocoa.settings import positive, read_warm_start, whole
+from elasticml.algorithms.targets import ClassWeight
 from elasticml.data.source import DataFacts
 from elasticml.errors import ConfigError
+from elasticml.objectives.conjugates import DualLoss, dual_loss_named
 
 F64 = NDArray[np.float64]
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
-    "loss": ("squared",),
+    "loss": ("squared", "logistic", "squared_hinge"),
     "intercept": (False, True),
     "positive": (False, True),
     "screen": (False, True),
+    "gather": (False, True),
 }
 
 
@@ -27,18 +30,22 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
 class Settings:
     """Settings of ``primal_cocoa``, in units of the mean-form objective."""
 
+    loss: DualLoss = field(default_factory=lambda: dual_loss_named("squared"))
     l1: float = 1e-2
     l2: float = 0.0
     #: There is a free intercept: columns and targets lose their weighted means.
     intercept: bool = True
     #: Coefficients must not be negative.
     positive: bool = False
+    class_weight: ClassWeight = None
     #: Passes of a member over its columns in a round; may be a fraction.
     local_epochs: float = 1.0
     #: Rounds from one certificate to the next; None: about a fifth of the work goes into them.
     gap_every: int | None = None
     #: Leave columns out for good that gap-safe spheres rule out of every solution.
     screen: bool = True
+    #: Have the driver gather the columns of a small model from several members, and finish there.
+    gather: bool = True
     #: Stop when the certified gap is at most this.
     tolerance: float = 0.0
     seed: int = 0
@@ -53,17 +60,17 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
     Parameters
     ----------
     raw : mapping
-        As in a job record; a ``name``, ``loss: squared`` and "auto" for ``gap_every`` are allowed.
+        As in a job record; a ``name`` and "auto" for ``gap_every`` are allowed.
 
     Raises
     ------
     ConfigError
         When a key is unknown or a value out of range.
     """
-    known = {entry.name for entry in fields(Settings)} | {"name", "loss"}
+    known = {entry.name for entry in fields(Settings)} | {"name"}
     check_keys("primal_cocoa", raw, known, _CHOICES)
     values: dict[str, Any] = {
-        key: raw[key] for key in ("intercept", "positive", "screen") if key in raw
+        key: raw[key] for key in ("intercept", "positive", "screen", "gather") if key in raw
     }
     for key in ("l1", "l2", "tolerance"):
         if key in raw:
@@ -76,6 +83,12 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
         values["seed"] = whole("seed", raw["seed"], 0)
     if raw.get("warm_start") is not None:
         values["warm_start"] = read_warm_start(raw["warm_start"])
+    values["loss"] = loss = dual_loss_named(raw.get("loss", "squared"))
+    values["class_weight"] = read_class_weight(raw.get("class_weight"))
+    if values["class_weight"] is not None and not loss.loss.is_classification:
+        raise wrong("class_weight", raw["class_weight"], f"none with loss: {loss.name}")
+    if values.get("positive") and loss.loss.is_classification:
+        raise wrong("positive", True, "false with loss: " + loss.name)
     found = Settings(**values)
     if found.l1 == 0.0 and found.l2 == 0.0:
         raise wrong("l1", raw.get("l1"), "a penalty above 0, or l2 above 0: without any there is no"

@@ -17,8 +17,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from elasticml.algorithms.primal_cocoa import column_state
-from elasticml.algorithms.primal_cocoa.column_blocks import Block
+from elasticml.algorithms.primal_cocoa.column_blocks import Bent, Block
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -38,11 +37,12 @@ class InModel:
     rows: Any
     #: (s,)
     means: F64
-    root: F64
+    bent: Bent
 
     @staticmethod
-    def of(there: Sequence[tuple[Block, I64]], root: F64) -> InModel | None:
+    def of(there: Sequence[tuple[Block, I64]], means: F64, bent: Bent) -> InModel | None:
         """Copy columns of some chunks together; None where they are too many."""
+        root = bent.root
         parts: list[Any] = []
         nbytes = 0
         for block, features in there:
@@ -64,34 +64,34 @@ class InModel:
         is_dense = isinstance(parts[0], np.ndarray)
         return InModel(
             rows=np.concatenate(parts) if is_dense else scipy.sparse.vstack(parts, format="csr"),
-            means=np.concatenate([b.chunk.state[column_state.MEANS][some] for b, some in there]),
-            root=root,
+            means=means,
+            bent=bent,
         )
 
     def image(self, step: F64) -> F64:
-        """Return what a change of the coefficients changes, but for the part along the roots."""
-        return np.asarray(self.rows.T @ step)
+        """Return what a change of the coefficients changes."""
+        return np.asarray(self.rows.T @ step) - float(self.means @ step) * self.bent.root
 
-    def products(self, r: F64) -> F64:
-        """Return products of the centred columns with ``r``."""
-        return np.asarray(self.rows @ r) - self.means * float(self.root @ r)
+    def products(self, u: F64) -> F64:
+        """Return products of the centred columns with ``u``."""
+        return np.asarray(self.rows @ u) - self.means * float(self.bent.root @ u)
 
     def curvature(self, step: F64) -> F64:
-        """Return ``X.T X step`` of the centred columns."""
-        return self.products(self.image(step) - float(self.means @ step) * self.root)
+        """Return ``X'HX step`` of the centred columns."""
+        return self.products(self.bent.times(self.image(step)))
 
 
-def sign_step(columns: InModel, w: F64, r: F64, a1: float, a2: float) -> tuple[F64, int]:
+def sign_step(columns: InModel, w: F64, u: F64, a1: float, a2: float) -> tuple[F64, int]:
     """Return new coefficients, and the products with the columns that they took.
 
     Parameters
     ----------
     w : ndarray (s,)
         None of them 0.
-    r : ndarray (n,)
-        The residual.
+    u : ndarray (n,)
+        The slope.
     """
-    gradient = a2 * w + a1 * np.sign(w) - columns.products(r)
+    gradient = a2 * w + a1 * np.sign(w) - columns.products(u)
     direction, done = np.zeros(w.size), 0
     rest, wanted = -gradient, REST * float(np.linalg.norm(gradient))
     along, square = rest.copy(), float(rest @ rest)

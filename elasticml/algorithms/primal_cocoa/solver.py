@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Arrays, Parallel, Work
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.primal_cocoa import column_state, messages
-from elasticml.algorithms.primal_cocoa.column_blocks import Block, measure
+from elasticml.algorithms.primal_cocoa.column_blocks import Bent, Block, Parabola, measure
 from elasticml.algorithms.primal_cocoa.column_state import (
     ALIVE,
     COEF,
@@ -50,6 +50,7 @@ class PrimalCocoaSolver:
             messages.COLUMNS: self._columns,
             messages.PASS: self._pass,
             messages.CERTIFY: self._certify,
+            messages.GATHER: self._gather,
         }
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
@@ -122,15 +123,21 @@ class PrimalCocoaSolver:
             for chunk in known:
                 self._screen(work, chunk)
         sigma = max(1.0, float(work.parameters["damping"]) * work.members)
+        h = work.model.get("curvature")
+        bent = Bent(root=root, h=None if h is None else np.array(h))
+        blocks = {chunk.id: self._blocks[chunk.id] for chunk in known}
+        centred = bool(work.parameters["centred"])
         descent = Descent(
-            blocks=[self._blocks[chunk.id] for chunk in known],
+            blocks=list(blocks.values()),
             coefs={chunk.id: chunk.state[COEF].copy() for chunk in known},
-            r=residual / sigma,
-            root=root,
-            total=float(root @ root),
-            a1=float(work.parameters["a1"]) / sigma,
-            a2=float(work.parameters["a2"]) / sigma,
-            is_positive=self._settings.positive,
+            weighed={c.id: blocks[c.id].weighed(bent, centred=centred) for c in flow(known)},
+            u=residual / sigma,
+            parabola=Parabola(
+                bent=bent,
+                a1=float(work.parameters["a1"]) / sigma,
+                a2=float(work.parameters["a2"]) / sigma,
+                is_positive=self._settings.positive,
+            ),
         )
         descent.empty()
         seeds = (int(work.parameters["seed"]), int(work.parameters["serial"]))
@@ -146,7 +153,7 @@ class PrimalCocoaSolver:
         alive = sum(block.alive().size for block in descent.blocks)
         unset = sum(block.features.size for block in self._blocks.values()) - columns
         return {
-            "dv": descent.change(residual, sigma),
+            "dv": self._moved(descent, residual / sigma),
             "l1": l1,
             "inner": inner,
             "visited": np.array(float(descent.visited)),
@@ -155,16 +162,33 @@ class PrimalCocoaSolver:
             "unset": np.array(float(unset)),
         }
 
+    def _moved(self, descent: Descent, first: F64) -> F64:
+        """Return the change of the predictions since the slope was ``first``, (n,)."""
+        bent = descent.parabola.bent
+        if bent.h is None:
+            return first - descent.u - descent.shift * bent.root
+        adjoint, offset = make_adjoint(self._facts.layout, first.size), 0.0
+        for block in descent.blocks:
+            step = block.chunk.state[STEP]
+            if step.any():
+                adjoint.add(block.chunk, step)
+                offset += float(descent.weighed[block.chunk.id].means @ step)
+        moved = np.zeros(first.size)
+        adjoint.result(moved)
+        return moved - offset * bent.root
+
     def _screen(self, work: Work, chunk: Chunk) -> None:
         """Leave out for good what is farther from its constraint than any solution's residual.
 
-        Source: Ndiaye et al. (2017), gap-safe spheres: the dual is 1-concave.
+        Source: Ndiaye et al. (2017), gap-safe spheres: the dual is 1-concave, or by one over the
+        largest curvature of the loss.
         """
         state, a2 = chunk.state, float(work.parameters["a2"])
         leaning = float(work.parameters["share"]) * (state[SLOPES] - a2 * state[COEF])
         if not self._settings.positive:
             leaning = np.abs(leaning)
-        reach = float(work.parameters["radius"]) * np.sqrt(state[NORMS] + a2)
+        smoothness = float(work.parameters["smoothness"])
+        reach = float(work.parameters["radius"]) * np.sqrt(smoothness * state[NORMS] + a2)
         may = float(work.parameters["a1"]) - leaning <= reach
         alive = (state[ALIVE] != 0) & may
         if np.count_nonzero(alive) < np.count_nonzero(state[ALIVE]):
@@ -190,8 +214,7 @@ class PrimalCocoaSolver:
                 image.add(chunk, w)
                 offsets[0] += float(means @ w)
                 if has_parts:
-                    old = np.zeros(chunk.n_rows)
-                    old[block.features] = given[block.numbers]
+                    old = block.own(given)
                     former.add(chunk, old)
                     offsets[1] += float(means @ old)
                 slopes = np.zeros(chunk.n_rows)
@@ -214,17 +237,36 @@ class PrimalCocoaSolver:
 
     def _give_coefs(self, work: Work, chunk: Chunk, given: F64) -> bool:
         """Settle a chunk, or fill in its coefficients; return whether it was up to date."""
-        if self._settle(work, chunk):
+        if "taken" not in work.model and self._settle(work, chunk):
             return True
         if NORMS not in chunk.state:
             self._begin(work, chunk, bool(work.parameters["centred"]))
+        block, serial = self._blocks[chunk.id], int(work.parameters["serial"])
+        taken = work.model.get("taken")
+        if taken is not None:
+            column_state.write(chunk, block.own(np.asarray(taken)), serial)
+            return True
         if column_state.is_recent(chunk, int(work.parameters["settle"])):
             coef = chunk.state[COEF]
         else:
-            block, coef = self._blocks[chunk.id], np.zeros(chunk.n_rows)
-            coef[block.features] = given[block.numbers]
-        column_state.write(chunk, coef, int(work.parameters["serial"]))
+            coef = block.own(given)
+        column_state.write(chunk, coef, serial)
         return False
+
+    # --- columns ------------------------------------------------------------------------------
+
+    def _gather(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
+        wanted = np.asarray(work.model["wanted"]).astype(np.int64)
+        found = {name: np.zeros(shape) for name, shape in work.returns.items()}
+        sorter = np.argsort(wanted)
+        for chunk in flow(chunks):
+            block = self._blocks[chunk.id]
+            own = np.flatnonzero(np.isin(block.numbers, wanted))
+            places = sorter[np.searchsorted(wanted, block.numbers[own], sorter=sorter)]
+            for row, place in zip(block.features[own], places, strict=True):
+                _add_row(chunk, int(row), found["columns"][place])
+                found["found"][place] = 1.0
+        return found
 
 
 def _add_row(chunk: Chunk, row: int, out: F64) -> None:

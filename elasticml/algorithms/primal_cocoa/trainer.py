@@ -1,19 +1,24 @@
 """The driver's half of primal CoCoA: adds up members' steps, and certifies gaps.
 
-Members own columns; what goes down is the residual, and what comes up is how their steps change the
-predictions. A round is one ``pass`` and, where it is due, one ``certify``, in which the predictions
-are made anew from the coefficients; so they are at the beginning of a round whenever columns have
-come or gone. What nobody has any more is begun again from the last certificate's model.
+Members own columns; what goes down is the residual, minus the slope of the loss, and what comes up
+is how their steps change the predictions. A round is one ``pass`` and, where it is due, one
+``certify``, in which the predictions are made anew from the coefficients; so they are at the
+beginning of a round whenever columns have come or gone. What nobody has any more is begun again
+from the last certificate's model. Where several members have the columns of a small model, a round
+may gather these instead, and finish on them; see
+:mod:`elasticml.algorithms.primal_cocoa.gathering`.
 
 Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), "CoCoA: a general framework", with the
-features as data (its section 4); line search and damping are those of our study of CoCoA.
+features as data (its section 4); line search and damping are those of our study of CoCoA. A loss
+with other than constant curvature is replaced by its parabola in every round, as in proximal
+Newton methods (Yuan, Ho and Lin, 2012).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +40,7 @@ from elasticml.algorithms.cocoa.line_search import Aggregation, Along
 from elasticml.algorithms.cocoa.settings import read_absent
 from elasticml.algorithms.primal_cocoa import beginning, messages
 from elasticml.algorithms.primal_cocoa.frozen import Known
+from elasticml.algorithms.primal_cocoa.gathering import INNER, Gathered
 from elasticml.algorithms.primal_cocoa.problem import Dual, Problem
 from elasticml.algorithms.primal_cocoa.settings import (
     Settings,
@@ -45,11 +51,6 @@ from elasticml.algorithms.primal_cocoa.solver import radius_of
 from elasticml.data.source import DataFacts
 
 F64 = NDArray[np.float64]
-#: Best length of a step from which it is taken whole, at more than four fifths of the gain: what
-#: members have set to zero is zero then.
-WHOLE: Final = 0.7
-#: Changes of the objective, relative to it, that rounding hides.
-NOISE: Final = 8.0 * float(np.finfo(np.float64).eps)
 _Steps = Generator[Exchange, Outcome, Any]
 
 
@@ -90,7 +91,8 @@ def _train(settings: Settings, facts: DataFacts, freezes: bool, resume: Resume |
         cadence=Cadence(every=settings.gap_every, target=settings.tolerance, rows=columns.d),
         aggregation=Aggregation(gamma=None),
         known=Known(lengths=np.sqrt(columns.norms), coef=first),
-        residual=problem.y,
+        z=problem.settled(np.zeros(facts.n_columns))[0],
+        gathered=Gathered(n=facts.n_columns, centred=settings.intercept),
         local_epochs=settings.local_epochs,
         waits=True,
     )
@@ -106,7 +108,7 @@ def _train(settings: Settings, facts: DataFacts, freezes: bool, resume: Resume |
 
 @dataclass(slots=True, kw_only=True)
 class _Descent:
-    """The residual between rounds, and what is known of the model."""
+    """The margins between rounds, and what is known of the model."""
 
     settings: Settings
     problem: Problem
@@ -114,8 +116,9 @@ class _Descent:
     cadence: Cadence
     aggregation: Aggregation
     known: Known
-    #: (n,) ``y - X w`` unless ``is_stale``.
-    residual: F64
+    #: (n,) margins of the model unless ``is_stale``, times the roots of the examples' weights.
+    z: F64
+    gathered: Gathered
     local_epochs: float
     #: Certificates wait until no column is absent.
     waits: bool
@@ -133,26 +136,33 @@ class _Descent:
     #: What the last certificate's residual proves; None when columns have come or gone since.
     dual: Dual | None = None
     alive: float = 0.0
+    #: Members with columns, at the last pass; and whether all columns were in the last exchange.
+    partitions: float = 0.0
+    is_whole: bool = False
     resyncs: int = 0
-    #: Relative distance of the residual from the one made anew, at the last certificate in which
+    #: Relative distance of the margins from those made anew, at the last certificate in which
     #: they should have been the same.
     drift: float | None = None
 
     # --- exchanges ----------------------------------------------------------------------------
 
-    def certify(self, *, waits: bool | None = None) -> _Steps:
-        """Take the objective, a bound of it from below, and the residual anew."""
+    def certify(self, *, waits: bool | None = None, taken: F64 | None = None) -> _Steps:
+        """Take the objective, a bound of it from below, and the margins anew.
+
+        Where ``taken`` (d,) is given members take it for their coefficients first.
+        """
         waits = self.waits if waits is None else waits
-        sent = self.residual
+        sent, problem = self.problem.provable(self.z), self.problem
         outcome: Outcome = yield messages.certify_exchange(
             sent,
-            self.problem.roots,
+            problem.roots,
             self.known.coef,
             {
                 **self._settling(),
                 "parts": not waits,
                 "centred": self.settings.intercept,
             },
+            taken=taken,
             require="everybody" if waits else "any",
             seal=self._take_seal(),
         )
@@ -164,19 +174,20 @@ class _Descent:
         assert self.known.image is not None
         # Coefficients may have been lost since the last pass without anybody being missing now.
         stale = self.is_stale or float(arrays["unset"]) > 0.0
-        self.residual = self.problem.y - self.known.image
+        former = self.z
+        self.z, intercept = problem.settled(self.known.image)
         if not stale:
-            norm = float(np.linalg.norm(self.problem.y))
-            self.drift = float(np.linalg.norm(self.residual - sent)) / norm if norm else 0.0
+            norm = problem.scale
+            self.drift = float(np.linalg.norm(self.z - former)) / norm if norm else 0.0
         self.resyncs += stale and self.serial > 1
         self.is_stale = False
-        coef, total = self.known.coef, self.problem.total
-        self.dual = self.problem.dual(coef, sent, self.known.slopes, slack)
+        coef, total = self.known.coef, problem.total
+        self.dual = problem.dual(coef, sent, self.known.slopes, slack)
         self.current = beginning.check_finite(
             Certificate(
-                primal=self.problem.primal(coef, self.known.image) / total,
+                primal=problem.primal(coef, self.z) / total,
                 dual=self.dual.value / total,
-                v=coef,
+                v=np.append(coef, intercept),
             )
         )
         self.best = self.current if self.best is None else self.current.better(self.best)
@@ -186,7 +197,8 @@ class _Descent:
         """Have members take their steps, and follow them as far as it pays."""
         problem = self.problem
         outcome = yield messages.pass_exchange(
-            self.residual,
+            problem.residual(self.z),
+            problem.curvature(self.z),
             problem.roots,
             {
                 **self._settling(),
@@ -195,6 +207,8 @@ class _Descent:
                 "seed": self.settings.seed,
                 "a1": problem.a1,
                 "a2": problem.a2,
+                "smoothness": problem.smoothness,
+                "centred": self.settings.intercept,
                 **self._sphere(),
             },
             seal=self._take_seal(),
@@ -202,22 +216,15 @@ class _Descent:
         arrays = outcome.arrays
         dv, l1, inner = (np.asarray(arrays[name]) for name in ("dv", "l1", "inner"))
         # The L1 norm is convex: along the step it stays below the line between both ends.
-        along = Along(
-            slope=float(self.residual @ dv)
-            - problem.a2 * float(inner[0])
-            - problem.a1 * float(l1[1]),
-            curvature=float(dv @ dv) + problem.a2 * float(inner[1]),
+        penalty = Along(
+            slope=-problem.a2 * float(inner[0]) - problem.a1 * float(l1[1]),
+            curvature=problem.a2 * float(inner[1]),
         )
-        # The gap falls with the step, the objective with its square: its last digits say nothing
-        # of steps that still matter.
-        noise = NOISE * (float(self.residual @ self.residual) + problem.a1 * float(l1[0]))
-        if max(abs(along.slope), along.curvature) <= noise:
-            self.gamma = 1.0
-        else:
-            self.gamma = 1.0 if along.best >= WHOLE else max(along.best, 0.0)
-            self.aggregation = self.aggregation.adapted(along, float(arrays["partitions"]))
-        self.gamma_taken = self.gamma
-        self.residual = self.residual - self.gamma * dv
+        step = problem.search(self.z, dv, penalty, problem.a1 * float(l1[0]))
+        self.partitions = float(arrays["partitions"])
+        self.aggregation = self.aggregation.adapted(step.along, self.partitions)
+        self.gamma = self.gamma_taken = step.length
+        self.z = problem.settled(self.z + self.gamma * dv)[0]
         self.current = self.dual = None
         self.alive = float(arrays["alive"])
         self.cadence.passed(float(arrays["visited"]))
@@ -225,6 +232,41 @@ class _Descent:
             self.is_stale = True
         self._note(outcome)
         return outcome
+
+    def _finish(self) -> Generator[Exchange, Outcome, bool]:
+        """Gather the columns of a small model, and solve for them; False where that was nothing."""
+        gathered, known, best = self.gathered, self.known, self.best
+        if not self.settings.gather or self.partitions < 2.0 or self.current is None:
+            return False
+        if self.is_stale or not self.is_whole or self.dual is None or best is None:
+            return False
+        if gathered.waits > 0:
+            gathered.waits -= 1
+            return False
+        lengths = np.sqrt(self.problem.smoothness * self.columns.norms + self.problem.a2)
+        features = gathered.wanted(self.problem, self.dual, lengths, known.coef, known.slopes)
+        if features is None or features.size == 0:
+            return False
+        missing = gathered.missing(features)
+        if missing.size:
+            outcome = yield messages.gather_exchange(missing, self.z.size, seal=self._take_seal())
+            self._note(outcome)
+            arrays = {name: np.asarray(values) for name, values in outcome.arrays.items()}
+            if not gathered.take(missing, arrays["columns"], arrays["found"]) or self.is_stale:
+                return False
+        before, was = best.gap, self.current.primal
+        wanted = max(INNER * before, 0.5 * self.settings.tolerance) * self.problem.total
+        new, image = gathered.solve(self.problem, features, known.coef, self.columns.means, wanted)
+        coef = np.zeros(self.columns.d)
+        coef[features] = new
+        z = self.problem.settled(image)[0]
+        if not self.problem.primal(coef, z) / self.problem.total < was:
+            gathered.ended(before, before)
+            return False
+        self.z, self.current, self.gamma_taken = z, None, 1.0
+        yield from self.certify(taken=coef)
+        gathered.ended(before, self.best.gap if self.best is not None else before)
+        return True
 
     def _sphere(self) -> dict[str, Scalar]:
         """Say where every solution's residual must be, where the last exchange has told that."""
@@ -244,6 +286,7 @@ class _Descent:
 
     def _note(self, outcome: Outcome) -> None:
         """Take in who is missing."""
+        self.is_whole = outcome.absent_examples == 0
         changed = outcome.absent != self.groups or outcome.opened is not None
         self.groups = outcome.absent
         self.seal = self.seal or outcome.opened is not None
@@ -253,15 +296,19 @@ class _Descent:
     # --- rounds -------------------------------------------------------------------------------
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd]:
-        """One pass, and before and after it the certificates that are due."""
-        if self.is_stale:
-            yield from self.certify()
+        """One pass, and before and after it the certificates that are due; or a finish."""
         began, known, model = self.current, self.best, self._arrays()
         damping = self.aggregation.damping
-        outcome = yield from self._pass()
-        # Whoever waits for absent columns does so at the beginning of the next round.
-        if self.cadence.is_due() and not (self.is_stale and self.waits):
-            yield from self.certify()
+        visited = unset = 0.0
+        if not (yield from self._finish()):
+            if self.is_stale:
+                yield from self.certify()
+                began, known, model = self.current, self.best, self._arrays()
+            outcome = yield from self._pass()
+            visited, unset = (float(outcome.arrays[name]) for name in ("visited", "unset"))
+            # Whoever waits for absent columns does so at the beginning of the next round.
+            if self.cadence.is_due() and not (self.is_stale and self.waits):
+                yield from self.certify()
         after, measured = self.best, self.current
         return RoundEnd(
             objective=None if known is None else known.primal,
@@ -273,10 +320,11 @@ class _Descent:
                 "gap_best": None if after is None else after.gap,
                 "gamma": self.gamma_taken,
                 "damping": damping,
-                "unset": float(outcome.arrays["unset"]),
-                "visited": float(outcome.arrays["visited"]),
+                "unset": unset,
+                "visited": visited,
+                "gathered": len(self.gathered.columns),
                 "alive": self.alive,
-                "support": None if after is None else int(np.count_nonzero(after.v)),
+                "support": None if after is None else int(np.count_nonzero(after.v[:-1])),
                 "resyncs": self.resyncs,
                 "drift": self.drift,
             },
@@ -319,7 +367,9 @@ class _Descent:
 
     def _arrays(self) -> Arrays:
         """Return the model that is reported, as users know it."""
-        return self.columns.arrays(self.known.coef if self.best is None else self.best.v)
+        if self.best is not None:
+            return self.columns.arrays(self.best.v)
+        return self.columns.arrays(np.append(self.known.coef, 0.0))
 
     # --- the end ------------------------------------------------------------------------------
 

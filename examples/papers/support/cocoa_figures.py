@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from elasticml.report.style import (
@@ -84,16 +87,26 @@ def gap_figure(
                 ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_xlabel(x_label)
         axes[0].set_ylabel("test accuracy" if accuracy else "duality gap")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="lower center", ncols=min(8, len(labels)), frameon=False)
+        legend = legend_below(figure, *axes[0].get_legend_handles_labels())
         figure.suptitle(title, x=0.02, ha="left", color=MUTED, fontsize=9)
-        figure.tight_layout(rect=(0, 0.07 if n_rows == 1 else 0.05, 1, 0.99))
+        room = legend.get_window_extent().height / figure.bbox.height
+        figure.tight_layout(rect=(0, max(0.07 if n_rows == 1 else 0.05, room), 1, 0.99))
         stem = re.sub(r"[^a-z0-9]+", "-", title.partition(":")[0].lower()).strip("-")
         markup = svg_markup(figure, stem, title, f"{title}; {x_label}")
         return {f"{stem}.png": png_bytes(figure), f"{stem}.svg": markup.encode()}
 
     files: dict[str, bytes] = styled(draw)
     return files
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> Legend:
+    """Write a legend at the foot of a figure, in as many columns as are not cut off."""
+    for columns in range(min(8, len(labels)), 0, -1):
+        legend = figure.legend(handles, labels, loc="lower center", ncols=columns, frameon=False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return legend
+        legend.remove()
+    return figure.legend(handles, labels, loc="lower center", frameon=False)
 
 
 def _panel(

@@ -207,3 +207,25 @@ def test_doctor_names_a_remedy_for_all_that_is_amiss(command, monkeypatch):
     out = command("doctor")[1]
     assert "!!  Data sets   /nowhere is no readable folder" in out
     assert "export YARN_CONF_DIR=" in out
+
+
+@pytest.mark.parametrize(
+    ("notes", "told"),
+    [
+        ([], "elasticml: interrupted"),
+        (["what there is is in a"], "elasticml: interrupted; what there is is in a"),
+    ],
+)
+def test_an_interrupt_says_what_is_left_where_something_is(
+    command, monkeypatch, tmp_path, notes, told
+):
+    # It said that the run stays in its directory, before there was one, and of doctor, too.
+    def interrupted(*_):
+        error = KeyboardInterrupt()
+        for note in notes:
+            error.add_note(note)
+        raise error
+
+    monkeypatch.setattr("elasticml.jobs.job_file.read_job_file", interrupted)
+    code, _, err = command("run", job_file(tmp_path))
+    assert (code, err.strip()) == (130, told)

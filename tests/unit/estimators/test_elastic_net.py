@@ -13,6 +13,7 @@ from sklearn.datasets import make_regression
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet as TheirElasticNet
 from sklearn.linear_model import Lasso as TheirLasso
+from sklearn.linear_model import Ridge as TheirRidge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -228,3 +229,38 @@ def test_without_a_penalty_the_warning_names_what_to_use(make):
         model.fit(X, y)
     assert 0.0 < model.dual_gap_ < 1.0
     np.testing.assert_allclose(model.coef_, em.Ridge(alpha=0.0).fit(X, y).coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(em.ElasticNet(0.1), TheirElasticNet(0.1)), (em.Ridge(), TheirRidge())],
+    ids=["elastic net", "ridge"],
+)
+def test_a_column_of_targets_has_the_shapes_of_scikit_learn(ours, theirs):
+    X, y = tall()
+    for model in (ours, theirs):
+        model.fit(X, y[:, None])
+    assert ours.coef_.shape == theirs.coef_.shape == (X.shape[1],)
+    assert ours.intercept_.shape == theirs.intercept_.shape == (1,)
+    assert ours.predict(X).shape == theirs.predict(X).shape == y.shape
+    assert np.ndim(ours.dual_gap_) == 0
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize(
+    "model",
+    [em.Lasso(0.1), em.Ridge(), em.LinearSVC("l1"), em.LogisticRegression(l1_ratio=1.0)],
+    ids=["lasso", "ridge", "svm", "logistic"],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_values_without_squares_get_no_certificate(model, make):
+    X, y = tall()
+    with pytest.raises(ValueError, match="squares of column 0 of X add up to more than float64"):
+        model.fit(make(X * 1e200), y > y.mean())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_targets_without_squares_get_no_certificate():
+    X, y = tall()
+    with pytest.raises(ValueError, match="squares of y add up to more than float64"):
+        em.Lasso().fit(X, y * 1e200)

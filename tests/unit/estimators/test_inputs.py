@@ -158,10 +158,18 @@ def test_paths_take_files(folder):
         (("X.npy", "labels"), ConfigError, "wanted an array or the path of an .npy file"),
         (("broken.npy", np.zeros(3)), DataError, "broken.npy is no readable .npy file"),
         (("X.npy",), ValueError, "requires y to be passed"),
+        (("header.csv",), DataError, "header.csv holds no examples, wanted at least one"),
+        (
+            ("words.csv",),
+            DataError,
+            "line 2, column 'c': value is 'yes', wanted a number; write labels and weights as",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said(given, error, message, folder):
     (folder / "broken.npy").write_bytes(b"no numbers")
+    (folder / "header.csv").write_text("a,b,c\n")
+    (folder / "words.csv").write_text("a,b,c\n1,2,yes\n2,3,no\n")
     with pytest.raises(error, match=message):
         em.Lasso().fit(folder / given[0], *given[1:])
 

@@ -161,22 +161,16 @@ def test_no_threads_have_no_meaning():
         em.LogisticRegression(n_jobs=0).fit(X, y)
 
 
-@pytest.mark.parametrize(
-    ("labels", "given", "which"),
-    [
-        ([0, 1, 2], {}, "3 classes"),
-        ([0, 1, 0], {"l1_ratio": 0.5}, "an L1 penalty"),
-    ],
-)
-def test_a_client_that_is_of_no_use_is_warned_of(labels, given, which):
-    X, y = np.random.default_rng(0).standard_normal((30, 2)), np.tile(labels, 10)
-    with pytest.warns(UserWarning, match=f"LogisticRegression with {which} is fitted in this"):
+@pytest.mark.parametrize("ratio", [0.0, 0.5])
+def test_a_client_that_is_of_no_use_is_warned_of(ratio):
+    X, y = np.random.default_rng(0).standard_normal((30, 2)), np.tile([0, 1, 2], 10)
+    with pytest.warns(UserWarning, match="LogisticRegression with 3 classes is fitted in this"):
         # Nobody is asked: nothing listens there.
-        model = em.LogisticRegression(**given, client="tcp://127.0.0.1:1").fit(X, y)
+        model = em.LogisticRegression(l1_ratio=ratio, client="tcp://127.0.0.1:1").fit(X, y)
     assert model.solver_path_ == "in-process"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        em.LogisticRegression(**given).fit(X, y)
+        em.LogisticRegression(l1_ratio=ratio).fit(X, y)
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
@@ -199,3 +193,12 @@ def test_a_class_of_no_weight_is_no_obstacle_to_a_certificate(ratio):
         with pytest.warns(ConvergenceWarning):
             rough.fit(X, y, counts)
         assert value(rough) - value(best) <= rough.dual_gap_ + 1e-9
+
+
+@pytest.mark.parametrize("model", [em.LogisticRegression(), em.LinearSVC()], ids=["log", "svm"])
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
+def test_weights_of_classes_are_checked(model, weight):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match=f"class_weight: got {weight} for class .*1.*, wanted"):
+        model.set_params(class_weight={1: weight}).fit(X, y)
+    model.set_params(class_weight=None)

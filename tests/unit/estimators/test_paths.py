@@ -89,12 +89,45 @@ def test_a_ridge_has_no_grid_of_its_own():
     [
         ({"l1_ratio": 1.5}, "l1_ratio"),
         ({"alphas": [1.0, -1.0]}, "alphas"),
-        ({"alphas": [np.nan]}, "alphas"),
+        ({"alphas": [np.nan]}, "alphas: got .nan., wanted a list of finite numbers not below 0"),
+        ({"alphas": []}, "alphas: got .., wanted a list"),
+        ({"alphas": [[1.0, 2.0]]}, "alphas: got .*, wanted a list"),
+        ({"alphas": [np.inf]}, "alphas: got .inf., wanted a list of finite numbers"),
+        ({"alphas": 0}, "The 'alphas' parameter .* Got 0"),
+        ({"alphas": 3.5}, "The 'alphas' parameter .* Got 3.5"),
+        ({"eps": 0.0}, "The 'eps' parameter .* Got 0.0"),
+        ({"max_iter": 0}, "The 'max_iter' parameter .* Got 0"),
+        ({"tol": -1.0}, "The 'tol' parameter .* Got -1.0"),
     ],
 )
 def test_parameters_of_a_path_are_checked(given, what):
     with pytest.raises(ValueError, match=what):
         em.enet_path(*tall(), **given)
+    with pytest.raises(ValueError, match=what):
+        em.ElasticNetCV(**given).fit(*tall())
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"l1_ratio": []}, "l1_ratio: got .., wanted a list of finite numbers from 0 to 1"),
+        ({"l1_ratio": [0.5, 2.0]}, "l1_ratio: got .0.5, 2.0., wanted a list"),
+        ({"cv": []}, "cv has no splits"),
+        ({"cv": [(range(5), range(5, 9)), ([], [0, 1])]}, "split 1 of cv has no training rows"),
+        ({"cv": [([0, 1], [])]}, "split 0 of cv has no test rows"),
+    ],
+)
+def test_what_cannot_be_cross_validated_is_said_beforehand(given, what):
+    with pytest.raises(ValueError, match=what):
+        em.ElasticNetCV(**given).fit(*tall())
+
+
+def test_a_fold_without_weight_is_refused():
+    X, y = tall()
+    weights = np.ones(len(y))
+    weights[: len(y) // 2] = 0.0
+    with pytest.raises(ValueError, match="split 0 of cv has no test rows of a weight above 0"):
+        em.LassoCV(cv=2).fit(X, y, sample_weight=weights)
 
 
 def test_targets_of_a_path_are_checked():

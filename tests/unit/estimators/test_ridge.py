@@ -84,3 +84,10 @@ def test_a_stalled_fit_is_no_converged_one():
         em.Ridge(1e-6, solver="newton").fit(X + 1e6, y)
     with pytest.warns(ConvergenceWarning, match="duality gap"):
         em.LogisticRegression(C=1e6).fit(X + 1e6, y > 0.0)
+
+
+@pytest.mark.parametrize("alpha", [[1.0, -1.0], [np.nan], [1.0, np.inf]])
+def test_penalties_that_are_none_are_refused(alpha):
+    X, y = tall()
+    with pytest.raises(ValueError, match=r"alpha: got .*, wanted finite numbers not below 0"):
+        em.Ridge(alpha).fit(X, np.stack([y, y], axis=1))

@@ -47,8 +47,9 @@ def test_interrupt_while_models_are_evaluated_keeps_what_the_job_has_come_to(tmp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "evaluate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         module.follow(Ended(), run_dir=tmp_path / "run", cancels=True)
+    assert caught.value.__notes__ == [f"what the run had reached is in {tmp_path / 'run'}"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["reason"] == "interrupted"
     assert (tmp_path / "run" / "report.html").exists()
@@ -91,3 +92,25 @@ def test_what_a_lost_scheduler_had_told_is_kept_and_its_place_is_named(tmp_path)
     )
     assert caught.value.fields == {"reason": "scheduler lost"}
     assert (tmp_path / "run" / "report.html").exists()
+
+
+class Beginning(Ended):
+    """A job that is interrupted before it has said a word."""
+
+    def batches(self, since=0):
+        if not since:
+            raise KeyboardInterrupt
+        yield []
+
+    def cancel(self):
+        pass
+
+
+def test_a_run_that_is_interrupted_before_it_goes_on_is_what_it_was(tmp_path):
+    path = tmp_path / "run"
+    module.follow(Ended(), run_dir=path, evaluates=False)
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+    with pytest.raises(KeyboardInterrupt):
+        module.follow(Beginning(), run_dir=path, cancels=True, continues=True)
+    after = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+    assert after == before

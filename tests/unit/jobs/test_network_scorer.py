@@ -9,6 +9,9 @@ import elasticml as em
 from elasticml.data.source import merge_summaries
 from elasticml.errors import DataError
 from elasticml.jobs.evaluator import Evaluator
+from elasticml.jobs.result import evaluate, make_result
+from elasticml.jobs.wire import Outcome
+from tests.unit.data.test_images import write
 
 pytest.importorskip("torch")
 
@@ -55,3 +58,34 @@ def test_a_job_whose_test_rows_do_not_fit_is_refused_before_it_trains(shape):
     assert info.columns == 5
     # A linear model says later what it has left out.
     em.Job(em.BatchGradient(), data(3), test=data(5)).check_data()
+
+
+def pictures(folder, *dimensions: int):
+    folder.mkdir()
+    write(folder, "labels-idx1-ubyte", np.array([0, 1], np.uint8))
+    found = np.ones((2, *dimensions), np.uint8)
+    return em.read_images(write(folder, "images-idx3-ubyte", found))
+
+
+@pytest.mark.parametrize("dimensions", [(2, 3), (3, 2)])
+def test_pictures_that_have_another_shape_when_they_are_evaluated_are_not(tmp_path, dimensions):
+    # They were looked at before the job alone, and may be others when it ends.
+    train, test = pictures(tmp_path / "train", 2, 3), pictures(tmp_path / "test", *dimensions)
+    facts = merge_summaries([train.read(b.index, None, 1)[1] for b in train.blocks()])
+    arrays = {**model(), "weight": np.zeros((2, 6))}
+    outcome = Outcome(
+        state="done",
+        arrays=arrays,
+        snapshots={},
+        history=[{"round": 0}],
+        summary={"name": "toy"},
+        facts=facts,
+        error=None,
+    )
+    result = make_result(outcome, job={"algorithm": SECTION}, story=(), run_dir=None)
+    found = evaluate(result, outcome, record={"algorithm": SECTION}, source=train, test=test)
+    if dimensions == (2, 3):
+        assert found.summary["test"]["accuracy"] == 0.5
+    else:
+        assert found.summary["test"] == {}
+        assert "pictures have shape [1, 3, 2], wanted" in found.summary["not_evaluated"]

@@ -178,3 +178,72 @@ def test_values_are_made_plain_for_json():
         "1": [2.5, [1, 2]],
         "inf": None,
     }
+
+
+def finished(path):
+    """Write a run that was interrupted after two rounds."""
+    with RunDirectory(path).open(JOB) as directory:
+        directory.record([ended(0), ended(1)])
+        directory.write_model({"coef": np.ones(2)})
+        directory.write_summary({"name": "toy", "reason": "interrupted"})
+
+
+def contents(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def test_a_run_that_is_to_go_on_stays_as_it_is_until_its_story_is_told_again(tmp_path):
+    # An interrupt between the two left an empty story, and neither model nor summary.
+    finished(tmp_path)
+    before = contents(tmp_path)
+    with RunDirectory(tmp_path).open(JOB, continues=True) as directory:
+        assert directory.is_as_before
+    assert contents(tmp_path) == before
+    with RunDirectory(tmp_path).open(JOB, continues=True) as directory:
+        directory.discard()
+    assert contents(tmp_path) == before
+
+
+def test_the_model_of_a_run_that_goes_on_stays_until_it_has_come_further(tmp_path):
+    # A run that was interrupted again at once had lost its model.
+    finished(tmp_path)
+    with RunDirectory(tmp_path).open(JOB, continues=True) as directory:
+        directory.record([ended(0), ended(1), {"t": 1.0, "event": "JobResumed"}])
+        assert not directory.is_as_before
+        assert {p.name for p in tmp_path.iterdir()} == {
+            "history.csv",
+            "job.yaml",
+            "model.npz",
+            "story.jsonl",
+        }
+        directory.record([ended(2)])
+        assert not (tmp_path / "model.npz").exists()
+        directory.write_model({"coef": np.zeros(2)})
+        directory.record([ended(3)])
+        assert (tmp_path / "model.npz").exists()
+    assert read_run(tmp_path).history.column("round").tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+#: No file may be longer, which a full disk looks like.
+CROWDED = """
+import resource, sys
+from pathlib import Path
+from elasticml.errors import JobFailedError
+from elasticml.jobs.run_directory import RunDirectory
+try:
+    with RunDirectory(Path(sys.argv[1])).open({"name": "toy"}) as directory:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        while True:
+            directory.record([{"event": "Ticked", "t": 0.0}] * 10)
+except JobFailedError as error:
+    print(error.message)
+"""
+
+
+def test_a_disk_that_is_full_is_one_line(tmp_path):
+    # Closing the files failed as well: an internal error.
+    command = [sys.executable, "-c", CROWDED, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{tmp_path / 'run'}: the run cannot be written any more: File")
+    assert len((tmp_path / "run" / "story.jsonl").read_bytes()) == 4096

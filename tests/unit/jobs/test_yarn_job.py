@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -121,3 +122,34 @@ def test_data_that_were_there_before_are_waited_for(driver, place, away, attempt
     assert away["train.svm"] == left
     is_missing = "does not exist" in verdict.reason
     assert is_missing is (attempts > 0), verdict.reason
+
+
+class Unwanted(Store):
+    """The store of an application whose end has been asked for."""
+
+    def wait(self, key):
+        assert key == CANCEL_KEY
+
+
+def test_a_job_that_is_ended_before_it_goes_on_says_how_far_it_had_come(place, tmp_path):
+    # Its run had a story and checkpoints of the attempt before, and no summary.
+    data = {"format": "svmlight", "path": f"{place}/train.svm"}
+    places.write_whole(f"{place}/train.svm", b"1 1:1\n-1 2:1\n")
+    records = [{"event": "RoundEnded", "round": r, "t": r / 2} for r in range(4)]
+    story = "".join(json.dumps(record) + "\n" for record in records)
+    places.write_whole(f"{place}/story.jsonl", story.encode())
+    submission = Submission(
+        record={"name": "toy", "data": data}, cluster={}, place=place, workers=1, workers_min=1
+    )
+    application = Application()
+    application.kv = Unwanted()
+    driver = YarnJob(submission, SimpleNamespace(workers={}), application, tmp_path)
+    asyncio.run(driver.run())
+    why = "cancelled: waiting for its workers (0 of 1 were there)"
+    assert application.ended == ("KILLED", f"{why}; the run is in {place}")
+    assert json.loads(places.read_bytes(f"{place}/summary.json")) == {
+        "name": "toy",
+        "rounds": 4,
+        "seconds": 1.5,
+        "reason": why,
+    }

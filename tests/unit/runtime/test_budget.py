@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,7 @@ def test_what_is_computed_over_stays_where_it_is(tmp_path: Path) -> None:
 
 def test_bodies_that_do_not_fit_are_received_on_the_disk(tmp_path: Path) -> None:
     store = ChunkStore(1000, Shelf(GIB, tmp_path, lambda: 0))
-    small, large = store.slab([900]), store.slab([900, 900])
+    small, large = asyncio.run(store.slab([900], 900)), asyncio.run(store.slab([900, 900], 1800))
     assert [small.maps(small.take(900)), large.maps(large.take(900))] == [False, True]
 
 
@@ -115,5 +116,5 @@ def test_a_full_disk_is_told_with_the_remedy(
     with pytest.raises(DataError, match=says):
         store.put([chunk(0)])
     with pytest.raises(DataError, match=says):
-        store.slab([100])
+        asyncio.run(store.slab([100], 100))
     assert (store.ids(), store.is_out_of_core) == ([], False)

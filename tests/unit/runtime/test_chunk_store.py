@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elasticml.data import shelf as shelves
 from elasticml.data.chunk import Chunk, dense_chunk
 from elasticml.data.shelf import Shelf
 from elasticml.errors import DataError
@@ -95,7 +96,7 @@ def test_the_loop_goes_on_while_bodies_are_copied_to_the_disk(tmp_path: Path) ->
     seen: list[object] = []
 
     def look(store: ChunkStore) -> None:
-        seen.extend([store.ids(), store.held_bytes, store.slab([100]).take(100).nbytes])
+        seen.extend([store.ids(), store.held_bytes, store.buffer(100).nbytes])
 
     store = copied_meanwhile(tmp_path, look)
     assert seen == [[chunk(k).id for k in range(3)], 4 * chunk(0).nbytes, 100]
@@ -151,16 +152,44 @@ def test_room_is_given_back_when_the_disk_takes_nothing(tmp_path: Path) -> None:
     assert store.buffer(100).nbytes == 100
 
 
+def received(store: ChunkStore, ordinal: int) -> Chunk:
+    """A chunk as it is received from the driver."""
+    place = store.buffer(chunk(ordinal).nbytes)
+    place[:] = chunk(ordinal).body
+    made = Chunk.from_body(chunk(ordinal).id, place)
+    assert store.shelf is not None
+    made.is_mapped = store.shelf.maps(place)
+    return made
+
+
 def test_bodies_are_received_where_they_stay(tmp_path: Path) -> None:
+    store = ChunkStore(chunk(0).nbytes, Shelf(2**20, tmp_path, lambda: 0))
+    inside = received(store, 0)
+    store.put([inside])
+    # The first one that does not fit makes the file, in a thread; further ones go there at once.
+    first, second = received(store, 1), None
+    asyncio.run(store.take([first]))
+    second = received(store, 2)
+    asyncio.run(store.take([second]))
+    assert [inside.is_mapped, first.is_mapped, second.is_mapped] == [False, False, True]
+    assert store.chunks[second.id] is second
+    assert all(store.chunks[chunk(k).id].is_mapped for k in range(3))
+
+
+def test_a_body_in_a_file_that_is_full_is_known_to_lie_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelves, "_SPILL_BYTES", 4 * chunk(0).nbytes)
     shelf = Shelf(2**20, tmp_path, lambda: 0)
     store = ChunkStore(chunk(0).nbytes, shelf)
-    inside = store.buffer(chunk(0).nbytes)
-    store.put([chunk(0)])
-    outside = store.buffer(chunk(1).nbytes)
-    assert [shelf.maps(inside), shelf.maps(outside)] == [False, True]
-    outside[:] = chunk(1).body
-    received = Chunk.from_body(chunk(1).id, outside)
-    received.is_mapped = True
-    asyncio.run(store.take([received]))
-    assert store.chunks[chunk(1).id] is received
-    assert store.chunks[chunk(0).id].is_mapped
+    store.put([chunk(0), chunk(1)])
+    early = received(store, 2)
+    store.put([chunk(k) for k in range(3, 12)])  # which takes another file
+    assert early.is_mapped
+    assert shelf.maps(memoryview(early.body))
+
+
+def test_no_file_is_made_for_a_body_that_is_received(tmp_path: Path) -> None:
+    shelf = Shelf(2**20, tmp_path / "gone", lambda: 0)
+    assert shelf.buffer(100) is None
+    assert ChunkStore(10, shelf).buffer(100).nbytes == 100

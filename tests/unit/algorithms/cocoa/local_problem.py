@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece, Update
-from elasticml.algorithms.parallel import Serial
+from elasticml.algorithms.parallel import Serial, shares
 from elasticml.data.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.ngrams import codes_of_letters, sequence_layout
 from elasticml.data.products import make_forward
@@ -23,12 +23,18 @@ KINDS = ("dense", "csr", "binary_csr", "sequence")
 class InTurn:
     """Several threads' worth of parts, done one after another."""
 
+    n_nodes = 1
+
     def __init__(self, n_threads: int) -> None:
         self.n_threads = n_threads
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """Apply ``function`` to every item."""
         return [function(item) for item in items]
+
+    def in_teams(self, function: Callable[[int, Any], Any], n: int) -> list[Any]:
+        """Call it for each team, with its share of the threads."""
+        return [function(k, InTurn(share)) for k, share in enumerate(shares(self.n_threads, n))]
 
 
 def chunk_of(kind: str, k: int, X: np.ndarray, y: np.ndarray, dtype: str) -> Chunk:

@@ -14,6 +14,7 @@ from elasticml.data import mapped
 from elasticml.data.shelf import Shelf
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, problem
 from tests.unit.algorithms.cocoa.test_solver import ZERO, ask, image, make
+from tests.unit.data.test_packed import packed
 
 
 def shelf(folder: Path, batch_bytes: int) -> Shelf:
@@ -163,3 +164,21 @@ def test_scaled_rows_are_on_the_disk_as_well(tmp_path: Path) -> None:
         assert held.chunk.is_mapped == (folder is not None)
         found.append(float(np.abs(done["dv"]).sum()))
     assert found[1] > 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str) -> None:
+    found = []
+    for is_packed in (False, True):
+        p = problem(kind, "hinge")
+        if is_packed:
+            chunks = [packed(piece.chunk) for piece in p.pieces]
+            pieces = zip(p.pieces, chunks, strict=True)
+            p = replace(p, pieces=[replace(piece, chunk=chunk) for piece, chunk in pieces])
+        p = streamed(p, tmp_path)
+        solver, v = p.solver(), np.zeros(p.X.shape[1])
+        for serial in range(4):
+            v = v + p.run(solver, v, serial).dv
+        found.append((v.tobytes(), p.dual()))
+        assert [piece.chunk.is_packed for piece in p.pieces] == [is_packed] * len(p.pieces)
+    assert found[0] == found[1]

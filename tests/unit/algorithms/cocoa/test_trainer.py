@@ -16,6 +16,7 @@ from sklearn.svm import LinearSVC
 from elasticml.errors import ConfigError, JobFailedError
 from tests.cocoa_referee import Referee, world_of
 from tests.serial_world import Return, Run, Vanish, World, deal
+from tests.unit.algorithms.cocoa.local_problem import InTurn
 
 RNG = np.random.default_rng(4)
 N, D, K, L2 = 240, 6, 6, 0.02
@@ -188,13 +189,7 @@ def test_reported_certificates_are_the_full_computation(loss: str) -> None:
 
 
 def test_members_with_several_threads_are_partitions_of_their_own() -> None:
-    class Threads:
-        n_threads = 3
-
-        def map(self, function: Callable[[Any], Any], items: Any) -> list[Any]:
-            return [function(item) for item in items]
-
-    run, referee, _ = train("hinge", parallel=Threads(), tolerance=1e-4, between=redeal(1))
+    run, referee, _ = train("hinge", parallel=InTurn(3), tolerance=1e-4, between=redeal(1))
     assert run.model.gap <= 1e-4
     assert max(referee.errors) <= 1e-12
 

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.base import Exchange, Outcome, Work
-from elasticml.algorithms.parallel import Serial
-from elasticml.algorithms.registry import algorithm
 from elasticml.data.arrays import from_arrays
 from elasticml.data.source import load_all
 from elasticml.errors import ConfigError, DataError
-from tests.column_referee import ColumnReferee
+from tests.column_referee import ColumnReferee, resumed
 from tests.property.schedules import moves
-from tests.serial_world import Return, Run, Vanish, World, facts_of
+from tests.serial_world import Return, Vanish, World
 
 RNG = np.random.default_rng(5)
 N, D = 120, 24
@@ -131,7 +128,7 @@ def test_a_penalty_above_all_correlations_needs_no_round():
 
 def test_the_objective_never_rises_and_steps_are_whole_in_the_end():
     judge = referee()
-    run = judge.world(4, tolerance=1e-11, gap_every=1).run(3000)
+    run = judge.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
     primals = [row.extra["primal"] for row in run.rows]
     assert np.all(np.diff(primals) <= 1e-12 * primals[0])
     assert run.rows[-1].step == 1.0
@@ -156,12 +153,16 @@ def test_screened_columns_are_in_no_solution_and_cost_nothing():
 
 
 @pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
-@pytest.mark.parametrize("during", ["pass", "certify"])
+@pytest.mark.parametrize(
+    ("during", "round"), [("pass", 2), ("certify", 2), ("gather", 1), ("certify", 1)]
+)
 @pytest.mark.parametrize("counted", [True, False])
-def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, counted):
+def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
     judge = referee()
+    # Columns are gathered in round 1, and nowhere in the other cases.
+    gather = round == 1
     schedule = [
-        Vanish(round=2, members=(1,), during=during, counted=counted),
+        Vanish(round=round, members=(1,), during=during, counted=counted),
         Return(round=5),
     ]
     world = judge.world(
@@ -171,8 +172,11 @@ def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, counted
         schedule=schedule,
         gap_every=1,
         tolerance=1e-11,
+        gather=gather,
     )
     run = world.run(3000)
+    assert any(asked.outcome.absent_examples for asked in run.asked) or absent != "freeze"
+    assert any(asked.exchange.operation == "gather" for asked in run.asked) == gather
     assert_same(run, judge)
     judge.check_rows(run.rows)
 
@@ -203,7 +207,11 @@ def test_coefficients_that_must_not_be_negative_are_not_when_columns_come_and_go
 def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
     judge = referee(l2=0.05)
     world = judge.world(
-        3, absent="freeze", schedule=[Vanish(round=4, members=(1,), during="pass")], gap_every=1
+        3,
+        absent="freeze",
+        schedule=[Vanish(round=4, members=(1,), during="pass")],
+        gap_every=1,
+        gather=False,
     )
     run = world.run(60)
     judge.check_rows(run.rows)
@@ -219,44 +227,14 @@ def test_with_frozen_columns_the_certificates_stay_those_of_the_whole_problem():
 
 def test_a_job_goes_on_in_another_process_from_its_last_model():
     judge = referee()
-    first = judge.world(2, gap_every=2).run(6)
+    first = judge.world(2, gap_every=2, gather=False).run(6)
     resume = first.rows[-1].resume
     coef = resume.arrays["coef"]
-    again = _resumed(judge, resume)
+    again = resumed(judge, resume)
     assert np.count_nonzero(coef) > 0
     assert again["gap"] == resume.values["best"]["primal"] - resume.values["best"]["dual"]
     np.testing.assert_array_equal(again["coef"], coef)
     assert_same(again["run"], judge)
-
-
-def _resumed(judge: ColumnReferee, resume: Any) -> dict[str, Any]:
-    """Run a resumed trainer to its end, over all chunks; say what it began with as well."""
-    chunks = [chunk for part in judge.parts(1) for chunk in part]
-    facts = facts_of(chunks)
-    made, settings = algorithm("primal_cocoa"), {**judge.settings, "tolerance": 1e-11}
-    trainer = made.trainer(settings, facts, "reload", resume=resume)
-    solver = made.solver(settings, facts)
-    sent: Any = None
-    rounds = 0
-    found: dict[str, Any] = {}
-    while True:
-        try:
-            asked = trainer.send(sent)
-        except StopIteration as end:
-            return {**found, "run": Run(rows=[], model=end.value, asked=[])}
-        if not isinstance(asked, Exchange):
-            found.setdefault("gap", asked.gap)
-            rounds += 1
-            sent = rounds < 2000
-            continue
-        work = Work(
-            exchange=1, operation=asked.operation, model=asked.model,
-            parameters=asked.parameters, returns=asked.returns,
-        )  # fmt: skip
-        arrays = solver.compute(work, chunks, Serial())
-        if asked.operation == "certify":
-            found.setdefault("coef", arrays["coef"])
-        sent = Outcome(exchange=1, arrays=arrays, examples=facts.n_rows, absent_examples=0)
 
 
 def test_a_model_to_start_from_is_started_from():

@@ -1,0 +1,82 @@
+"""Solvers on several GPUs of one member; only imported where there is a CUDA device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import cuda
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.cocoa.cuda_local import CudaSolver
+from elasticml.algorithms.cocoa.passes import Ascent, Update
+from elasticml.algorithms.cocoa.tables import Piece
+
+F64 = NDArray[np.float64]
+
+
+class OnDevice:
+    """A solver whose calls compute on one of the devices, from whatever thread they come.
+
+    Parameters
+    ----------
+    number : int
+        Of the device, among those that this process sees.
+    """
+
+    def __init__(self, solver: Ascent, number: int) -> None:
+        self._solver = solver
+        self._number = number
+
+    def bind(self, pieces: Sequence[Piece]) -> None:
+        """Take over the rows to work on, which go to this device."""
+        with cuda.gpus[self._number]:
+            self._solver.bind(pieces)
+
+    def run(
+        self,
+        v: F64,
+        *,
+        l2_total: float,
+        total_weight: float,
+        damping: float,
+        epochs: float,
+        seed: int,
+        serial: int,
+        parallel: Parallel,
+        sigma: float | None = None,
+        start: int = 0,
+    ) -> Update:
+        """Go through the rows, see :meth:`cuda_local.CudaSolver.run`."""
+        with cuda.gpus[self._number]:
+            return self._solver.run(
+                v,
+                l2_total=l2_total,
+                total_weight=total_weight,
+                damping=damping,
+                epochs=epochs,
+                seed=seed,
+                serial=serial,
+                parallel=parallel,
+                sigma=sigma,
+                start=start,
+            )
+
+    def undo(self) -> None:
+        """Do nothing: sub-epochs that lose are undone as they end."""
+
+
+def cuda_solvers(
+    groups: int | None, *, loss: str, dtype: str, intercept_scaling: float | None
+) -> list[Ascent]:
+    """Make a solver for each group: on all devices in turn, as many as there are by default.
+
+    Parameters are those of :class:`cuda_local.CudaSolver`.
+    """
+    n_devices = len(cuda.gpus)
+    n = n_devices if groups is None else groups
+    solvers = [
+        CudaSolver(loss=loss, dtype=dtype, intercept_scaling=intercept_scaling) for _ in range(n)
+    ]
+    return [OnDevice(solver, k % n_devices) for k, solver in enumerate(solvers)]

@@ -1,0 +1,344 @@
+"""The groups of a member: NUMA nodes, or GPUs, that each work on a model of their own.
+
+Three levels work on one problem: members, the groups of a member, and the threads of a group. Each
+has a subproblem in which its own steps count ``sigma'`` times, the product of what each level asks
+for. In an inner round every group makes a pass over its rows, all at the same time and from the
+same model; then their steps are added up as far as the exact line search goes, and the member's
+model, ``v + sigma' u`` with u the change so far, is what the next one begins with. A member's
+update goes up after all its inner rounds: Snap ML's t2.
+
+On processors chunks are dealt to the groups anew in each round, as to members with two holders:
+groups that always have the same rows take many more passes. On GPUs, where rows would have to be
+sent again, and as the paper has it, chunks stay where they are.
+
+A group whose threads were so bold that its own subproblem has got worse has its pass undone, and
+its threads are held back: Snap ML's adaptive damping.
+
+Source: Snap ML, section 2.1 and appendix B (the subproblems of equation 6), section 3.1 (damping).
+Ours: groups are as timid as the line search along their steps asks for, at most as is safe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.cocoa import tables
+from elasticml.algorithms.cocoa.dealing import dealt
+from elasticml.algorithms.cocoa.line_search import Aggregation, Along
+from elasticml.algorithms.cocoa.orders import mixed
+from elasticml.algorithms.cocoa.passes import Ascent, Update
+from elasticml.algorithms.cocoa.step_kernels import products, sum_steps
+from elasticml.algorithms.cocoa.tables import Caches, Piece
+from elasticml.data.shelf import shelf_of
+from elasticml.objectives.conjugates import DualLoss, dual_loss_named
+
+F64 = NDArray[np.float64]
+_NO_WEIGHTS = np.empty(0)
+
+
+@dataclass(slots=True, eq=False)
+class _Rows:
+    """A chunk's rows, with what they were before an inner round."""
+
+    piece: Piece
+    weight: float
+    #: Dual variables then, and the steps since.
+    before: F64
+    step: F64
+
+    @staticmethod
+    def of(piece: Piece) -> _Rows:
+        """Take a piece, with memory for both that nobody has touched yet."""
+        n = piece.alpha.size
+        weight = tables.total_weight([piece])
+        return _Rows(piece=piece, weight=weight, before=np.empty(n), step=np.empty(n))
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """One group's solver and rows."""
+
+    solver: Ascent
+    rows: list[_Rows] = field(default_factory=list)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """As solvers take them."""
+        return [own.piece for own in self.rows]
+
+    @property
+    def weight(self) -> float:
+        """Of all rows."""
+        return sum(own.weight for own in self.rows)
+
+    def keep(self) -> None:
+        """Note the dual variables."""
+        for own in self.rows:
+            np.copyto(own.before, own.piece.alpha)
+
+    def restore(self) -> None:
+        """Take the dual variables back to what was noted, bit for bit."""
+        for own in self.rows:
+            np.copyto(own.piece.alpha, own.before)
+
+    def summed(self, loss: DualLoss) -> F64:
+        """Note the steps since; return what the line search is told of them: (2,)."""
+        sums = np.zeros(2)
+        for own in self.rows:
+            sum_steps(
+                loss.code,
+                loss.curvature,
+                own.before,
+                own.piece.alpha,
+                own.piece.targets,
+                _NO_WEIGHTS if own.piece.weights is None else own.piece.weights,
+                own.step,
+                sums,
+            )
+        return sums
+
+    def shorten(self, length: float, loss: DualLoss) -> F64:
+        """Take this share of the steps alone; return the new sums."""
+        for own in self.rows:
+            # Clipped: a share of a step may round to the other side of a bound.
+            alpha = own.before + length * own.step
+            np.clip(alpha, loss.low, loss.high, out=own.piece.alpha)
+        return self.summed(loss)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Level:
+    """The member's subproblem, throughout a pass."""
+
+    l2_total: float
+    total_weight: float
+    own_weight: float
+    damping: float
+    #: sigma' of the member where it is fixed.
+    sigma: float | None
+    seed: int
+    serial: int
+
+    @property
+    def whole(self) -> float:
+        """The member's sigma', without that of its groups."""
+        if self.sigma is not None:
+            return self.sigma
+        return max(1.0, self.damping * self.total_weight / self.own_weight)
+
+    def damping_of(self, weight: float, damping: float) -> float:
+        """Return with what damping a group of so much weight has both levels' sigma'.
+
+        It is ``whole max(1, damping S_k / weight)``, S_k the member's weight.
+        """
+        if weight <= 0.0:
+            return 1.0
+        sigma = self.whole * max(1.0, damping * self.own_weight / weight)
+        return min(1.0, sigma * weight / self.total_weight)
+
+
+class GroupedSolver:
+    """Improves a member's dual variables by several solvers at once, each on its share of chunks.
+
+    With one solver there is one group, of all threads, whose passes are undone where they lose; one
+    thread cannot lose, and is left to itself.
+
+    Parameters
+    ----------
+    solvers : sequence of Ascent
+        One for each group.
+    loss : str
+        Name of a loss with a dual.
+    searches : bool
+        Take groups' steps as far as the line search goes, and have groups be as bold as that
+        allows; else add them whole, which the safe share allows.
+    caches : mapping, optional
+        What the solvers share of all chunks. Then chunks are dealt anew in each pass, as to members
+        with two holders: groups that always have the same rows take many more passes. Without, a
+        chunk stays where it is.
+    """
+
+    def __init__(
+        self,
+        solvers: Sequence[Ascent],
+        *,
+        loss: str,
+        searches: bool,
+        caches: Caches | None = None,
+    ) -> None:
+        self._loss = dual_loss_named(loss)
+        self._groups = [_Group(solver) for solver in solvers]
+        self._caches = caches
+        self._rows: list[_Rows] = []
+        self._n_filled = 1
+        self._pieces: tuple[Piece, ...] = ()
+        self._weight = 0.0
+        self._aggregation = Aggregation(gamma=None if searches else 1.0, adapts=searches)
+        self._serial: int | None = None
+        self._before = self._aggregation
+
+    def bind(self, pieces: Sequence[Piece]) -> None:
+        """Take over the rows to work on, see :meth:`local.LocalSolver.bind`."""
+        if tables.is_same(self._pieces, pieces):
+            return
+        self._pieces = tuple(pieces)
+        self._rows = [_Rows.of(piece) for piece in pieces]
+        self._weight = tables.total_weight(pieces)
+        if self._caches is not None:
+            keys = {(piece.chunk.id, piece.chunk.content_id) for piece in pieces}
+            for key in self._caches.keys() - keys:
+                del self._caches[key]
+
+    def _deal(self, seed: int, serial: int) -> None:
+        """Give chunks to groups, by their stored values: see :mod:`dealing`.
+
+        Rows that stream from a disk are all the first group's, as one reader feeds a member.
+        """
+        chunks = [own.piece.chunk for own in self._rows]
+        sizes = [tables.stored_of(chunk) for chunk in chunks]
+        n = 1 if shelf_of(chunks) is not None else len(self._groups)
+        draw = 0 if self._caches is None else mixed(seed, serial)
+        of = dealt([chunk.id for chunk in chunks], sizes, n, draw)
+        for k, group in enumerate(self._groups):
+            group.rows = [own for own, to in zip(self._rows, of, strict=True) if to == k]
+        self._n_filled = max(1, sum(1 for group in self._groups if group.weight > 0.0))
+
+    def undo(self) -> None:
+        """Do nothing: what loses is undone as it ends."""
+
+    def run(
+        self,
+        v: F64,
+        *,
+        l2_total: float,
+        total_weight: float,
+        damping: float,
+        epochs: float,
+        seed: int,
+        serial: int,
+        parallel: Parallel,
+        sigma: float | None = None,
+        start: int = 0,
+    ) -> Update:
+        """Go through the rows in an inner round for each epoch.
+
+        Parameters are those of :meth:`local.LocalSolver.run`. The bits of the result depend on the
+        number of groups and on that of each one's threads, not on who does the work: where there
+        are no more threads than groups, on the groups alone.
+
+        Returns
+        -------
+        Update
+            Also of what passes that were undone have looked at.
+        """
+        if len(self._groups) == 1 and parallel.n_threads == 1:
+            only = self._groups[0].solver
+            only.bind(self._pieces)
+            return only.run(
+                v,
+                l2_total=l2_total,
+                total_weight=total_weight,
+                damping=damping,
+                epochs=epochs,
+                seed=seed,
+                serial=serial,
+                parallel=parallel,
+                sigma=sigma,
+                start=start,
+            )
+        if self._weight <= 0.0:
+            return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
+        if serial == self._serial:
+            self._aggregation = self._before  # repeated: begins as the first attempt did
+        self._serial, self._before = serial, self._aggregation
+        self._deal(seed, serial)
+        # The first steps of all are as timid as can be, on every level.
+        is_first = not v.any() and not any(piece.alpha.any() for piece in self._pieces)
+        level = _Level(
+            l2_total=l2_total,
+            total_weight=total_weight,
+            own_weight=self._weight,
+            damping=1.0 if is_first and len(self._groups) > 1 else damping,
+            sigma=sigma,
+            seed=seed,
+            serial=serial,
+        )
+        total = Update(dv=np.zeros(v.size))
+        for inner in range(math.ceil(epochs)):
+            r = v if inner == 0 else v + total.sigma * total.dv
+            share, is_timid = min(1.0, epochs - inner), is_first and inner == 0
+            done = self._inner_round(r, level, share, start + inner, parallel, is_timid=is_timid)
+            total = total.plus(done)
+        return total
+
+    def _inner_round(
+        self, r: F64, level: _Level, share: float, start: int, parallel: Parallel, *, is_timid: bool
+    ) -> Update:
+        """Have all groups pass over their rows from the same model, and bring them together.
+
+        Parameters
+        ----------
+        r : ndarray (D,)
+            The member's model, in which its steps so far count sigma' times.
+        is_timid : bool
+            Groups' sigma' is the safe share.
+        """
+        is_alone = len(self._groups) == 1
+        between = 1.0 if is_timid else self._aggregation.damping
+
+        def work(k: int, team: Parallel) -> Update:
+            group = self._groups[k]
+            group.solver.bind(group.pieces)
+            group.keep()
+            update = group.solver.run(
+                r,
+                l2_total=level.l2_total,
+                total_weight=level.total_weight,
+                damping=level.damping if is_alone else level.damping_of(group.weight, between),
+                epochs=share,
+                seed=level.seed,
+                serial=level.serial,
+                parallel=team,
+                sigma=None if level.sigma is None else level.sigma * self._n_filled,
+                start=start,
+            )
+            if update.is_loss:
+                group.restore()
+                group.solver.undo()
+                update = update.undone()
+            if is_alone:
+                return update
+            dual, curvature = group.summed(self._loss).tolist()
+            return replace(update, dual=dual, curvature=curvature)
+
+        updates = parallel.in_teams(work, len(self._groups))
+        return updates[0] if is_alone else self._together(r, level, updates, parallel)
+
+    def _together(
+        self, r: F64, level: _Level, updates: Sequence[Update], parallel: Parallel
+    ) -> Update:
+        """Take the groups' steps as far as the member's subproblem gains by their sum."""
+        done = updates[0]
+        for update in updates[1:]:
+            done = done.beside(update)
+        product, square = products(r, done.dv)
+        along = Along(
+            slope=done.dual + done.curvature - level.l2_total * product,
+            curvature=2.0 * done.curvature + level.l2_total * level.whole * square,
+        )
+        length = self._aggregation.length(along)
+        self._aggregation = self._aggregation.adapted(along, self._n_filled)
+        if length < 1.0:
+            parts = parallel.in_teams(
+                lambda k, team: self._groups[k].shorten(length, self._loss), len(updates)
+            )
+            dual, curvature = np.sum(parts, axis=0).tolist()
+            done = replace(done, dv=length * done.dv, dual=dual, curvature=curvature)
+        # Their number is no matter of the members' damping, from which they are told apart.
+        return replace(done, partitions=1, sigma=level.whole)

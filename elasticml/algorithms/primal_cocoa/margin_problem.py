@@ -1,0 +1,298 @@
+"""A loss of margins with an elastic net's penalty on the driver, and what bounds it from below.
+
+``sum_i s_i loss(z_i, y_i) + a1 |w|_1 + a2/2 |w|^2`` with ``z = X w + b``, b free or absent, and
+``s_i`` the sample weight times the class weight. What members own has been multiplied by the roots
+of the sample weights; so are margins and residuals here, z and r, where nothing else is said.
+
+Source: the dual point is that of :mod:`elasticml.algorithms.columns.classifier`: minus the slopes
+at the margins, the heavier class's scaled down where b is free, all of them scaled until no column
+leans over the bar; the elastic net's own conjugate has bounded support, see Smith, Forte, Ma,
+Takac, Jordan and Jaggi (2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.line_search import Along
+from elasticml.algorithms.columns.classifier import balance
+from elasticml.algorithms.columns.margin_model import CURVED, HALVINGS_MAX, INTERCEPT_STEPS, LEVEL
+from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
+from elasticml.algorithms.primal_cocoa.squared_problem import NOISE
+from elasticml.errors import ConfigError, DataError
+from elasticml.objectives.conjugates import DualLoss
+
+F64 = NDArray[np.float64]
+#: Steps of a line search at most, and the share of the first slope at which it ends.
+SEARCHES_MAX: Final = 30
+FLAT_ENOUGH: Final = 1e-3
+#: Relative distance within which a label is a whole number.
+WHOLE_WITHIN: Final = 1e-14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarginProblem:
+    """Two classes; see :class:`elasticml.algorithms.primal_cocoa.problem.Problem`."""
+
+    loss: DualLoss
+    #: (n,) -1 and +1.
+    targets: F64
+    #: (n,) roots of the sample weights, and one over them or 0; None where all are one.
+    root: F64 | None
+    inverse: F64 | None
+    #: (n,) sample weight times class weight; None where all are one.
+    weights: F64 | None
+    classes: F64
+    has_intercept: bool
+    total: float
+    smoothness: float
+    a1: float
+    a2: float
+    is_positive: bool = False
+
+    @staticmethod
+    def of(
+        y: F64,
+        root: F64 | None,
+        loss: DualLoss,
+        *,
+        class_weight: Mapping[float, float] | Literal["balanced"] | None,
+        l1: float,
+        l2: float,
+        intercept: bool,
+    ) -> MarginProblem:
+        """Make it from labels (n,) that have been multiplied by the roots of the weights.
+
+        Raises
+        ------
+        DataError
+            When there are other than two labels.
+        ConfigError
+            When ``class_weight`` names others.
+        """
+        labels = labels_of(y, root)
+        here = np.ones(y.size, bool) if root is None else root > 0.0
+        classes = np.unique(labels[here])
+        if classes.size != 2:
+            shown = ", ".join(f"{label:g}" for label in classes[:5])
+            raise DataError(
+                f"loss: {loss.name} found {classes.size} distinct labels ({shown}"
+                f"{', ...' if classes.size > 5 else ''}), wanted exactly 2; keep two classes in "
+                "the data, or use loss: squared for regression",
+                labels=classes[:100].tolist(),
+            )
+        is_positive = labels == classes[1]
+        pair = class_weights(class_weight, classes, is_positive[here])
+        each = None if pair is None else np.where(is_positive, pair[1], pair[0])
+        weights = None if root is None else root * root
+        if each is not None:
+            weights = each if weights is None else weights * each
+        total = float(y.size if weights is None else weights.sum())
+        return MarginProblem(
+            loss=loss,
+            targets=np.where(is_positive, 1.0, -1.0),
+            root=root,
+            inverse=inverses(root),
+            weights=weights,
+            classes=classes,
+            has_intercept=intercept,
+            total=total,
+            smoothness=loss.loss.smoothness * (1.0 if each is None else float(each.max())),
+            a1=l1 * total,
+            a2=l2 * total,
+        )
+
+    @property
+    def scale(self) -> float:
+        """The norm of margins of one."""
+        return float(np.sqrt(self.total))
+
+    @property
+    def roots(self) -> dict[str, F64]:
+        """What goes down of the weights."""
+        return {} if self.root is None else {"root": self.root}
+
+    # --- margins ------------------------------------------------------------------------------
+
+    def settled(self, image: F64) -> tuple[F64, float]:
+        """Return margins with a free intercept at its best, by Newton steps."""
+        if not self.has_intercept:
+            return image, 0.0
+        z, b = self._plain(image), 0.0
+        slopes, other = np.empty(z.size), np.empty(z.size)
+        self._value(z, slopes)
+        for _ in range(INTERCEPT_STEPS):
+            slope, curvature = float(slopes.sum()), float(self._bent(z, slopes).sum())
+            if abs(slope) <= LEVEL * float(np.abs(slopes).sum()) or curvature <= 0.0:
+                break
+            step = -slope / curvature
+            for _ in range(HALVINGS_MAX):
+                self._value(z + step, other)
+                if abs(float(other.sum())) < abs(slope):
+                    break
+                step *= 0.5
+            else:
+                break  # Rounding.
+            b, z = b + step, z + step
+            slopes, other = other, slopes
+        return image + (b if self.root is None else b * self.root), b
+
+    def residual(self, z: F64) -> F64:
+        """Return minus the slope of the loss."""
+        slopes = np.empty(z.size)
+        self._value(self._plain(z), slopes)
+        return -slopes if self.inverse is None else -slopes * self.inverse
+
+    def provable(self, z: F64) -> F64:
+        """Return the residual; where there is an intercept its classes weigh the same."""
+        alpha = np.empty(z.size)
+        self.loss.alpha_from_margin(self._plain(z), self.targets, alpha)
+        if self.has_intercept:
+            balance(alpha, self.targets, self.weights)
+        folded = alpha * self.targets
+        if self.weights is not None:
+            folded *= self.weights
+        return folded if self.inverse is None else folded * self.inverse
+
+    def curvature(self, z: F64) -> F64:
+        """Return the loss's curvatures, or a little where they are next to nothing."""
+        plain = self._plain(z)
+        slopes = np.empty(z.size)
+        self._value(plain, slopes)
+        found = self._bent(plain, slopes)
+        return found if self.inverse is None else found * self.inverse**2
+
+    def _plain(self, z: F64) -> F64:
+        """Return margins without the roots of the weights."""
+        return z if self.inverse is None else z * self.inverse
+
+    def _value(self, plain: F64, slopes: F64) -> float:
+        return self.loss.loss.value_and_slope(plain, self.targets, self.weights, slopes)
+
+    def _bent(self, plain: F64, slopes: F64) -> F64:
+        found = np.empty(plain.size)
+        self.loss.loss.curvature(plain, self.targets, self.weights, found)
+        return np.maximum(found, CURVED * np.abs(slopes))
+
+    # --- objectives ---------------------------------------------------------------------------
+
+    def primal(self, w: F64, z: F64) -> float:
+        """Return the objective of a model and its margins."""
+        penalty = self.a1 * float(np.abs(w).sum()) + 0.5 * self.a2 * float(w @ w)
+        return self._value(self._plain(z), np.empty(z.size)) + penalty
+
+    def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
+        """Return what a provable residual proves together with any model."""
+        loose = np.zeros(1) if slack is None else slack
+        alpha = self._plain(r) * self.targets
+        if self.weights is not None:
+            sampled = 1.0 if self.root is None else self.root**2
+            alpha *= np.divide(sampled, self.weights, out=np.zeros(r.size), where=self.weights > 0)
+        # Division by the weights may lead beyond what is feasible by a rounding.
+        np.clip(alpha, self.loss.low, self.loss.high, out=alpha)
+        steepest = float((np.abs(slopes - self.a2 * w) + loose).max(initial=0.0))
+        share = self.a1 / steepest if steepest > self.a1 else 1.0
+        scaled = self._minus(share * alpha) - share * share * 0.5 * self.a2 * float(w @ w)
+        if self.a2 <= 0.0:
+            return Dual(value=scaled, scaled=scaled, share=share)
+        over = np.maximum(np.abs(slopes) + loose - self.a1, 0.0)
+        own = self._minus(alpha) - 0.5 / self.a2 * float(over @ over)
+        return Dual(value=max(scaled, own), scaled=scaled, share=share)
+
+    def _minus(self, alpha: F64) -> float:
+        return self.loss.minus_conjugate(alpha, self.targets, self.weights)
+
+    def search(self, z: F64, dz: F64, penalty: Along, size: float) -> Step:
+        """Go to the lowest point along a step, by Newton's method between bounds."""
+        plain, along = self._plain(z), self._plain(dz)
+        slopes = np.empty(z.size)
+
+        def look(t: float) -> tuple[float, float]:
+            value = self._value(plain + t * along, slopes) - penalty.gain(t)
+            return value, float(slopes @ along) - penalty.slope + t * penalty.curvature
+
+        start, steep = look(0.0)
+        curvature = self._curvature(plain, along) + penalty.curvature
+        noise = NOISE * (start + size)
+        if max(abs(steep), curvature) <= noise:
+            return Step(along=Along(slope=1.0, curvature=1.0), length=1.0)
+        if steep >= 0.0:
+            return Step(along=Along(slope=-steep, curvature=max(curvature, steep)), length=0.0)
+        low, high, t = 0.0, np.inf, 1.0
+        whole = np.inf
+        for _ in range(SEARCHES_MAX):
+            value, slope = look(t)
+            whole = value if t == 1.0 else whole
+            if abs(slope) <= FLAT_ENOUGH * abs(steep):
+                break
+            low, high = (t, high) if slope < 0.0 else (low, t)
+            bent = self._curvature(plain + t * along, along) + penalty.curvature
+            t = t - slope / bent if bent > 0.0 else np.inf
+            if not low < t < high:
+                t = 0.5 * (low + high) if np.isfinite(high) else 2.0 * low
+        found = Along(slope=-steep, curvature=-steep / t)
+        gain = start - value
+        is_whole = t >= WHOLE and whole <= start - 0.5 * gain + noise
+        return Step(along=found, length=1.0 if is_whole else min(t, 1.0))
+
+    def _curvature(self, plain: F64, along: F64) -> float:
+        return self.loss.loss.curvature_along(plain, along, self.targets, self.weights)
+
+
+def inverses(root: F64 | None) -> F64 | None:
+    """Return one over the roots of weights, and 0 for a weight of 0."""
+    if root is None:
+        return None
+    return np.divide(1.0, root, out=np.zeros(root.size), where=root > 0.0)
+
+
+def labels_of(y: F64, root: F64 | None) -> F64:
+    """Return labels (n,) that have been multiplied by the roots of weights; 0 for a weight of 0."""
+    inverse = inverses(root)
+    if inverse is None:
+        return y
+    found = y * inverse
+    # What was a whole number is one again, as labels nearly always are, and others are themselves
+    # but for their last digits.
+    near = np.round(found)
+    digits = np.round(found, 12)
+    whole: F64 = np.where(np.abs(found - near) <= WHOLE_WITHIN * np.abs(near), near, digits)
+    return whole
+
+
+def class_weights(
+    given: Mapping[float, float] | Literal["balanced"] | None,
+    classes: F64,
+    is_positive: NDArray[np.bool_],
+) -> tuple[float, float] | None:
+    """Return the weights of the smaller and of the larger label.
+
+    Parameters
+    ----------
+    classes : ndarray (2,)
+    is_positive : ndarray (m,) of bool
+        Of the examples that count.
+
+    Raises
+    ------
+    ConfigError
+        When there is one for another label.
+    """
+    if given is None:
+        return None
+    if given == "balanced":
+        n, count = is_positive.size, int(is_positive.sum())
+        return n / (2.0 * (n - count)), n / (2.0 * count)
+    unknown = sorted(set(given) - set(classes.tolist()))
+    if unknown:
+        raise ConfigError(
+            f"algorithm.class_weight names label {unknown[0]:g}, wanted labels among "
+            f"{classes[0]:g} and {classes[1]:g}; correct it",
+            key="algorithm.class_weight",
+        )
+    return given.get(float(classes[0]), 1.0), given.get(float(classes[1]), 1.0)

@@ -1,0 +1,124 @@
+"""The elastic net on the driver: its targets, its objective, and what bounds it from below.
+
+``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2`` over weighted, centred examples.
+
+Source: Ndiaye, Fercoq, Gramfort and Salmon (2017) for the scaled residual; the bounded support of
+the elastic net's own conjugate is that of Smith, Forte, Ma, Takac, Jordan and Jaggi (2018).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa.line_search import Along
+from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
+
+F64 = NDArray[np.float64]
+#: Changes of the objective, relative to it, that rounding hides.
+NOISE: Final = 8.0 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquaredProblem:
+    """Half the squared error; see :class:`elasticml.algorithms.primal_cocoa.problem.Problem`."""
+
+    #: (n,), weighted and centred.
+    y: F64
+    y_mean: float
+    #: (n,) roots of the weights; None where all are one.
+    root: F64 | None
+    #: S.
+    total: float
+    a1: float
+    a2: float
+    is_positive: bool
+    smoothness: float = 1.0
+    classes: F64 | None = None
+
+    @staticmethod
+    def of(
+        y: F64, root: F64 | None, *, l1: float, l2: float, centred: bool, positive: bool
+    ) -> SquaredProblem:
+        """Make it from targets (n,) that have been multiplied by the roots of the weights."""
+        total = float(y.size if root is None else root @ root)
+        mean = 0.0
+        if centred:
+            mean = float(y.sum() if root is None else root @ y) / total
+            y = y - (mean if root is None else mean * root)
+        return SquaredProblem(
+            y=y,
+            y_mean=mean,
+            root=root,
+            total=total,
+            a1=l1 * total,
+            a2=l2 * total,
+            is_positive=positive,
+        )
+
+    @property
+    def scale(self) -> float:
+        """The targets' norm."""
+        return float(np.linalg.norm(self.y))
+
+    @property
+    def roots(self) -> dict[str, F64]:
+        """What goes down of the weights."""
+        return {} if self.root is None else {"root": self.root}
+
+    def settled(self, image: F64) -> tuple[F64, float]:
+        """Return what is centred already."""
+        return image, self.y_mean
+
+    def residual(self, z: F64) -> F64:
+        """Return what the targets are away."""
+        return self.y - z
+
+    def provable(self, z: F64) -> F64:
+        """Return the residual: any proves something."""
+        return self.y - z
+
+    def curvature(self, z: F64) -> None:
+        """Return None: all are one."""
+
+    def primal(self, w: F64, z: F64) -> float:
+        """Return the objective of a model and its predictions."""
+        r = self.y - z
+        penalty = self.a1 * float(np.abs(w).sum()) + 0.5 * self.a2 * float(w @ w)
+        return 0.5 * float(r @ r) + penalty
+
+    def search(self, z: F64, dz: F64, penalty: Along, size: float) -> Step:
+        """Go to the parabola's lowest point."""
+        r = self.y - z
+        along = Along(
+            slope=float(r @ dz) + penalty.slope, curvature=float(dz @ dz) + penalty.curvature
+        )
+        # The gap falls with the step, the objective with its square: its last digits say nothing
+        # of steps that still matter.
+        noise = NOISE * (float(r @ r) + size)
+        if max(abs(along.slope), along.curvature) <= noise:
+            return Step(along=Along(slope=1.0, curvature=1.0), length=1.0)
+        return Step(along=along, length=1.0 if along.best >= WHOLE else max(along.best, 0.0))
+
+    def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
+        """Return what any residual proves together with any model."""
+        loose = np.zeros(1) if slack is None else slack
+        leaning = slopes - self.a2 * w
+        steepest = float(
+            ((leaning if self.is_positive else np.abs(leaning)) + loose).max(initial=0)
+        )
+        square, along = float(r @ r) + self.a2 * float(w @ w), float(r @ self.y)
+        # Any share is feasible whose size is at most the limit; without the bars none below 0.
+        most = self.a1 / steepest if steepest > 0.0 else np.inf
+        best = along / square if square > 0.0 else 1.0
+        share = min(max(best, 0.0 if self.is_positive else -most), most)
+        scaled = share * along - 0.5 * share * share * square
+        if self.a2 <= 0.0:
+            return Dual(value=scaled, scaled=scaled, share=share)
+        over = (slopes if self.is_positive else np.abs(slopes)) + loose - self.a1
+        np.maximum(over, 0.0, out=over)
+        own = along - 0.5 * float(r @ r) - 0.5 / self.a2 * float(over @ over)
+        return Dual(value=max(scaled, own), scaled=scaled, share=share)

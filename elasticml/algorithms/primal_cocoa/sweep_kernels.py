@@ -1,0 +1,190 @@
+"""Coordinate descent on a parabola over columns as chunks have them, centred on the way.
+
+The local problem is ``1/2 dw.A'HA dw - r.A dw`` plus the coefficients' penalty, with the curvatures
+H of the examples, all one for the squared loss. What is kept is the slope ``u = r - H A dw``.
+Columns whose means are small beside what they vary by are added as they are stored, which costs no
+more than their stored values, and what centring takes off again is one number, the shift. The
+others are centred in full: as differences of large numbers their steps would be rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import carray
+from numpy.typing import NDArray
+
+from elasticml.algorithms.cocoa import rows
+from elasticml.algorithms.cocoa.raw_memory import pointer
+from elasticml.algorithms.cocoa.tables import GRAM_FIELDS
+from elasticml.algorithms.columns.kernels import best
+from elasticml.data.kernels import kernel
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
+#: Stands for curvatures that are all one.
+NO_CURVATURES: Final = np.empty(0)
+#: Mean squares beyond this multiple of the variance are centred in full.
+FAR: Final = 1e6
+_I4: Final = np.empty(0, np.int32)
+
+
+@kernel
+def add_bent(
+    kind: int, at: int, values_at: int, count: int, like: F64, c: float, h: F64, u: F64
+) -> None:
+    """Add ``c h x`` to ``u`` for a stored column x of any kind but sequences."""
+    if kind == 0:
+        x = carray(pointer(values_at, like), (count,), like.dtype)
+        for i in range(count):
+            u[i] += c * h[i] * x[i]
+        return
+    index = carray(pointer(at, _I4), (count,), np.int32)
+    if kind == 1:
+        x = carray(pointer(values_at, like), (count,), like.dtype)
+        for k in range(count):
+            place = np.uint32(index[k])
+            u[place] += c * h[place] * x[k]
+        return
+    for k in range(count):
+        place = np.uint32(index[k])
+        u[place] += c * h[place]
+
+
+@kernel
+def sweep(
+    features: I64,
+    place: I64,
+    means: F64,
+    total: float,
+    norms: F64,
+    a1: float,
+    a2: float,
+    positive: bool,
+    h: F64,
+    bent: F64,
+    w: F64,
+    u: F64,
+    shift: float,
+) -> float:
+    """Set each coordinate in turn to its best value; return the new shift.
+
+    Parameters
+    ----------
+    features : ndarray (m,)
+    place : ndarray (4,)
+        Kind of the columns, addresses of their pointers, indices and values.
+    means : ndarray (d,)
+        What columns are centred by; 0 where they are not.
+    total : float
+        ``bent`` times the roots of the examples' weights.
+    norms : ndarray (d,)
+        ``x.Hx`` of centred columns.
+    h : ndarray (n,)
+        Curvatures; empty where all are one.
+    bent : ndarray (n,)
+        Curvatures times the roots of the examples' weights.
+    w : ndarray (d,)
+    u : ndarray (n,)
+        The slope is u plus ``shift`` times ``bent``.
+    """
+    like = u[:0]
+    for j in features:
+        if norms[j] <= 0.0:
+            # A column of zeros: the penalty alone decides.
+            if a1 > 0.0 or a2 > 0.0:
+                w[j] = 0.0
+            continue
+        at, count, values_at = rows.locate(
+            place[0], j, u.size, place[1], place[2], place[3], like.itemsize
+        )
+        old = w[j]
+        along = rows.dot(place[0], at, values_at, count, NO_GRAMS, like, u)
+        t = along + shift * means[j] * total + norms[j] * old
+        new = best(t, a1, norms[j] + a2, positive)
+        if new == old:
+            continue
+        w[j] = new
+        if h.size > 0:
+            add_bent(place[0], at, values_at, count, like, old - new, h, u)
+        else:
+            rows.add(place[0], at, values_at, count, NO_GRAMS, like, old - new, u)
+        if means[j] * means[j] * total > FAR * norms[j]:
+            c = (new - old) * means[j]
+            for i in range(u.size):
+                u[i] += c * bent[i]
+        else:
+            shift += (new - old) * means[j]
+    return shift
+
+
+@kernel
+def weigh(
+    features: I64,
+    place: I64,
+    root: F64,
+    h: F64,
+    total: float,
+    centred: bool,
+    flat: float,
+    means: F64,
+    norms: F64,
+) -> None:
+    """Replace columns' means and squares by those under curvatures.
+
+    Parameters
+    ----------
+    features : ndarray (m,)
+    root, h : ndarray (n,)
+        Roots of the examples' weights; curvatures.
+    total : float
+        ``root.H root``.
+    flat : float
+        Share of a mean below which what a column varies by is rounding.
+    means, norms : ndarray (d,)
+        Changed in place; the means are taken off before anything is squared.
+    """
+    like = root[:0]
+    for j in features:
+        if norms[j] <= 0.0:
+            continue
+        at, count, values_at = rows.locate(
+            place[0], j, root.size, place[1], place[2], place[3], like.itemsize
+        )
+        first, square, there = _moments(place[0], at, values_at, count, like, root, h, means[j])
+        if place[0] != 0:
+            first -= means[j] * (total - there)
+            square += means[j] * means[j] * (total - there)
+        if centred and total > 0.0:
+            moved = first / total
+            means[j] += moved
+            square -= moved * moved * total
+        norms[j] = square if square > flat * flat * total * means[j] * means[j] else 0.0
+
+
+@kernel
+def _moments(
+    kind: int, at: int, values_at: int, count: int, like: F64, root: F64, h: F64, mean: float
+) -> Any:
+    """Sum, under h and where stored, root times a column less its mean, the squares of both."""
+    first, square, there = 0.0, 0.0, 0.0
+    if kind == 0:
+        x = carray(pointer(values_at, like), (count,), like.dtype)
+        for i in range(count):
+            away = x[i] - mean * root[i]
+            first += h[i] * root[i] * away
+            square += h[i] * away * away
+        return first, square, there
+    index = carray(pointer(at, _I4), (count,), np.int32)
+    for k in range(count):
+        place = np.uint32(index[k])
+        value = 1.0
+        if kind == 1:
+            value = carray(pointer(values_at, like), (count,), like.dtype)[k]
+        away = value - mean * root[place]
+        first += h[place] * root[place] * away
+        square += h[place] * away * away
+        there += h[place] * root[place] * root[place]
+    return first, square, there

@@ -1,0 +1,143 @@
+"""Judges primal CoCoA on two classes by X and y themselves, and by scikit-learn's optimum."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+
+from tests.column_referee import dealt
+from tests.serial_world import Asked, World
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(kw_only=True)
+class MarginReferee:
+    """One L1-logistic or elastic-net logistic problem, and everything that was certified of it."""
+
+    X: Any
+    #: Any two numbers.
+    y: F64
+    weights: F64 | None = None
+    class_weight: dict[float, float] | None = None
+    l1: float = 0.02
+    l2: float = 0.0
+    intercept: bool = True
+    #: Errors of the residual in exchanges in which it should have been exact.
+    errors: list[float] = field(default_factory=list)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "loss": "logistic",
+            "l1": self.l1,
+            "l2": self.l2,
+            "intercept": self.intercept,
+            "class_weight": self.class_weight,
+        }
+
+    @cached_property
+    def targets(self) -> F64:
+        return np.where(self.y == self.y.max(), 1.0, -1.0)
+
+    @cached_property
+    def sampled(self) -> F64:
+        return np.ones(len(self.y)) if self.weights is None else self.weights
+
+    @cached_property
+    def s(self) -> F64:
+        """Weights that add up to 1."""
+        of_class = self.class_weight or {}
+        s = self.sampled * np.array([of_class.get(float(label), 1.0) for label in self.y])
+        return s / s.sum()
+
+    def objective(self, coef: F64, intercept: float) -> float:
+        """The mean form of a model's objective."""
+        loss = np.logaddexp(0.0, -self.targets * (self.X @ coef + intercept))
+        penalty = self.l1 * np.abs(coef).sum() + 0.5 * self.l2 * coef @ coef
+        return float(self.s @ loss + penalty)
+
+    @cached_property
+    def best(self) -> Any:
+        """Scikit-learn's model, as exact as it gets."""
+        strength = self.l1 + self.l2
+        model = LogisticRegression(
+            C=1.0 / strength,
+            l1_ratio=self.l1 / strength,
+            solver="saga",
+            fit_intercept=self.intercept,
+            tol=1e-13,
+            max_iter=200_000,
+            random_state=0,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # saga's steps want weights of about 1, its objective their sum.
+            n = len(self.y)
+            model.C = 1.0 / (strength * n)
+            return model.fit(self.X, self.targets, self.s * n)
+
+    @cached_property
+    def optimum(self) -> float:
+        return self.objective(self.best.coef_[0], float(np.ravel(self.best.intercept_)[0]))
+
+    def parts(self, members: int, chunk_columns: int = 2) -> list[list[Any]]:
+        """Deal the columns, this many to a chunk where they are dense."""
+        return dealt(self.X, self.y, self.weights, members, chunk_columns)
+
+    def world(self, members: int, **settings: Any) -> World:
+        """Make a world that the referee watches; ``settings`` are its and the algorithm's."""
+        names = ("absent", "schedule", "reloads", "between", "tuned", "parallel")
+        given = {name: settings.pop(name) for name in names if name in settings}
+        return World(
+            settings={**self.settings, **settings},
+            parts=self.parts(members),
+            algorithm="primal_cocoa",
+            watch=self.watch,
+            **{"absent": "reload", **given},
+        )
+
+    def watch(self, world: World, asked: Asked) -> None:
+        """Compare a residual with what the chunks' coefficients make it."""
+        outcome = asked.outcome
+        # As for the lasso: a step that comes back in this very exchange is told with its outcome.
+        same = len(world.asked) < 2 or world.asked[-2].outcome.absent_examples == 0
+        is_whole = outcome.absent_examples == 0 and asked.exchange.operation == "pass"
+        if not (is_whole and same) or float(outcome.arrays["unset"]) > 0.0:
+            return
+        coef = np.zeros(self.X.shape[1])
+        for member in asked.contributors:
+            for chunk in world.chunks[member]:
+                here = chunk.labels >= 0
+                coef[chunk.labels[here].astype(int)] = chunk.state["coef"][here]
+        z = self.X @ coef
+        if self.intercept:
+            z = z + brentq(lambda b: self._steepness(z + b).sum(), -1e3, 1e3, xtol=1e-15)
+        of_class = self.s / np.maximum(self.sampled, 1e-300)
+        expected = np.sqrt(self.sampled) * of_class * self.targets * expit(-self.targets * z)
+        # The trainer's are of the sum over examples.
+        sent = asked.exchange.model["residual"]
+        total = float(sent @ expected) / float(expected @ expected)
+        self.errors.append(float(np.abs(sent - total * expected).max()))
+
+    def _steepness(self, z: F64) -> F64:
+        return np.asarray(self.s * self.targets * expit(-self.targets * z))
+
+    def check_rows(self, rows: Sequence[Any], slack: float = 1e-9) -> None:
+        """Have every row tell its model's objective, and a gap that is none too small."""
+        for row in rows:
+            coef, intercept = row.model["coef"][0], float(row.model["intercept"][0])
+            true = self.objective(coef, intercept)
+            assert abs(row.objective - true) <= slack * true
+            assert true - self.optimum <= row.gap + slack * true
+            if row.extra["dual"] is not None:
+                assert row.extra["dual"] <= self.optimum * (1.0 + slack)

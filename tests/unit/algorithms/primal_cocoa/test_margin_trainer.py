@@ -1,0 +1,205 @@
+"""L1-logistic regression on members in one thread: optima, certificates, losses, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import elasticml as em
+from elasticml.errors import ConfigError, DataError
+from tests.column_referee import dealt, resumed
+from tests.margin_referee import MarginReferee
+from tests.property.schedules import moves
+from tests.serial_world import Return, Vanish, World
+
+RNG = np.random.default_rng(8)
+N, D = 120, 20
+X = RNG.normal(size=(N, D)) * RNG.uniform(0.5, 2.0, D) + RNG.normal(size=D)
+X[:, 7] = X[:, 3] + RNG.normal(size=N)
+Y = np.where((X - X.mean(axis=0))[:, :6] @ RNG.normal(size=6) + RNG.logistic(size=N) > 0, 3.0, 1.0)
+S = RNG.uniform(0.1, 2.0, N)
+S[:4] = 0.0
+SPARSE = sp.csr_array(sp.random(N, 40, 0.2, random_state=2, data_rvs=RNG.standard_normal))
+BINARY = sp.csr_array((SPARSE != 0).astype(np.float64))
+SPARSE_Y = np.where(SPARSE[:, :5].sum(axis=1) + 0.3 * RNG.normal(size=N) > 0, 1.0, 0.0)
+WEIGHTS = {1.0: 0.5, 3.0: 2.0}
+
+
+def referee(**changes: Any) -> MarginReferee:
+    return MarginReferee(**{"X": X, "y": Y, **changes})
+
+
+def assert_same(run: Any, judge: MarginReferee) -> None:
+    coef, intercept = run.model.arrays["coef"][0], float(run.model.arrays["intercept"][0])
+    assert run.model.converged
+    assert judge.objective(coef, intercept) <= judge.optimum + 2e-11
+    np.testing.assert_allclose(coef, judge.best.coef_[0], atol=1e-4)
+    np.testing.assert_array_equal(coef != 0.0, np.abs(judge.best.coef_[0]) > 1e-9)
+    np.testing.assert_allclose(intercept, np.ravel(judge.best.intercept_)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("gather", [True, False])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weights", [None, S])
+@pytest.mark.parametrize(
+    ("X", "y", "l1", "l2"),
+    [(X, Y, 0.02, 0.0), (X, Y, 0.01, 0.05), (SPARSE, SPARSE_Y, 0.01, 0.0), (BINARY, Y, 0.01, 0.02)],
+    ids=["lasso", "elastic net", "sparse", "binary"],
+)
+def test_the_model_is_scikit_learns(X, y, l1, l2, weights, intercept, gather):
+    judge = MarginReferee(X=X, y=y, weights=weights, l1=l1, l2=l2, intercept=intercept)
+    run = judge.world(3, tolerance=1e-11, between=moves(1.0), gather=gather).run(3000)
+    assert_same(run, judge)
+    assert max(judge.errors) <= 1e-11
+    judge.check_rows(run.rows)
+    np.testing.assert_array_equal(run.model.arrays["classes"], np.unique(y))
+
+
+@pytest.mark.parametrize("class_weight", [WEIGHTS, "balanced"])
+@pytest.mark.parametrize("weights", [None, S])
+def test_classes_have_weights(class_weight, weights):
+    counts = np.ones(N, bool) if weights is None else weights > 0.0
+    shares = {c: counts.sum() / (2.0 * np.sum(counts & (c == Y))) for c in (1.0, 3.0)}
+    judge = referee(weights=weights, class_weight=WEIGHTS if class_weight is WEIGHTS else shares)
+    run = judge.world(2, tolerance=1e-11, class_weight=class_weight).run(2000)
+    assert_same(run, judge)
+    assert max(judge.errors) <= 1e-11
+    judge.check_rows(run.rows)
+
+
+@pytest.mark.parametrize("gather", [True, False])
+def test_an_l1_penalty_under_the_squared_hinge_is_liblinears(gather):
+    total = float(N)
+    C = 1.0 / (0.05 * total)
+    here = em.LinearSVC(penalty="l1", C=C, fit_intercept=False, tol=1e-12).fit(X, Y)
+    world = World(
+        settings={
+            "loss": "squared_hinge",
+            "l1": 0.05,
+            "intercept": False,
+            "tolerance": 1e-12,
+            "gather": gather,
+        },
+        parts=dealt(X, Y, None, 3, 2),
+        algorithm="primal_cocoa",
+        absent="reload",
+    )
+    run = world.run(3000)
+    assert run.model.converged
+    np.testing.assert_allclose(run.model.arrays["coef"], here.coef_, atol=1e-5)
+    np.testing.assert_array_equal(run.model.arrays["coef"] != 0.0, here.coef_ != 0.0)
+
+
+def test_a_penalty_above_all_correlations_needs_no_round():
+    run = referee(l1=100.0, weights=S).world(2, tolerance=1e-12).run(10)
+    assert (len(run.rows), run.model.arrays["coef"].any()) == (0, False)
+    share = float(S[Y == 3.0].sum() / S.sum())
+    entropy = -share * np.log(share) - (1.0 - share) * np.log(1.0 - share)
+    assert run.model.arrays["intercept"][0] == pytest.approx(np.log(share / (1.0 - share)))
+    assert run.model.objective == pytest.approx(entropy, rel=1e-12)
+
+
+def test_the_objective_never_rises_without_gathering():
+    judge = referee()
+    run = judge.world(4, tolerance=1e-11, gap_every=1, gather=False).run(3000)
+    primals = [row.extra["primal"] for row in run.rows]
+    assert np.all(np.diff(primals) <= 1e-12 * primals[0])
+    assert run.rows[-1].step == 1.0
+
+
+def test_screened_columns_are_in_no_solution():
+    judge = referee(l1=0.06)
+    world = judge.world(3, tolerance=1e-11, between=moves(1.0), gather=False)
+    run = world.run(2000)
+    dead = np.concatenate(
+        [
+            chunk.labels[(chunk.labels >= 0) & (chunk.state["alive"] == 0)]
+            for chunks in world.chunks.values()
+            for chunk in chunks
+        ]
+    ).astype(int)
+    assert (dead.size > D // 4, judge.best.coef_[0, dead].any()) == (True, False)
+    assert_same(run, judge)
+
+
+@pytest.mark.parametrize("absent", ["reload", "freeze", "stall"])
+@pytest.mark.parametrize(
+    ("during", "round"), [("pass", 2), ("certify", 2), ("gather", 1), ("certify", 1)]
+)
+@pytest.mark.parametrize("counted", [True, False])
+def test_lost_columns_come_back_and_the_optimum_is_found(absent, during, round, counted):
+    judge = referee()
+    # Columns are gathered in round 1, and nowhere in the other cases.
+    gather = round == 1
+    world = judge.world(
+        3,
+        absent=absent,
+        reloads=absent == "reload",
+        schedule=[
+            Vanish(round=round, members=(1,), during=during, counted=counted),
+            Return(round=5),
+        ],
+        gap_every=1,
+        tolerance=1e-11,
+        gather=gather,
+    )
+    run = world.run(3000)
+    assert any(asked.exchange.operation == "gather" for asked in run.asked) == gather
+    assert_same(run, judge)
+    judge.check_rows(run.rows)
+
+
+def test_a_job_goes_on_in_another_process_from_its_last_model():
+    judge = referee()
+    resume = judge.world(2, gap_every=2, gather=False).run(6).rows[-1].resume
+    again = resumed(judge, resume)
+    assert np.count_nonzero(resume.arrays["coef"]) > 0
+    # What was proved stays so, and the first look may prove a little more.
+    best = resume.values["best"]
+    assert again["gap"] <= best["primal"] - best["dual"]
+    np.testing.assert_array_equal(again["coef"], resume.arrays["coef"])
+    assert_same(again["run"], judge)
+
+
+def test_a_model_to_start_from_is_started_from():
+    judge = referee()
+    first = judge.world(2, tolerance=1e-11).run(500).model
+    start = {"coef": first.arrays["coef"][0].tolist(), "intercept": [0.0]}
+    run = judge.world(2, tolerance=1e-9, warm_start=start).run(10)
+    assert (len(run.rows), run.model.converged) == (0, True)
+    # It follows from the coefficients.
+    assert run.model.arrays["intercept"][0] == pytest.approx(first.arrays["intercept"][0])
+
+
+@pytest.mark.parametrize("weights", [None, S])
+def test_other_than_two_labels_are_refused(weights):
+    with pytest.raises(DataError, match=r"loss: logistic found 4 distinct labels \(0, 1, 2, 3\)"):
+        referee(y=np.arange(N) % 4.0, weights=weights).world(2).run(1)
+    with pytest.raises(DataError, match="found 1 distinct labels"):
+        referee(y=np.ones(N), weights=weights).world(2).run(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"positive": True}, "positive is True, wanted false with loss: logistic"),
+        ({"class_weight": {7.0: 2.0}}, "class_weight names label 7, wanted labels among 1 and 3"),
+        ({"loss": "squared", "class_weight": "balanced"}, "wanted none with loss: squared"),
+        ({"loss": "hinge"}, "loss is 'hinge', wanted one of squared, logistic, squared_hinge"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, what):
+    with pytest.raises(ConfigError, match=what):
+        referee().world(1, **settings).run(1)
+
+
+@pytest.mark.parametrize("weights", [None, S])
+def test_labels_are_read_through_any_weights(weights):
+    y = np.where(Y == 3.0, 0.1, -0.7)
+    chunks = dealt(X, y, weights, 1, 2)
+    settings = {"loss": "logistic", "l1": 0.02, "tolerance": 1e-9}
+    made = World(settings=settings, parts=chunks, algorithm="primal_cocoa", absent="reload")
+    np.testing.assert_array_equal(made.run(200).model.arrays["classes"], [-0.7, 0.1])

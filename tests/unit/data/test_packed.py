@@ -1,0 +1,265 @@
+"""Compressed bodies: the same bytes whenever they are looked at, and damage that is told."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticml.data.away import away_of
+from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
+from elasticml.data.convert import convert
+from elasticml.data.converted import read_converted
+from elasticml.data.mapped import FileSlab
+from elasticml.data.packed import pack, read_packed
+from elasticml.data.pool import Pool
+from elasticml.data.shapes import synthetic
+from elasticml.data.shelf import Shelf, flow, make_room
+from elasticml.data.source import load_all
+from elasticml.errors import ConfigError, DataError
+from elasticml.terms import ChunkId
+from tests.unit.data.test_chunk import ID, example
+
+KINDS = ("dense", "csr", "binary_csr", "sequence")
+
+
+def packed(chunk: Chunk, level: int = -3) -> Chunk:
+    """The same chunk, compressed, in a file."""
+    whole = pack(chunk.body, level)
+    place = FileSlab(len(whole), Path(tempfile.gettempdir())).take(len(whole))
+    place[:] = whole
+    made = Chunk.of_away(chunk.id, away_of(place.toreadonly(), str(chunk.id), "a file"))
+    made.is_mapped = True
+    return made
+
+
+def smooth(k: int, rows: int = 2000, dtype: str = "float64") -> Chunk:
+    """A chunk whose values' bytes are worth putting in another order."""
+    rng = np.random.default_rng(k)
+    indptr = np.arange(rows + 1) * 6
+    indices = np.sort(rng.choice(500, (rows, 6)), axis=1).ravel()
+    values = 1.0 + rng.random(6 * rows)
+    labels = np.where(np.arange(rows) % 2, 1.0, -1.0)
+    id = ChunkId("smooth", 0, k)
+    return csr_chunk(id, labels, indptr, indices, values, 500, dtype=dtype)
+
+
+def folder_of(tmp_path: Path, rows: int = 3000, level: int | None = -3) -> list[Chunk]:
+    """Chunks of a compressed conversion."""
+    source = synthetic("rcv1", rows, seed=1, dtype="float32")
+    place = tmp_path / f"made{level}"
+    return load_all(convert(source, place, chunk_bytes=2**17, level=level))
+
+
+@pytest.mark.parametrize("level", [-7, -3, 3])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_body_is_the_same_after_it_was_compressed(
+    kind: str, weighted: bool, dtype: str, level: int
+) -> None:
+    chunk = example(kind, dtype, weighted)
+    made = packed(chunk, level)
+    assert (made.n_rows, made.nbytes, made.n_stored) == (3, chunk.nbytes, chunk.n_stored)
+    assert bytes(made.body) == bytes(chunk.body)
+    assert made.content_id == chunk.content_id
+    assert not any(view.flags.writeable for view in (made.values, made.indices, made.labels))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_numbers_are_put_in_another_order_where_that_makes_them_smaller(dtype: str) -> None:
+    chunk = smooth(0, dtype=dtype)
+    rng = np.random.default_rng(0)
+    rows = rng.random((20, 8))[rng.integers(0, 20, 500)]
+    alike = dense_chunk(ID, np.ones(500), rows, dtype=dtype)
+    for each, is_shuffled in ((chunk, True), (alike, False)):
+        found = read_packed(memoryview(pack(each.body)), "x")
+        assert found.is_shuffled == is_shuffled
+        assert bytes(packed(each).body) == bytes(each.body)
+    assert packed(chunk).stored.nbytes < 0.8 * chunk.nbytes
+
+
+def test_an_empty_chunk_is_compressed_like_any_other() -> None:
+    chunk = csr_chunk(ID, [], [0], [], [], 5)
+    assert bytes(packed(chunk).body) == bytes(chunk.body)
+
+
+def test_labels_are_had_without_the_rest() -> None:
+    chunk, made = example("csr", weighted=True), packed(example("csr", weighted=True))
+    assert made.labels.tolist() == chunk.labels.tolist()
+    assert made.weights is not None
+    assert made.weights.tolist() == [0.5, 1.0, 2.0]
+    assert not made.is_here
+    assert made.values.tolist() == chunk.values.tolist()
+    assert made.is_here
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.7, 0.98])
+def test_a_bit_that_has_changed_is_told_with_the_file(tmp_path: Path, share: float) -> None:
+    chunks = folder_of(tmp_path, rows=400)
+    path = tmp_path / "made-3" / "000000.chunks"
+    content = bytearray(path.read_bytes())
+    bodies = sum(chunk.stored.nbytes for chunk in chunks)
+    content[len(content) - bodies + int(share * bodies)] ^= 16
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"000000\.chunks is damaged: ") as raised:
+        look_at(load_all(read_converted(str(tmp_path / "made-3"))))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    path = tmp_path / "made-3" / "000000.chunks"
+    path.write_bytes(path.read_bytes()[:-64])
+    with pytest.raises(DataError, match=r"000000\.chunks is damaged: it is cut short"):
+        load_all(read_converted(str(tmp_path / "made-3")))
+
+
+def look_at(chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        chunk.bring()
+
+
+def test_compressed_and_other_conversions_are_the_same_data(tmp_path: Path) -> None:
+    small, large = folder_of(tmp_path), folder_of(tmp_path, level=None)
+    assert [(c.id, c.content_id) for c in small] == [(c.id, c.content_id) for c in large]
+    assert [bytes(c.body) for c in small] == [bytes(c.body) for c in large]
+    sizes = [sum(c.stored.nbytes for c in chunks) for chunks in (small, large)]
+    assert sizes[0] < 0.8 * sizes[1]
+
+
+def test_a_level_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="level is 20, wanted a whole number from -7 to 19"):
+        folder_of(tmp_path, level=20)
+
+
+def test_what_was_looked_at_stays_as_it_was_when_the_body_goes(tmp_path: Path) -> None:
+    shelf = Shelf(2**20, tmp_path, lambda: 0)
+    chunks = shelf.settle([packed(smooth(k)) for k in range(4)])
+    kept, expected = chunks[0].values, smooth(0).values
+    assert chunks[0].let_go()
+    for chunk in chunks[1:]:
+        chunk.bring()
+    np.testing.assert_array_equal(kept, expected)
+    np.testing.assert_array_equal(chunks[0].values, expected)
+
+
+def test_a_pinned_body_stays() -> None:
+    chunk = packed(smooth(0))
+    chunk.bring(pin=True)
+    chunk.bring(pin=True)
+    assert not chunk.let_go()
+    chunk.unpin()
+    assert not chunk.let_go()
+    chunk.unpin()
+    assert chunk.let_go()
+    assert not chunk.is_here
+
+
+def test_threads_that_look_at_once_see_the_same_body() -> None:
+    chunk, found = packed(smooth(0)), []
+    gate = threading.Barrier(4)
+
+    def look() -> None:
+        gate.wait(60)
+        found.append(chunk.values)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [values is chunk.values for values in found] == [True] * 4
+
+
+def test_a_pass_over_compressed_bodies_takes_a_few_batches_of_memory(tmp_path: Path) -> None:
+    shelf = Shelf(2**20, tmp_path, lambda: 0)
+    chunks = shelf.settle([packed(smooth(k)) for k in range(40)])
+    shelf.batch_bytes = 2 * chunks[0].nbytes
+    seen = []
+    for _ in range(2):
+        seen = [float(chunk.values.sum()) for chunk in flow(chunks)]
+    assert seen == [float(smooth(k).values.sum()) for k in range(40)]
+    assert not any(chunk.is_here for chunk in chunks)
+    assert shelf.streamed_bytes == 2 * sum(chunk.nbytes for chunk in chunks)
+    # The batch in hand, two on their way, and one that goes.
+    assert shelf.pool.held_bytes <= 4 * 2 * 1.5 * chunks[0].nbytes
+
+
+def test_a_body_in_hand_is_not_let_go_by_others(tmp_path: Path) -> None:
+    shelf = Shelf(2**20, tmp_path, lambda: 0)
+    chunks = shelf.settle([packed(smooth(k)) for k in range(3)])
+    for chunk in flow(chunks):
+        shelf.release(chunks)
+        assert chunk.is_here
+    assert not any(chunk.is_here for chunk in chunks)
+
+
+def test_unpacked_bodies_that_stay_count_as_bodies_and_not_as_other_memory(
+    tmp_path: Path,
+) -> None:
+    shelf = Shelf(2**20, tmp_path, lambda: 1000 + shelf.pool.held_bytes)
+    chunks = shelf.settle([packed(smooth(k)) for k in range(8)])
+    nbytes = chunks[0].nbytes
+    shelf.limit_bytes = 1000 + 3 * nbytes + 6 * shelf.batch_bytes
+    for _ in range(3):
+        make_room(chunks)
+        assert len(shelf.staying) == 3
+        list(flow(chunks))
+    assert [chunk.is_here for chunk in chunks] == [chunk.id in shelf.staying for chunk in chunks]
+
+
+def test_what_was_looked_at_besides_a_pass_goes_before_the_next(tmp_path: Path) -> None:
+    shelf = Shelf(0, tmp_path, lambda: 0)
+    chunks = shelf.settle([packed(smooth(k)) for k in range(3)])
+    look_at(chunks)
+    make_room(chunks)
+    assert not any(chunk.is_here for chunk in chunks)
+
+
+def test_for_who_does_not_stream_bodies_are_unpacked_to_the_disk(tmp_path: Path) -> None:
+    shelf = Shelf(0, tmp_path, lambda: 0, streams=False)
+    (settled,) = shelf.settle([packed(smooth(0))])
+    assert settled.is_mapped
+    assert not settled.is_packed
+    assert shelf.maps(memoryview(settled.body))
+    assert bytes(settled.body) == bytes(smooth(0).body)
+
+
+def test_a_body_that_fails_in_a_pass_ends_it_and_nothing_stays_pinned(tmp_path: Path) -> None:
+    shelf = Shelf(2**20, tmp_path, lambda: 0)
+    chunks = [packed(smooth(k)) for k in range(4)]
+    away = chunks[2].away
+    assert away is not None
+    away.expected ^= 1
+    with pytest.raises(DataError, match="a file is damaged: chunk smooth/0/2: its checksum"):
+        list(flow(shelf.settle(chunks)))
+    assert all(chunk.away is not None and chunk.away.pins == 0 for chunk in chunks)
+
+
+@pytest.mark.parametrize("size", [1000, 70_000])
+def test_a_buffer_serves_again_when_nobody_looks_at_it(size: int) -> None:
+    pool = Pool(2**20)
+    first = pool.take(size)
+    kept = np.frombuffer(first, np.uint8)[10:]
+    del first
+    second = pool.take(size)
+    held = pool.held_bytes
+    del kept, second
+    gc.collect()
+    some = [pool.take(size) for _ in range(2)]
+    assert (pool.held_bytes, len(some)) == (held, 2)
+
+
+def test_buffers_of_other_sizes_are_given_up() -> None:
+    pool = Pool(0)
+    for k in (1, 2, 4):
+        pool.take(k << 20)
+        gc.collect()
+    assert pool.held_bytes == 4 << 20
+    pool.trim(0)
+    assert pool.held_bytes == 0
