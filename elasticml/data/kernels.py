@@ -51,6 +51,15 @@ def regrouping_kernel(function: _Function) -> _Function:
     return cast(_Function, njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function))
 
 
+def unchecked_kernel(function: _Function) -> _Function:
+    """Compile as :func:`kernel` does, with division as NumPy has it: infinite or NaN, by zero.
+
+    The test for zero, and the exception behind it, keep the compiler from computing ahead; and an
+    exception would leave the other threads of a pass waiting.
+    """
+    return cast(_Function, njit(nogil=True, cache=True, error_model="numpy")(function))
+
+
 def inlined_kernel(function: _Function) -> _Function:
     """Compile as :func:`kernel` does, and put the code into every loop that calls it."""
     return cast(_Function, njit(nogil=True, cache=True, forceinline=True)(function))

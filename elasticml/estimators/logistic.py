@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import minimise
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.algorithms.softmax_function import SoftmaxFunction
+from elasticml.estimators import dual_logistic
 from elasticml.estimators.base import LinearClassifier, warn_of_gap
+from elasticml.estimators.fitting import Solution
 from elasticml.estimators.places import client_for, n_threads, stored_values, warn_fitted_here
 from elasticml.estimators.rows import by_columns
 from elasticml.estimators.sparse_classifiers import Found, fit_binary, fit_softmax
@@ -31,7 +34,9 @@ class LogisticRegression(LinearClassifier):
 
     Minimises ``(1 - l1_ratio) / 2 |w|^2 + l1_ratio |w|_1 + C sum_i s_i loss_i``, by Newton's method
     in a trust region, or with an L1 penalty by proximal Newton steps on working sets of columns
-    with gap-safe screening.
+    with gap-safe screening. Two classes without an intercept are fitted by steps on dual variables
+    (CoCoA) where there are at least 8 million stored values, ``C`` times the rows' mean square is
+    at most 64 and ``tol`` at least 1e-7; float32 rows are then taken as they are.
 
     Parameters
     ----------
@@ -44,12 +49,14 @@ class LogisticRegression(LinearClassifier):
     fit_intercept : bool
     class_weight : mapping, "balanced" or None
     max_iter : int
-        Newton steps at most; with an L1 penalty and more than two classes, turns of them; of a job
+        Newton steps at most; with an L1 penalty and more than two classes, turns of them; passes
+        over the rows, of which there are 30 at most before Newton steps go on; of a job
         rounds.
     warm_start : bool
         Begin with the last fit's model.
     n_jobs : int, optional
-        Threads for products with the rows; without an L1 penalty.
+        Threads for products with the rows, and for passes over them, which end elsewhere within
+        the tolerance; without an L1 penalty.
     client : distributed.Client or address, optional
         Fits as an elastic job on this cluster; by default see ``solver_path_``. A warning says
         where a model cannot be.
@@ -63,6 +70,8 @@ class LogisticRegression(LinearClassifier):
         Certified: the objective is at most this above the least possible one. NaN where ``C`` is
         infinite.
     n_iter_ : ndarray (1,)
+    method_ : "newton", "dual" or "columns"
+        The steps that the model is of: on the model, on dual variables, or on working sets.
     solver_path_ : "in-process" or "job"
         Where it was fitted: a job where ``client`` is given, or where there is a default client and
         at least 50 million stored values; else, and with more than two classes, this process.
@@ -120,7 +129,10 @@ class LogisticRegression(LinearClassifier):
         ValueError
             When a parameter, the labels or the weights are not as they should be.
         """
-        X, y, weights = self._checked(X, y, sample_weight, accept_sparse="csr", dtype=np.float64)
+        kept = [np.float64, np.float32] if self._may_be_dual() else np.float64
+        X, y, weights = self._checked(
+            X, y, sample_weight, accept_sparse="csr", dtype=kept, order="C"
+        )
         codes = self._codes(y)
         weights = self._weighted(y, codes, weights)
         if self.client is not None and len(self.classes_) > 2:
@@ -131,9 +143,10 @@ class LogisticRegression(LinearClassifier):
         pool = parallel(n_threads(self.n_jobs))
         try:
             if len(self.classes_) == 2:
-                self._fit_binary(X, RowBlocks(X, pool), np.where(codes == 1, 1.0, -1.0), weights)
+                self._fit_binary(X, np.where(codes == 1, 1.0, -1.0), weights, pool)
             else:
-                self._fit_softmax(RowBlocks(X, pool), codes, weights)
+                rows = RowBlocks(X.astype(np.float64, copy=False), pool)
+                self._fit_softmax(rows, codes, weights)
         finally:
             pool.close()
         return self
@@ -147,7 +160,43 @@ class LogisticRegression(LinearClassifier):
             raise ValueError("the weights of all rows are 0, wanted some above 0")
         return weights
 
-    def _fit_binary(self, X: Any, rows: RowBlocks, targets: F64, weights: F64 | None) -> None:
+    def _may_be_dual(self) -> bool:
+        """Tell whether the settings leave steps on dual variables open; rows decide."""
+        is_ridge = self.l1_ratio == 0.0 or not math.isfinite(self.C)
+        is_plain = not self.fit_intercept and not self.warm_start and is_ridge
+        return is_plain and self.tol >= dual_logistic.TOL_MIN
+
+    def _fit_binary(self, X: Any, targets: F64, weights: F64 | None, pool: Parallel) -> None:
+        with client_for(self.client, stored_values(X)) as client:
+            start = self._start(1, X.shape[1])
+            is_dual = client is None and self._may_be_dual()
+            if is_dual and dual_logistic.pays(X, weights, self.C):
+                given: dict[str, Any] = {"C": self.C, "tol": self.tol, "passes": self.max_iter}
+                found = dual_logistic.fit(X, targets, weights, pool, **given)
+                if found.gap <= found.wanted_gap:
+                    self._keep_dual(found)
+                    return
+                start = found.coef
+            self._fit_newton(
+                X.astype(np.float64, copy=False), targets, weights, pool, start, client
+            )
+
+    def _keep_dual(self, found: Solution) -> None:
+        self.solver_path_, self.method_ = "in-process", "dual"
+        self.coef_, self.intercept_ = found.coef[np.newaxis], np.zeros(1)
+        self.dual_gap_ = self.C * found.gap
+        self.n_iter_ = np.array([found.rounds], np.int32)
+
+    def _fit_newton(
+        self,
+        X: Any,
+        targets: F64,
+        weights: F64 | None,
+        pool: Parallel,
+        start: F64,
+        client: Any,
+    ) -> None:
+        rows = RowBlocks(X, pool)
         total = float(rows.n if weights is None else weights.sum())
         function = LinearFunction(
             rows,
@@ -159,25 +208,23 @@ class LogisticRegression(LinearClassifier):
             is_free=True,
         )
         wanted = self.tol * math.log(2.0)
-        with client_for(self.client, stored_values(X)) as client:
-            self.solver_path_ = "in-process" if client is None else "job"
-            if client is None:
-                start = self._start(1, rows.d)
-                found = minimise(function, start, gap=wanted, steps=self.max_iter)
-            else:
-                # Loads what jobs need, which takes longer than most fits.
-                from elasticml.estimators.primal_job import train_job
+        self.solver_path_ = "in-process" if client is None else "job"
+        if client is None:
+            found = minimise(function, start, gap=wanted, steps=self.max_iter)
+        else:
+            # Loads what jobs need, which takes longer than most fits.
+            from elasticml.estimators.primal_job import train_job
 
-                found = train_job(
-                    function,
-                    (X, targets, weights),
-                    client,
-                    loss="logistic",
-                    l2=1.0 / (self.C * total),
-                    intercept=self.fit_intercept,
-                    gap=wanted,
-                    rounds=self.max_iter,
-                )
+            found = train_job(
+                function,
+                (X, targets, weights),
+                client,
+                loss="logistic",
+                l2=1.0 / (self.C * total),
+                intercept=self.fit_intercept,
+                gap=wanted,
+                rounds=self.max_iter,
+            )
         self._keep(found, wanted, total, 1, rows.d)
 
     def _fit_softmax(self, rows: RowBlocks, codes: NDArray[np.int64], weights: F64 | None) -> None:
@@ -219,6 +266,7 @@ class LogisticRegression(LinearClassifier):
             columns = by_columns(X)
             found = fit_softmax(columns, codes, weights, starts, classes=n_classes, **given)
             self.solver_path_ = "in-process"
+        self.method_ = "columns"
         self.coef_, self.intercept_ = found.W, found.b
         self.dual_gap_ = self.C * found.gap
         self.n_iter_ = np.array([found.steps], np.int32)
@@ -275,6 +323,7 @@ class LogisticRegression(LinearClassifier):
         return start.ravel()
 
     def _keep(self, found: Any, wanted: float, total: float, n_models: int, d: int) -> None:
+        self.method_ = "newton"
         W = found.point.w.reshape(n_models, d + self.fit_intercept)
         self.coef_ = W[:, :d].copy()
         self.intercept_ = W[:, d].copy() if self.fit_intercept else np.zeros(n_models)

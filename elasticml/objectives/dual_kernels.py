@@ -35,7 +35,7 @@ def _inlined(function: _Function) -> _Function:
 
 
 def _kernel(function: _Function) -> _Function:
-    return cast(_Function, njit(nogil=True, cache=True)(function))
+    return cast(_Function, njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
 @_inlined
@@ -149,6 +149,27 @@ def minus_conjugate_of(code: int, a: float, y: float) -> float:
     if code == 3:
         return a - 0.25 * a * a
     return a - 0.5 * a * a
+
+
+@_inlined
+def gap_of(code: int, a: float, m: float, y: float) -> float:
+    """Return what one example adds to the duality gap: ``loss(m) - minus(a) + a m``, 0 at least.
+
+    With the sum of ``a_i x_i`` for the model, these add up to the gap. ``m`` is label-folded, but
+    for the squared loss the margin itself.
+    """
+    if code == 1:
+        return 0.5 * (y - m - a) * (y - m - a)
+    if code == 4:
+        return max(1.0 - m, 0.0) - a + a * m
+    if code == 0:
+        loss = math.log1p(math.exp(-abs(m))) + max(-m, 0.0)
+    elif code == 3:
+        loss = max(1.0 - m, 0.0) * max(1.0 - m, 0.0)
+    else:
+        room = max(1.0 - m, 0.0)
+        loss = 0.5 * room * room if room < 1.0 else room - 0.5
+    return loss - minus_conjugate_of(code, a, y) + a * m
 
 
 @_inlined

@@ -1,84 +1,210 @@
-"""The two big generated sets: seconds and objective of fits with more and more effort.
+"""The two big generated sets: seconds of fits to a relative suboptimality of 1e-3, by peers.
 
-    PEERS_VENV/bin/python tests/bench/big_linear.py --peer snapml --efforts 10 13 17
-    python tests/bench/big_linear.py --peer elasticml --efforts 5e-4 3e-4 2e-4 [--threads 2]
-        [--set rcv1_shaped | criteo_shaped] [--model hinge | logistic] [--folder KEPT]
+    python tests/bench/big_linear.py --folder KEPT --python PEERS_VENV/bin/python
+        [--sets rcv1_shaped criteo_shaped] [--models hinge logistic] [--threads 1 2]
+        [--peers elasticml snapml ...] [--repeats 3] [--limit-s 120] [--only least | find | show]
+        [--begin-s 200] [--rows 20000000]
 
-The effort is the tolerance of elasticml's estimators, and the epochs of Snap ML. Each run is a
-process of its own with the data in memory; the clock covers ``fit`` alone, after one on 200 rows
-that loads what is compiled. l2 is 1/n. The sets, 1.6 GB, are made in the folder where they are not.
+Each peer has a process of its own for each problem, with the data loaded from shared .npy files;
+the clock covers ``fit`` alone, after one of little effort that loads what is compiled. l2 is 1/n,
+no intercept. In turn: elasticml is fitted until its certificate encloses the least objective within
+1e-4 (``least``: what the certificate's lower end is then taken for); every peer is fitted from
+scratch with more and more effort until its objective, taken outside the clock, is within 1e-3 of
+that, or until the limit (``find``, for which any machine will do); and the effort found is fitted
+again ``--repeats`` times by peers in turns (which wants a quiet machine; ``--begin-s`` begins no
+problem after so long). What has been found and measured is kept in the folder, problem by
+problem: the same command goes on. The sets, 1.6 GB, are made in the folder where they are not;
+``--rows`` makes another size of a set, under a name of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 import time
-import warnings
 from pathlib import Path
+from statistics import median
 from typing import Any
-
-import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from tests.bench.peers.problems import Data, Problem  # noqa: E402
+from tests.bench.linear_peers import OURS, Told, run  # noqa: E402
+from tests.bench.peers.big_sets import ROWS, write_big  # noqa: E402
+from tests.bench.peers.fits import EFFORTS, FINE_TOLERANCES, SERIAL  # noqa: E402
+
+TARGET = 1e-3
+#: How far apart a certificate's ends may be, relative to the objective.
+ENCLOSED = 1e-4
+PEERS = ("elasticml", "snapml", "liblinear", "saga", "lbfgs", "vw", "dask-ml", "spark")
+#: Where looking for an effort begins: fits of less are nowhere near the target.
+FIRST = {"hinge": EFFORTS.index(10), "logistic": EFFORTS.index(3)}
+FIRST_TOLERANCE = {"hinge": 7.5e-4, "logistic": 1e-2}
+
+Kept = dict[str, Any]
 
 
-def ours(model: str, threads: int, tol: float) -> Any:
-    """Make an estimator of elasticml."""
+def task_of(name: str, model: str, threads: int, options: argparse.Namespace) -> Told:
+    """Describe a problem for a peer's process; l2 is 1/n."""
+    import numpy as np
+
+    n = np.load(options.folder / f"{name}-labels.npy", mmap_mode="r").size
+    return {
+        "folder": str(options.folder),
+        "set": name,
+        "problem": {"model": model, "l2": 1.0 / n},
+        "threads": threads,
+        "limit_s": options.limit_s,
+        "repeats": 1,
+        "targets": [TARGET],
+    }
+
+
+def least_of(name: str, model: str, folder: Path, threads: int) -> float:
+    """Return the lower end of a certificate that is tight enough."""
+    import numpy as np
+
     import elasticml as em
+    from tests.bench.peers.problems import Data, Problem
 
-    common: dict[str, Any] = {"fit_intercept": False, "C": 1.0, "n_jobs": threads, "tol": tol}
-    if model == "hinge":
-        return em.LinearSVC(loss="hinge", **common)
-    return em.LogisticRegression(**common)
+    data = Data(folder, name)
+    tol, common = 1e-4, {"fit_intercept": False, "C": 1.0, "n_jobs": threads}
+    while True:
+        made: Any = em.LinearSVC(loss="hinge", tol=tol, **common)
+        if model == "logistic":
+            made = em.LogisticRegression(tol=tol, **common)
+        made.fit(data.X, data.labels)
+        w, gap = np.ravel(made.coef_), made.dual_gap_ / data.n
+        objective = data.objective(Problem(model=model, l2=1.0 / data.n), w)
+        if gap <= ENCLOSED * objective:
+            return float(objective - gap)
+        tol *= 0.9 * ENCLOSED * objective / gap
 
 
-def theirs(model: str, threads: int, epochs: float) -> Any:
-    """Make an estimator of Snap ML."""
-    import snapml
+def find(peer: str, task: Told, least: float, python: str) -> Told:
+    """Look for the first effort that comes to the target."""
+    model = task["problem"]["model"]
+    first = FIRST[model]
+    if peer == "elasticml":
+        first = next(k for k, t in enumerate(FINE_TOLERANCES) if t <= FIRST_TOLERANCE[model])
+    lines = run({**task, "peer": peer, "first": first, "efforts": None, "least": least}, python)
+    tries = [line for line in lines if "objective" in line]
+    there = [t for t in tries if t["objective"] <= least * (1 + TARGET)]
+    told: Told = {"tries": tries, "effort": there[0]["effort"] if there else None}
+    if there and there[0]["s"] > task["limit_s"]:
+        told["effort"] = None
+    why = [line.get("none") or line.get("failed") for line in lines]
+    told["why"] = " ".join(text for text in why if text)
+    return told
 
-    common: dict[str, Any] = {"fit_intercept": False, "n_jobs": threads, "max_iter": int(epochs)}
-    common |= {"regularizer": 1.0, "tol": 1e-30}
-    if model == "hinge":
-        return snapml.SupportVectorMachine(loss="hinge", **common)
-    return snapml.LogisticRegression(**common)
+
+def work(kept: Kept, options: argparse.Namespace) -> None:
+    """Do what is still missing, problem by problem; write down every step."""
+    began, results = time.perf_counter(), options.folder / "big.json"
+
+    def is_time() -> bool:
+        results.write_text(json.dumps(kept, indent=1))
+        return time.perf_counter() - began <= options.begin_s
+
+    for name, model, threads in problems(options):
+        task = task_of(name, model, threads, options)
+        problem = kept.setdefault(f"{name} {model}", {})
+        if "least" not in problem and is_time():
+            problem["least"] = least_of(name, model, options.folder, max(options.threads))
+        found = problem.setdefault(str(threads), {})
+        peers = [p for p in options.peers if threads == 1 or p not in SERIAL]
+        if options.only == "least" or "least" not in problem:
+            continue
+        for peer in peers:
+            python = sys.executable if peer in OURS else options.python
+            if peer not in found and is_time():
+                found[peer] = find(peer, task, problem["least"], python)
+        while options.only is None and is_time():
+            # The peer with the fewest runs so far has its turn.
+            wanting = [p for p in peers if found.get(p, {}).get("effort") is not None]
+            wanting = [p for p in wanting if len(found[p].get("s", [])) < options.repeats]
+            if not wanting:
+                break
+            peer = min(wanting, key=lambda p: len(found[p].get("s", [])))
+            python = sys.executable if peer in OURS else options.python
+            lines = run({**task, "peer": peer, "efforts": [found[peer]["effort"]]}, python)
+            seconds = [s for line in lines for s in line.get("seconds", [])]
+            found[peer].setdefault("s", []).extend(seconds)
+            if not seconds:
+                raise RuntimeError(f"{peer} has no time of {name} {model}: {lines}")
+    is_time()
+
+
+def problems(options: argparse.Namespace) -> list[tuple[str, str, int]]:
+    """Return sets, models and threads."""
+    suffix = "" if options.rows is None else f"_{options.rows}"
+    return [
+        (name + suffix, model, threads)
+        for name in options.sets
+        for model in options.models
+        for threads in options.threads
+    ]
+
+
+def show(kept: Kept, options: argparse.Namespace) -> None:
+    """Print the table, and why peers have no figures."""
+    print("Seconds of a fit to 1e-3, medians (epochs, or tolerance):\n")
+    print(f"| set | model | threads | {' | '.join(options.peers)} | first / second |")
+    print("|" + "---|" * (4 + len(options.peers)))
+    why = []
+    for name, model, threads in problems(options):
+        found = kept.get(f"{name} {model}", {}).get(str(threads), {})
+        cells, medians = [], []
+        for peer in options.peers:
+            told = found.get(peer, {})
+            seconds = median(told["s"]) if told.get("s") else math.nan
+            medians.append(seconds)
+            cells.append(_cell(peer, told, seconds))
+            if told.get("why"):
+                why.append(f"{peer}, {name} {model}, {threads}: {told['why']}")
+        ratio = medians[0] / medians[1] if len(medians) > 1 else math.nan
+        print(f"| {name} | {model} | {threads} | {' | '.join(cells)} | {ratio:.2f} |")
+    print("\n" + "\n".join(sorted(why)))
+
+
+def _cell(peer: str, told: Told, seconds: float) -> str:
+    if not told:
+        return ""
+    if told["effort"] is None:
+        return "-"
+    if math.isnan(seconds):
+        return "found"
+    efforts: Any = FINE_TOLERANCES if peer == "elasticml" else EFFORTS
+    return f"{seconds:.2f} ({efforts[told['effort']]:.2g}; {len(told['s'])} runs)"
 
 
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", choices=["elasticml", "snapml"], default="elasticml")
-    parser.add_argument("--set", default="rcv1_shaped")
-    parser.add_argument("--model", choices=["hinge", "logistic"], default="hinge")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--efforts", type=float, nargs="+", required=True)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/elasticml-big"))
+    parser.add_argument("--folder", type=Path, required=True, help="keeps data and results")
+    parser.add_argument("--python", default=sys.executable, help="that has the other peers")
+    parser.add_argument("--sets", nargs="+", choices=[*ROWS], default=[*ROWS])
+    parser.add_argument("--models", nargs="+", choices=[*FIRST], default=[*FIRST])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--limit-s", type=float, default=120.0, help="of looking for an effort")
+    parser.add_argument("--only", choices=("least", "find", "show"))
+    parser.add_argument("--begin-s", type=float, default=math.inf)
+    parser.add_argument("--rows", type=int, help="of sets of another size")
     options = parser.parse_args()
-    if not (options.folder / f"{options.set}-values.npy").exists():
-        from tests.bench.peers.big_sets import write_big
-
-        options.folder.mkdir(parents=True, exist_ok=True)
-        write_big(options.folder, options.set)
-    data = Data(options.folder, options.set)
-    is_ours = options.peer == "elasticml"
-    labels = data.labels if is_ours else data.labels.astype(np.float32)
-    problem = Problem(model=options.model, l2=1.0 / data.n)
-    make = ours if is_ours else theirs
-    warnings.simplefilter("ignore")
-    small = np.resize(np.array([1.0, -1.0], labels.dtype), 200)
-    make(options.model, options.threads, 1.0).fit(data.X[:200], small)
-    for effort in options.efforts:
-        fitted = make(options.model, options.threads, effort)
-        began = time.perf_counter()
-        fitted.fit(data.X, labels)
-        seconds = time.perf_counter() - began
-        w = np.ravel(fitted.coef_).astype(np.float64)
-        gap = f", certified gap {fitted.dual_gap_ / data.n:.3g}" if is_ours else ""
-        objective = data.objective(problem, w)
-        print(f"{options.peer} {effort:g}: {seconds:.2f} s, {objective:.7f}{gap}", flush=True)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    results = options.folder / "big.json"
+    kept: Kept = json.loads(results.read_text()) if results.exists() else {}
+    if options.only != "show":
+        for name in options.sets:
+            own = name if options.rows is None else f"{name}_{options.rows}"
+            if not (options.folder / f"{own}-values.npy").exists():
+                write_big(options.folder, name, options.rows, own)
+        work(kept, options)
+    show(kept, options)
 
 
 if __name__ == "__main__":

@@ -75,12 +75,13 @@ def be_peer(task: Told) -> None:
 
 def _find(fits: Fits, data: Data, problem: Problem, task: Told) -> None:
     began = time.perf_counter()
-    for effort in range(fits.efforts):
+    targets = task.get("targets", TARGETS)
+    for effort in range(task.get("first", 0), fits.efforts):
         seconds, w = fits.fit(effort)
         objective = data.objective(problem, w)
         told = {"effort": effort, "s": seconds, "objective": objective}
         print(json.dumps(told), flush=True)
-        is_there = task["least"] is not None and objective <= task["least"] * (1 + TARGETS[-1])
+        is_there = task["least"] is not None and objective <= task["least"] * (1 + targets[-1])
         if is_there or time.perf_counter() - began > task["limit_s"]:
             return
 

@@ -101,7 +101,7 @@ def resume_of(
 def counted(cadence: Cadence) -> dict[str, Any]:
     """Say where the counting of passes and certificates stands."""
     known = asdict(cadence)
-    return {k: known[k] for k in ("credit", "passes", "certified_at", "marks")}
+    return {k: known[k] for k in ("credit", "passes", "certified_at", "marks", "ratio")}
 
 
 def certificate_of(resume: Resume) -> Certificate | None:
@@ -122,4 +122,5 @@ def set_cadence(cadence: Cadence, resume: Resume) -> None:
     values = resume.values["cadence"]
     cadence.credit = float(values["credit"])
     cadence.passes, cadence.certified_at = int(values["passes"]), int(values["certified_at"])
+    cadence.ratio = float(values.get("ratio", 1.0))
     cadence.marks = [(int(passes), float(gap)) for passes, gap in values["marks"]]

@@ -3,8 +3,10 @@
 Work is counted in rows that a pass visits. A certificate's products with all rows take about half
 of what a pass over them takes, and a pass that visits few rows still costs a round. About a fifth
 of all work goes into certificates: what a pass costs earns a quarter of it. Where a target is
-known, the last certificates say in which round it will be reached; the one taken there may be paid
-for later.
+known, the passes tell what their rows add to the gap as they meet them, which comes near to the gap
+that a certificate would find: one is taken when that reaches the target, and else seldom. From
+passes that do not tell, the last certificates say in which round the target will be reached; the
+one taken there may be paid for later.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ EARNED: Final = 0.25
 #: Work of a certificate, and the least that a pass counts for, as shares of all rows.
 CERTIFICATE: Final = 0.5
 PASS_MIN: Final = 0.25
+#: Certificates' worth of work from which one is taken although the target is not near.
+SELDOM: Final = 4.0
+#: How far what the passes tell may be from the gap.
+RATIO_MAX: Final = 4.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,14 +42,24 @@ class Cadence:
     certified_at: int = 0
     #: Passes and gap of the last two certificates, oldest first.
     marks: list[tuple[int, float]] = field(default_factory=list)
+    #: What the last pass told of the gap.
+    told: float = math.nan
+    #: The gap that is expected behind the last pass, and what the last certificate found over that.
+    expected: float = math.nan
+    ratio: float = 1.0
 
-    def passed(self, visited: float) -> None:
-        """Note a pass and the rows that it visited."""
+    def passed(self, visited: float, told: float = math.nan) -> None:
+        """Note a pass, the rows that it visited, and the gap as it met them."""
         self.passes += 1
+        # Rows are met half a pass, in the mean, before its end.
+        pace = told / self.told if 0.0 < told < self.told else 1.0
+        self.told, self.expected = told, told * math.sqrt(pace)
         self.credit += EARNED * max(visited, PASS_MIN * self.rows)
 
     def certified(self, gap: float) -> None:
         """Note a certificate and the smallest gap known by now."""
+        if self.passes > self.certified_at and self.expected > 0.0:
+            self.ratio = min(max(gap / self.expected, 1.0 / RATIO_MAX), RATIO_MAX)
         if self.passes > self.certified_at or not self.marks:
             self.marks = [*self.marks[-1:], (self.passes, gap)]
         else:
@@ -61,6 +77,8 @@ class Cadence:
         cost = CERTIFICATE * self.rows
         if self.target <= 0.0:
             return self.passes == 1 or self.credit >= cost
+        if not math.isnan(self.expected):
+            return self.ratio * self.expected <= self.target or self.credit >= SELDOM * cost
         # What is saved for the round that reaches the target goes, in part, into the pace.
         if self.passes == 1 or self.credit >= 2.0 * cost:
             return True

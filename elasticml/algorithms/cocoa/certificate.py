@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
+
+#: Share of the model before the last pass in the one that is certified of a loss with a kink.
+SMOOTHING: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +55,19 @@ class Certificate:
     def columns(self) -> Mapping[str, float]:
         """Return what the history shows of it."""
         return {"primal": self.primal, "dual": self.dual}
+
+
+def smoothed(loss: str, v: F64, before: F64 | None) -> F64:
+    """Return the model to take the primal objective at: any will do, and some are better.
+
+    Margins near the kink of the hinge loss jump to and fro across it from pass to pass. A mean of
+    two models is as good as the model of one or two passes later. Other losses' last model is best.
+
+    Parameters
+    ----------
+    v, before : ndarray (D,)
+        After and before the last pass; None where it is not known.
+    """
+    if loss != "hinge" or before is None:
+        return v
+    return (1.0 - SMOOTHING) * v + SMOOTHING * before

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
-from elasticml.data.kernels import kernel
+from elasticml.data.kernels import unchecked_kernel
 
 #: A best length below 1 means too bold: the next slice is more timid; one above SHORT, bolder.
 SHORT: Final = 1.15
@@ -66,7 +66,7 @@ class Crowding:
         self.factor[0] = max(self.factor[0], self.factor[1])
 
 
-@kernel
+@unchecked_kernel
 def adapted(factor: float, slope: float, bend: float, most: float) -> float:
     """Return the factor after a slice along which the dual objective is ``slope t - bend t^2/2``.
 

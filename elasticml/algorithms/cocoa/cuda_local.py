@@ -149,7 +149,7 @@ class CudaSolver:
         )
         began = v.astype(self._dtype)
         model = _Model(cuda.to_device(began), cuda.to_device(began))
-        total = Update(dv=np.zeros(0), partitions=1)
+        total = Update(dv=np.zeros(0), partitions=1, gap=math.nan)
         for epoch in range(math.ceil(epochs)):
             key, share = (seed, serial, start + epoch), min(1.0, epochs - epoch)
             for number, batch in self._turns(key):
@@ -248,7 +248,13 @@ class CudaSolver:
         half = 0.5 * plan.l2_total / plan.whole
         # A coordinate of the model wanders by the root of the number of additions to it.
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(order.size)
-        work = Update(dv=np.zeros(0), visited=int(visited), stored=int(stored), partitions=1)
+        work = Update(
+            dv=np.zeros(0),
+            visited=int(visited),
+            stored=int(stored),
+            partitions=1,
+            gap=math.nan,
+        )
         if self._damping.accepts(dual - half * difference, abs(dual) + half * size, precision):
             return replace(work, dual=dual, curvature=curvature)
         model.r, model.before = model.before, model.r

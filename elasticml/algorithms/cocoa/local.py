@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables, together, visits
 from elasticml.algorithms.cocoa.crowding import Crowding
-from elasticml.algorithms.cocoa.orders import Orders
-from elasticml.algorithms.cocoa.passes import Plan
+from elasticml.algorithms.cocoa.orders import Orders, bucket_for
+from elasticml.algorithms.cocoa.passes import Plan, slices_worth
 from elasticml.algorithms.cocoa.passes import Update as Update
 from elasticml.algorithms.cocoa.replicas import Replicas
 from elasticml.algorithms.cocoa.rests import Rests
@@ -25,16 +25,10 @@ from elasticml.objectives.conjugates import dual_loss_named
 
 F64 = NDArray[np.float64]
 
-#: Rows of a bucket where the job does not say.
-BUCKET: Final = 8
 #: Stored values that one compiled call may go through with each of its threads: some 50 ms.
 _VALUES_PER_CALL: Final = 32_000_000
 #: Stored values of an epoch from which a thread pays: about a millisecond.
 VALUES_PER_THREAD: Final = 1_000_000
-#: Most slices of an epoch; a thread goes through at least a quarter of what it pays for in each,
-#: and through so many values for each coordinate that has to be merged.
-SLICES_MAX: Final = 128
-VALUES_PER_COORDINATE: Final = 2
 #: Slices of a call from which its last one takes no risks.
 _TIMID_FROM: Final = 8
 #: Mean of ``|x|^2 / (l2 S)``, how much a row's own margin moves with its dual variable, up to which
@@ -52,7 +46,7 @@ class LocalSolver:
     dtype : {"float32", "float64"}
         Of the chunks' values, and of the working copies of the model.
     bucket : int, optional
-        Consecutive rows visited together.
+        Consecutive rows visited together; by default as the rows' number suggests.
     intercept_scaling : float, optional
         Value of the constant column that belongs to the model's last coordinate; None for none.
     shrink : bool
@@ -92,7 +86,8 @@ class LocalSolver:
         self._loss = dual_loss_named(loss)
         self._dtype = np.dtype(dtype)
         self._like: NDArray[Any] = np.empty(0, self._dtype)
-        self._bucket = BUCKET if bucket is None else bucket
+        self._bucket_wanted = bucket
+        self._bucket = bucket_for(0) if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
         self._rests = Rests(is_used=shrink)
         self._crowding = Crowding()
@@ -141,9 +136,12 @@ class LocalSolver:
             cached = Cached(norms=norms, is_measured=is_measured, rest=rest)
             tables.fill_row(self._table, number, piece, cached)
             self._caches[keys[number]] = cached
-        self._orders.bind(pieces, self._measure)
+        stored = tables.total_stored(pieces)
+        if self._bucket_wanted is None:
+            self._bucket = bucket_for(stored)
+        self._orders.bind(pieces, self._measure, bucket=self._bucket)
         self._weight = tables.total_weight(pieces)
-        self._stored_per_visit = max(1.0, tables.total_stored(pieces) / max(1, self._orders.size))
+        self._stored_per_visit = max(1.0, stored / max(1, self._orders.size))
 
     def _measure(self, number: int) -> None:
         """Note where a chunk's body is, which is here, and write its rows' squared norms, once."""
@@ -224,6 +222,7 @@ class LocalSolver:
         for epoch in range(math.ceil(epochs)):
             key, share = (seed, serial, start + epoch), min(1.0, epochs - epoch)
             grows, seen = plan.is_first and epoch == 0, 0.0
+            sums[4] = 0.0  # the gap is told of the last epoch
             for order in self._orders.epoch(key, share, whole=plan.is_first):
                 for some in self._portions(order, plan):
                     before = seen if grows else None
@@ -236,6 +235,7 @@ class LocalSolver:
             visited=int(sums[2]),
             stored=int(sums[3]),
             partitions=1 if plan.n_slices > 1 else min(n_parts, self._orders.size),
+            gap=float(sums[4]) if epochs % 1.0 == 0.0 else math.nan,
             sigma=plan.whole,
             is_loss=self._is_loss(plan, sums, v),
             dampings=self._crowding.damping,
@@ -259,11 +259,12 @@ class LocalSolver:
 
     def _portions(self, order: NDArray[np.int64], plan: Plan) -> list[NDArray[np.int64]]:
         """Cut visits into what one compiled call goes through: some slices."""
-        calls = max(1, math.ceil(order.size / self._visits_per_call(plan.n_parts)))
+        calls = self._calls(order.size, plan.n_parts)
         return [some for some in np.array_split(order, calls) if some.size]
 
-    def _visits_per_call(self, n_parts: int) -> float:
-        return _VALUES_PER_CALL * n_parts / self._stored_per_visit
+    def _calls(self, n_visits: int, n_parts: int) -> int:
+        stored = self._stored_per_visit * n_visits
+        return max(1, math.ceil(stored / (_VALUES_PER_CALL * n_parts)))
 
     def _go_through(
         self,
@@ -333,7 +334,7 @@ class LocalSolver:
         A sigma' of 0 stands for what the crowding says.
         """
         shape = (ends.size - 1, plan.n_parts)
-        factors, totals, before = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        factors, totals, before = (np.zeros(shape) for _ in range(3))
         if seen is None and plan.learns:
             if shape[0] >= _TIMID_FROM:
                 # What threads overdo together, a slice as safe as can be takes back at the end.
@@ -355,12 +356,10 @@ class LocalSolver:
     def _slices(self, n_parts: int, size: int) -> int:
         """Return how often in an epoch the threads' models of so many coordinates are merged."""
         stored = self._stored_per_visit * self._orders.size
-        calls = math.ceil(self._orders.size / self._visits_per_call(n_parts))
-        needed = max(1, self._orders.n_batches, calls)
+        needed = max(self._orders.n_batches, self._calls(self._orders.size, n_parts))
         if n_parts == 1 or self._values_per_thread <= 0:
             return needed
-        least = max(self._values_per_thread // 4, VALUES_PER_COORDINATE * size)
-        return int(max(needed, min(SLICES_MAX, stored // (n_parts * least))))
+        return max(needed, slices_worth(stored / n_parts, size, self._values_per_thread))
 
     def _parts(self, n_threads: int) -> int:
         """Return into how many parts an epoch is dealt: no more than pay."""

@@ -18,7 +18,9 @@ the shares; with ``sigma`` it is that number.
     chunks; with ``exact`` it adds up its steps in float64 when it has done. Up: ``dv`` (D,), the
     change of the model by the members' steps; ``dual`` (), the change of the sum of ``-loss*``;
     ``curvature`` (), see :mod:`line_search`; ``visited`` (), rows visited; ``partitions`` (), parts
-    of the data that changed without seeing each other; ``unset`` (), rows that could not take part
+    of the data that changed without seeing each other; ``gap`` (), what the rows added to the sum
+    of the duality gap, each as it was met, which foretells the next certificate (NaN: not known);
+    ``unset`` (), rows that could not take part
     because their chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU;
     ``groups`` (), groups of all members; ``dampings`` (), the sum of theirs; ``discarded`` (),
     passes of theirs (of a GPU, sub-epochs) that were undone: see :mod:`groups`.
@@ -79,6 +81,7 @@ def pass_exchange(
             "curvature": (),
             "visited": (),
             "partitions": (),
+            "gap": (),
             "unset": (),
             "groups": (),
             "dampings": (),

@@ -22,6 +22,12 @@ from elasticml.data.shelf import Shelf, shelf_of
 I64 = NDArray[np.int64]
 
 _MASK: Final = 2**64 - 1
+#: Rows of a bucket of data that fit into a processor's cache, and of larger ones, which are read
+#: faster in longer pieces.
+BUCKET: Final = 8
+LONG_BUCKET: Final = 64
+#: Stored values from which buckets are long.
+LONG_FROM: Final = 8_000_000
 
 
 class Orders:
@@ -46,7 +52,11 @@ class Orders:
         self._measure: Callable[[int], None] = lambda number: None
 
     def bind(
-        self, pieces: Sequence[Piece], measure: Callable[[int], None] = lambda number: None
+        self,
+        pieces: Sequence[Piece],
+        measure: Callable[[int], None] = lambda number: None,
+        *,
+        bucket: int | None = None,
     ) -> None:
         """Lay out the visits: the chunk in a number's upper 32 bits, its first row in the lower.
 
@@ -55,7 +65,10 @@ class Orders:
         measure : callable (int) -> None
             Called with the number of a piece when its body is here and before its rows are
             visited: at once, or, where bodies stream, in the thread that fetches them.
+        bucket : int, optional
+            Another number of rows visited together, from now on.
         """
+        self._bucket = self._bucket if bucket is None else bucket
         each = [
             (number << 32) + np.arange(0, piece.chunk.n_rows, self._bucket, dtype=np.int64)
             for number, piece in enumerate(pieces)
@@ -144,3 +157,8 @@ def mixed(*numbers: int) -> int:
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         z ^= z >> 31
     return z >> 1
+
+
+def bucket_for(stored: int) -> int:
+    """Return how many rows are visited together of data with so many stored values."""
+    return BUCKET if stored < LONG_FROM else LONG_BUCKET

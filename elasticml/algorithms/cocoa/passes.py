@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,11 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa.tables import Piece
 
 F64 = NDArray[np.float64]
+
+#: Most slices of an epoch.
+SLICES_MAX: Final = 128
+#: Values that a thread goes through in a slice for each coordinate that has to be merged.
+VALUES_PER_COORDINATE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,8 @@ class Update:
     stored: int = 0
     #: Parts of the rows that changed without seeing each other.
     partitions: int = 0
+    #: What the rows of the last epoch added to the duality gap, each as it was met; NaN: not known.
+    gap: float = 0.0
     #: sigma' of the subproblem.
     sigma: float = 1.0
     #: The subproblem's objective has fallen, which threads can bring about that are too bold.
@@ -58,6 +65,7 @@ class Update:
         """Add what another group did meanwhile, on other rows."""
         return replace(
             self.plus(other),
+            gap=self.gap + other.gap,
             groups=self.groups + other.groups,
             dampings=self.dampings + other.dampings,
         )
@@ -114,6 +122,22 @@ class Plan:
         if self.is_first or self.sigma is not None:
             return self.whole * slice_weight / weight
         return max(1.0, self.damping * self.total_weight / weight)
+
+
+def slices_worth(stored: float, size: int, values_per_thread: int) -> int:
+    """Return how often in an epoch bringing the threads' models together pays.
+
+    Parameters
+    ----------
+    stored : float
+        Values that each thread goes through.
+    size : int
+        Coordinates of the model.
+    values_per_thread : int
+        Values from which a thread pays; a slice has at least a quarter of them.
+    """
+    least = max(values_per_thread // 4, VALUES_PER_COORDINATE * size)
+    return int(min(SLICES_MAX, stored // least))
 
 
 class Ascent(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.kernels import kernel
+from elasticml.data.kernels import unchecked_kernel
 
 F64 = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class Replicas:
             self._waiting = 0.0
 
 
-@kernel
+@unchecked_kernel
 def merge_range(
     rows: NDArray[Any],
     shares: F64,

@@ -14,7 +14,7 @@ from numba import carray
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.raw_memory import pointer
-from elasticml.data.kernels import kernel, regrouping_kernel
+from elasticml.data.kernels import regrouping_kernel, unchecked_kernel
 
 DENSE: Final = 0
 CSR: Final = 1
@@ -29,7 +29,7 @@ _I4: Final = np.empty(0, np.int32)
 _U1: Final = np.empty(0, np.uint8)
 
 
-@kernel
+@unchecked_kernel
 def locate(
     kind: int,
     i: int,
@@ -57,7 +57,7 @@ def dense_dot(at_values: int, count: int, like: Vector, r: Vector) -> Any:
     return total
 
 
-@kernel
+@unchecked_kernel
 def dense_add(at_values: int, count: int, like: Vector, c: Any, r: Vector) -> None:
     """Add ``c x`` to ``r[:count]``."""
     x = carray(pointer(at_values, like), (count,), like.dtype)
@@ -65,7 +65,7 @@ def dense_add(at_values: int, count: int, like: Vector, c: Any, r: Vector) -> No
         r[j] += c * x[j]
 
 
-@kernel
+@unchecked_kernel
 def csr_dot(at_indices: int, at_values: int, count: int, like: Vector, r: Vector) -> Any:
     """Return ``x . r``; four partial sums hide the latency of the additions."""
     index = carray(pointer(at_indices, _I4), (count,), np.int32)
@@ -83,7 +83,7 @@ def csr_dot(at_indices: int, at_values: int, count: int, like: Vector, r: Vector
     return (s0 + s1) + (s2 + s3)
 
 
-@kernel
+@unchecked_kernel
 def csr_add(at_indices: int, at_values: int, count: int, like: Vector, c: Any, r: Vector) -> None:
     """Add ``c x`` to ``r``."""
     index = carray(pointer(at_indices, _I4), (count,), np.int32)
@@ -92,7 +92,7 @@ def csr_add(at_indices: int, at_values: int, count: int, like: Vector, c: Any, r
         r[np.uint32(index[j])] += c * x[j]
 
 
-@kernel
+@unchecked_kernel
 def binary_dot(at_indices: int, count: int, r: Vector) -> Any:
     """Return the sum of ``r`` over the row's columns."""
     index = carray(pointer(at_indices, _I4), (count,), np.int32)
@@ -109,7 +109,7 @@ def binary_dot(at_indices: int, count: int, r: Vector) -> Any:
     return (s0 + s1) + (s2 + s3)
 
 
-@kernel
+@unchecked_kernel
 def binary_add(at_indices: int, count: int, c: Any, r: Vector) -> None:
     """Add ``c`` to ``r`` at the row's columns."""
     index = carray(pointer(at_indices, _I4), (count,), np.int32)
@@ -117,7 +117,7 @@ def binary_add(at_indices: int, count: int, c: Any, r: Vector) -> None:
         r[np.uint32(index[j])] += c
 
 
-@kernel
+@unchecked_kernel
 def sequence_dot(at_codes: int, length: int, grams: NDArray[np.int64], r: Vector) -> Any:
     """Return the sum of ``r`` over the row's n-grams.
 
@@ -132,7 +132,7 @@ def sequence_dot(at_codes: int, length: int, grams: NDArray[np.int64], r: Vector
     return total
 
 
-@kernel
+@unchecked_kernel
 def sequence_add(at_codes: int, length: int, grams: NDArray[np.int64], c: Any, r: Vector) -> None:
     """Add ``c`` to ``r`` at the row's n-grams."""
     codes = carray(pointer(at_codes, _U1), (length,), np.uint8)
@@ -142,7 +142,7 @@ def sequence_add(at_codes: int, length: int, grams: NDArray[np.int64], c: Any, r
             r[np.uint64(first + p * n_grams + grams[g, 3 + np.uint64(codes[p])])] += c
 
 
-@kernel
+@unchecked_kernel
 def dot(
     kind: int,
     at_indices: int,
@@ -162,7 +162,7 @@ def dot(
     return sequence_dot(at_values, count, grams, r)
 
 
-@kernel
+@unchecked_kernel
 def add(
     kind: int,
     at_indices: int,

@@ -199,6 +199,7 @@ class CocoaSolver:
             "curvature": np.array(sums[1]),
             "visited": np.array(float(update.visited)),
             "partitions": np.array(float(update.partitions)),
+            "gap": np.array(update.gap),
             "groups": np.array(float(update.groups)),
             "dampings": np.array(update.dampings),
             "discarded": np.array(float(update.discarded)),

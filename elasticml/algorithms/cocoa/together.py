@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.crowding import adapted
 from elasticml.algorithms.cocoa.replicas import merge_range
 from elasticml.algorithms.cocoa.visits import N_SUMS, visit
-from elasticml.data.kernels import kernel
+from elasticml.data.kernels import unchecked_kernel
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -59,7 +59,7 @@ def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return builder.gep(array.data, [arguments[1]])
 
 
-@kernel
+@unchecked_kernel
 def go_through(
     order: I64,
     ends: I64,
@@ -129,7 +129,7 @@ def go_through(
         if at < n_parts:
             begin, length = ends[s], ends[s + 1] - ends[s]
             factor = factors[s, at] if factors[s, at] > 0.0 else whole * crowding[0]
-            tallies[at, 4] = seen[s, at]
+            tallies[at, N_SUMS - 1] = seen[s, at]
             visit(
                 order,
                 begin + length * at // n_parts,
@@ -171,7 +171,7 @@ def abandon(counters: I64) -> None:
     counters[0] = counters[8] = _NO_MORE
 
 
-@kernel
+@unchecked_kernel
 def _conclude(
     l2_total: float,
     whole: float,

@@ -32,7 +32,7 @@ from elasticml.algorithms.certified_rounds import rounds_of
 from elasticml.algorithms.cocoa import beginning, messages
 from elasticml.algorithms.cocoa.absent import Frozens
 from elasticml.algorithms.cocoa.cadence import Cadence
-from elasticml.algorithms.cocoa.certificate import Certificate
+from elasticml.algorithms.cocoa.certificate import Certificate, smoothed
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
 from elasticml.algorithms.cocoa.scaled_rows import check_scale
 from elasticml.algorithms.cocoa.settings import Absent, Settings, read_absent, read_settings
@@ -129,6 +129,8 @@ class _Ascent:
     #: Certificates wait until no example is absent.
     waits: bool
     serial: int = 0
+    #: The model before the last pass.
+    before: F64 | None = None
     #: What members add of their last step when they hear of it next.
     gamma: float = 0.0
     #: What they took of the last pass's step.
@@ -151,7 +153,8 @@ class _Ascent:
     def certify(self, fill: messages.Fill = "map", *, waits: bool | None = None) -> _Steps:
         """Take both objectives at the model, and make it anew from the dual variables."""
         waits = self.waits if waits is None else waits
-        sent_v = self.v
+        own_v, before = self.v, None if self.is_stale else self.before
+        sent_v = smoothed(self.settings.loss_name, own_v, before)
         outcome: Outcome = yield messages.certify_exchange(
             self.columns.down(sent_v),
             self.columns,
@@ -176,7 +179,7 @@ class _Ascent:
         stale = self.is_stale or (self.serial > 1 and float(arrays["unset"]) > 0.0)
         if not stale and self.serial > 1:
             norm = float(np.linalg.norm(self.v))
-            self.drift = float(np.linalg.norm(self.v - sent_v)) / norm if norm else 0.0
+            self.drift = float(np.linalg.norm(self.v - own_v)) / norm if norm else 0.0
         self.resyncs += stale
         self.is_stale = False
         self.current = self._certificate(sent_v, arrays, self.weight - weight)
@@ -227,7 +230,7 @@ class _Ascent:
         )
         self.gamma = aggregation.length(along)
         self.gamma_taken = self.gamma
-        self.v = self.v + self.gamma * dv
+        self.before, self.v = self.v, self.v + self.gamma * dv
         self.aggregation = aggregation.adapted(along, float(arrays["partitions"]))
         if not np.all(np.isfinite(self.v)):
             raise JobFailedError(
@@ -236,7 +239,7 @@ class _Ascent:
                 reason="diverged",
             )
         self.current = None
-        self.cadence.passed(float(arrays["visited"]))
+        self.cadence.passed(float(arrays["visited"]), float(arrays["gap"]) / self.weight)
         if float(arrays["unset"]) > 0.0:
             self.is_stale = True
         self._note(outcome)

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa import rows
 from elasticml.algorithms.cocoa.raw_memory import pointer, prefetch
 from elasticml.algorithms.cocoa.rows import Vector
-from elasticml.data.kernels import kernel
-from elasticml.objectives.dual_kernels import minus_conjugate_of, stepped
+from elasticml.data.kernels import unchecked_kernel
+from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, stepped
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 #: Sums that a visit adds to: change of the dual, curvature, rows visited, stored values visited,
-#: weight seen.
-N_SUMS: Final = 5
+#: what rows add to the duality gap as they are met, weight seen.
+N_SUMS: Final = 6
 
 _I4: Final = np.empty(0, np.int32)
 _F8: Final = np.empty(0, np.float64)
@@ -36,7 +36,7 @@ _LINE: Final = 64
 _REST_MAX: Final = 64.0
 
 
-@kernel
+@unchecked_kernel
 def shuffle(visits: I64, seed: int) -> None:
     """Put the visits into a random order that depends on the seed alone (splitmix64)."""
     state = np.uint64(seed)
@@ -51,7 +51,7 @@ def shuffle(visits: I64, seed: int) -> None:
         visits[i], visits[j] = visits[j], visits[i]
 
 
-@kernel
+@unchecked_kernel
 def shuffle_xorshift(visits: I64, seed: int) -> None:
     """Put the visits of a batch into a random order, made while the batch before it is worked on.
 
@@ -67,7 +67,7 @@ def shuffle_xorshift(visits: I64, seed: int) -> None:
         visits[i], visits[j] = visits[j], visits[i]
 
 
-@kernel
+@unchecked_kernel
 def weights_of_parts(visits: I64, ends: I64, bucket: int, table: I64, out: F64) -> None:
     """Write the weight of the rows of each part of each slice into ``out`` (slices, parts).
 
@@ -84,7 +84,7 @@ def weights_of_parts(visits: I64, ends: I64, bucket: int, table: I64, out: F64) 
             out[s, p] = _weight_of(part, bucket, table)
 
 
-@kernel
+@unchecked_kernel
 def _weight_of(visits: I64, bucket: int, table: I64) -> float:
     total = 0.0
     for k in range(visits.size):
@@ -100,7 +100,7 @@ def _weight_of(visits: I64, bucket: int, table: I64) -> float:
     return total
 
 
-@kernel
+@unchecked_kernel
 def write_norms(t: I64, grams: I64, like: Vector) -> None:
     """Write the squared norms of the rows of the chunk with addresses ``t``."""
     norms = carray(pointer(t[9], like), (t[1],), like.dtype)
@@ -123,7 +123,7 @@ def write_norms(t: I64, grams: I64, like: Vector) -> None:
             norms[i] = total
 
 
-@kernel
+@unchecked_kernel
 def _ask_for_facts(table: I64, visit: int, itemsize: int) -> None:
     """Have what is known of a bucket's rows brought near."""
     c, first = visit >> 32, visit & 0xFFFFFFFF
@@ -137,7 +137,7 @@ def _ask_for_facts(table: I64, visit: int, itemsize: int) -> None:
         prefetch(table[c, 7] + first * 8)
 
 
-@kernel
+@unchecked_kernel
 def _extent(table: I64, visit: int, bucket: int, itemsize: int) -> Any:
     """Return where the rows of a bucket lie that do not rest.
 
@@ -165,7 +165,7 @@ def _extent(table: I64, visit: int, bucket: int, itemsize: int) -> Any:
     return 0, 0, table[c, 5] + first * row_bytes, (stop - first) * row_bytes
 
 
-@kernel
+@unchecked_kernel
 def visit(
     visits: I64,
     begin: int,
@@ -213,7 +213,7 @@ def visit(
         Added to.
     """
     itemsize, last = like.itemsize, r.size - 1
-    dual, curvature, visited, stored, seen = 0.0, 0.0, 0, 0, sums[4]
+    dual, curvature, visited, stored, gap, seen = 0.0, 0.0, 0, 0, 0.0, sums[5]
     for k in range(begin, end):
         c, first = visits[k] >> 32, visits[k] & 0xFFFFFFFF
         kind, n_rows, width = table[c, 0], table[c, 1], table[c, 2]
@@ -256,6 +256,7 @@ def visit(
             new = stepped(code, old, z, y, q) if s > 0.0 else old
             visited += 1
             stored += count
+            gap += s * gap_of(code, old, z, y)
             if new == old:
                 if reach > 0.0:
                     rest[i] = _rest(code, old, z, reach, norm)
@@ -270,16 +271,17 @@ def visit(
     sums[1] += curvature
     sums[2] += visited
     sums[3] += stored
-    sums[4] = seen
+    sums[4] += gap
+    sums[5] = seen
 
 
-@kernel
+@unchecked_kernel
 def _lines(nbytes: int, n_rows: int) -> Any:
     """Return how many lines to ask for with each of so many rows."""
     return (nbytes // _LINE + n_rows) // n_rows if nbytes > 0 else 0
 
 
-@kernel
+@unchecked_kernel
 def _rest(code: int, a: float, m: float, reach: float, norm: float) -> Any:
     """Return how many epochs a row rests whose dual variable stayed at an end of its interval.
 

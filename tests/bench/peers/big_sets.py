@@ -16,15 +16,20 @@ from elasticml.data.shapes import synthetic
 ROWS = {"rcv1_shaped": 1_601_000, "criteo_shaped": 2_000_000}
 
 
-def write_big(folder: Path, name: str, rows: int | None = None) -> None:
+def write_big(
+    folder: Path, name: str, rows: int | None = None, written_as: str | None = None
+) -> None:
     """Write a set for :class:`problems.Data`; takes twice its size while it does.
 
     Parameters
     ----------
     name : "rcv1_shaped" or "criteo_shaped"
     rows : int, optional
-        Fewer, for a trial.
+        Another number of them.
+    written_as : str, optional
+        What the files' names begin with; by default the set's name.
     """
+    own = name if written_as is None else written_as
     rows = ROWS[name] if rows is None else rows
     width, sizes, labels = 0, [], []
     indices: list[NDArray[np.int32]] = []
@@ -39,12 +44,12 @@ def write_big(folder: Path, name: str, rows: int | None = None) -> None:
         indices.append(block.indices)
         values.append(block.values)
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int32)
-    np.save(folder / f"{name}-indptr.npy", indptr)
-    np.save(folder / f"{name}-labels.npy", np.concatenate(labels))
-    np.save(folder / f"{name}-columns.npy", np.array(width))
-    np.save(folder / f"{name}-indices.npy", np.concatenate(indices))
+    np.save(folder / f"{own}-indptr.npy", indptr)
+    np.save(folder / f"{own}-labels.npy", np.concatenate(labels))
+    np.save(folder / f"{own}-columns.npy", np.array(width))
+    np.save(folder / f"{own}-indices.npy", np.concatenate(indices))
     indices.clear()
-    np.save(folder / f"{name}-values.npy", np.concatenate(values))
+    np.save(folder / f"{own}-values.npy", np.concatenate(values))
 
 
 def _texts(rows: int) -> Iterator[Rows]:

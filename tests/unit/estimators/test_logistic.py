@@ -59,6 +59,47 @@ def test_threads_do_not_change_the_model():
     np.testing.assert_allclose(two.coef_, one.coef_, atol=1e-6)
 
 
+def many_rows(rows=110_000, each=75, columns=5_000):
+    """8.25 million stored values, unit rows, labels of a planted model."""
+    rng = np.random.default_rng(3)
+    steps = rng.integers(1, 2 * (columns // (each + 1)), (rows, each))
+    indices = (np.cumsum(steps, axis=1) % columns).astype(np.int32)
+    values = rng.exponential(1.0, indices.shape).astype(np.float32)
+    values /= np.linalg.norm(values, axis=1)[:, np.newaxis]
+    indptr = np.arange(0, rows * each + 1, each)
+    X = sp.csr_matrix((values.ravel(), indices.ravel(), indptr), shape=(rows, columns))
+    X.sum_duplicates()
+    margins = X @ rng.standard_normal(columns)
+    return X, np.sign(margins + margins.std() * rng.standard_normal(rows))
+
+
+def test_many_rows_are_fitted_by_steps_on_dual_variables():
+    X, y = many_rows()
+    dual = em.LogisticRegression(fit_intercept=False, tol=1e-5).fit(X, y)
+    newton = em.LogisticRegression(fit_intercept=False, tol=1e-9, warm_start=True).fit(X, y)
+    two = em.LogisticRegression(fit_intercept=False, tol=1e-5, n_jobs=2).fit(X, y)
+    again = em.LogisticRegression(fit_intercept=False, tol=1e-5, n_jobs=2).fit(X, y)
+    assert [model.method_ for model in (dual, newton, two)] == ["dual", "newton", "dual"]
+    least = objective(newton, X, y)
+    for model in (dual, two):
+        assert model.dual_gap_ <= 1e-5 * len(y) * math.log(2.0)
+        assert -newton.dual_gap_ <= objective(model, X, y) - least <= model.dual_gap_
+    assert np.array_equal(two.coef_, again.coef_)
+
+
+def test_newton_steps_go_on_where_passes_end():
+    X, y = many_rows()
+    model = em.LogisticRegression(fit_intercept=False, tol=1e-6, max_iter=3).fit(X, y)
+    assert model.method_ == "newton"
+    assert model.dual_gap_ <= 1e-6 * len(y) * math.log(2.0)
+
+
+def test_an_intercept_or_a_weak_penalty_is_for_newton_steps():
+    X, y = many_rows()
+    for given in ({"fit_intercept": True}, {"fit_intercept": False, "C": 1000.0}):
+        assert em.LogisticRegression(tol=1e-2, **given).fit(X, y).method_ == "newton"
+
+
 def objective(model, X, y):
     """scikit-learn's."""
     losses = log_loss(y, model.predict_proba(X), normalize=False, labels=model.classes_)

@@ -9,7 +9,7 @@ import pytest
 
 from elasticml.algorithms.base import Outcome
 from elasticml.algorithms.cocoa.cadence import Cadence
-from elasticml.algorithms.cocoa.certificate import Certificate
+from elasticml.algorithms.cocoa.certificate import Certificate, smoothed
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
 from elasticml.algorithms.cocoa.messages import visited_of
 from elasticml.algorithms.cocoa.settings import read_absent, read_settings
@@ -167,6 +167,35 @@ def test_with_a_target_the_round_that_reaches_it_is_hit() -> None:
     rounds = due(cadence(target=0.5**13.5), exponential, 14)
     assert rounds[-1] == 14
     assert len(rounds) <= 6
+
+
+def test_a_certificate_is_taken_where_passes_tell_that_the_target_is_near() -> None:
+    made, found = cadence(target=0.5**13.5), []
+    for number in range(1, 15):
+        # What rows add as they are met is twice the gap that they leave.
+        made.passed(100.0, told=2.0 * 0.5**number)
+        if made.is_due():
+            found.append(number)
+            made.certified(0.5**number)
+    assert found == [8, 14]
+
+
+def test_what_a_certificate_finds_corrects_what_passes_tell() -> None:
+    made = cadence(target=0.01)
+    made.passed(100.0, told=0.01)
+    assert made.is_due()
+    made.certified(0.02)
+    made.passed(100.0, told=0.009)
+    assert not made.is_due()
+    made.passed(100.0, told=0.004)
+    assert made.is_due()
+
+
+def test_the_hinge_loss_is_certified_at_a_mean_of_two_models() -> None:
+    before, after = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    np.testing.assert_allclose(smoothed("hinge", after, before), [0.4, 0.6])
+    assert smoothed("hinge", after, None) is after
+    assert smoothed("logistic", after, before) is after
 
 
 def test_the_lowest_primal_and_the_highest_dual_objective_belong_together() -> None:

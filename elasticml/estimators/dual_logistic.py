@@ -1,0 +1,73 @@
+"""Logistic regression by steps on dual variables: where rows are many, and how it is done."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from elasticml.algorithms.base import Parallel
+from elasticml.estimators.fitting import Problem, Solution, solve
+from elasticml.estimators.places import stored_values
+from elasticml.estimators.rows import Table
+
+F64 = NDArray[np.float64]
+
+#: Stored values from which passes over the rows pay, each of which improves the model, unlike the
+#: products of a Newton step.
+VALUES_MIN: Final = 8_000_000
+#: Largest mean of ``C s |x|^2``: with a penalty that is weaker still, passes grow in number.
+STRENGTH_MAX: Final = 64.0
+#: Passes after which Newton steps go on from where they ended.
+PASSES_MAX: Final = 30
+#: Least tolerance: below, Newton's last steps are worth more.
+TOL_MIN: Final = 1e-7
+#: Rows that the mean is taken of.
+_SAMPLE: Final = 4096
+
+
+def pays(X: Any, weights: F64 | None, C: float) -> bool:
+    """Tell whether passes over these rows are expected to be faster than Newton steps.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d)
+    weights : ndarray (n,), optional
+    C : float
+        May be infinite.
+    """
+    if stored_values(X) < VALUES_MIN or not math.isfinite(C):
+        return False
+    step = max(1, X.shape[0] // _SAMPLE)
+    some = X[::step]
+    values = some.data if scipy.sparse.issparse(some) else some
+    square = float(np.square(values, dtype=np.float64).sum()) / max(1, some.shape[0])
+    mean = 1.0 if weights is None else float(weights.mean())
+    return bool(C * mean * square <= STRENGTH_MAX)
+
+
+def fit(
+    X: Any, targets: F64, weights: F64 | None, pool: Parallel, *, C: float, tol: float, passes: int
+) -> Solution:
+    """Fit without an intercept, in this process, in at most ``PASSES_MAX`` passes.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d), float64 or float32
+    targets : ndarray (n,)
+        -1 and +1.
+    passes : int
+        At most, too.
+    """
+    problem = Problem(
+        loss="logistic",
+        strength=1.0 / C,
+        intercept_scaling=None,
+        tol=tol,
+        rounds=min(passes, PASSES_MAX),
+        seed=0,
+    )
+    return solve(problem, Table(X, pool), targets, weights, None)
