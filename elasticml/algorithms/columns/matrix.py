@@ -61,7 +61,7 @@ class ColumnMatrix:
             self._take_dense(X, weights, centred)
         self._refuse_overflow()
         self._all = np.arange(self.d)
-        self.linear = self.correlations(self.y)
+        self.linear = self.correlations(self.y) if self.yy else np.zeros(self.d)
 
     def _refuse_overflow(self) -> None:
         """Refuse values whose squares are beyond float64: they have neither objective nor gap."""
@@ -240,6 +240,8 @@ def movable(X: Any, weights: F64 | None, *, intercept: bool) -> tuple[ColumnMatr
     zeros = np.zeros(int(X.shape[0]))
     weighted = ColumnMatrix(X, zeros, weights, centred=intercept)
     shifts, norms = weighted.shifts, weighted.norms
+    if weights is None and not intercept:
+        return weighted, shifts, norms  # Nothing has been done to it.
     del weighted  # A dense one is a copy.
     if shifts.any():
         X = moved(X, shifts, norms == 0.0)
