@@ -153,7 +153,7 @@ class _Ascent:
     def certify(self, fill: messages.Fill = "map", *, waits: bool | None = None) -> _Steps:
         """Take both objectives at the model, and make it anew from the dual variables."""
         waits = self.waits if waits is None else waits
-        own_v, before = self.v, None if self.is_stale else self.before
+        own_v, before = self.v, None if self.is_stale or self._is_near else self.before
         sent_v = smoothed(self.settings.loss_name, own_v, before)
         outcome: Outcome = yield messages.certify_exchange(
             self.columns.down(sent_v),
@@ -254,8 +254,13 @@ class _Ascent:
     @property
     def _is_fine(self) -> bool:
         """Whether a gain is so small that float32 kernels' rounding would hide it."""
+        return self.single and self._is_near
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether the gap is small: a mean of two models is no better than the last one then."""
         best = self.best
-        return self.single and best is not None and best.gap <= FINE * abs(best.primal)
+        return best is not None and best.gap <= FINE * abs(best.primal)
 
     def _settling(self) -> dict[str, Scalar]:
         """Give an exchange its number, and say what members make of their last step."""

@@ -254,8 +254,7 @@ def visit(
             norm = float(norms[i]) + intercept * intercept
             q = swell * unit * s * norm
             new = stepped(code, old, z, y, q) if s > 0.0 else old
-            visited += 1
-            stored += count
+            visited, stored = visited + 1, stored + count
             gap += s * gap_of(code, old, z, y)
             if new == old:
                 if reach > 0.0:
