@@ -57,6 +57,7 @@ class Problem:
             "intercept": scaling is not None,
             "intercept_scaling": 1.0 if scaling is None else scaling,
             "tolerance": gap,
+            "gap_every": "target",
             "seed": self.seed,
             # Sums on a GPU come out otherwise in every run: the same seed is to give the same bits.
             "device": "cpu",

@@ -87,8 +87,9 @@ class CoCoA(Settings):
     sigma: Above0 | Literal["auto"] = "auto"
     #: Passes of a member over its examples in a round; may be a fraction.
     local_epochs: float = Field(default=1.0, gt=0)
-    #: Rounds from one certificate to the next; "auto": about a fifth of the work goes into them.
-    gap_every: Count | Literal["auto"] = "auto"
+    #: Rounds from one certificate to the next; "auto": about a fifth of the work goes into them;
+    #: "target": seldom, until ``tolerance`` is near.
+    gap_every: Count | Literal["auto", "target"] = "auto"
     intercept: bool = False
     intercept_scaling: float = Field(default=1.0, gt=0)
     class_weight: ClassWeight = None

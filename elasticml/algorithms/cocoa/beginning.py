@@ -40,6 +40,17 @@ def check_warm_start(settings: Settings, facts: DataFacts) -> None:
         )
 
 
+def cadence_for(settings: Settings, n_rows: int) -> Cadence:
+    """Return when certificates are due; in the papers' way in every round."""
+    every = 1 if settings.is_paper and settings.gap_every is None else settings.gap_every
+    return Cadence(
+        every=None if every == "target" else every,
+        target=settings.tolerance,
+        rows=n_rows,
+        is_seldom=every == "target",
+    )
+
+
 def first_model(settings: Settings, columns: Columns) -> F64:
     """Return the model to start from, in trained coordinates: zero, or the one given."""
     if not settings.warm_start:

@@ -4,9 +4,9 @@ Work is counted in rows that a pass visits. A certificate's products with all ro
 of what a pass over them takes, and a pass that visits few rows still costs a round. About a fifth
 of all work goes into certificates: what a pass costs earns a quarter of it. Where a target is
 known, the passes tell what their rows add to the gap as they meet them, which comes near to the gap
-that a certificate would find: one is taken when that reaches the target, and else seldom. From
-passes that do not tell, the last certificates say in which round the target will be reached; the
-one taken there may be paid for later.
+that a certificate would find: one is taken when that reaches the target, and else as above, or,
+where nobody looks at gaps on the way, seldom. From passes that do not tell, the last certificates
+say in which round the target will be reached; the one taken there may be paid for later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ EARNED: Final = 0.25
 #: Work of a certificate, and the least that a pass counts for, as shares of all rows.
 CERTIFICATE: Final = 0.5
 PASS_MIN: Final = 0.25
-#: Certificates' worth of work from which one is taken although the target is not near.
+#: Certificates' worth of work from which one is taken although the target is not near: where gaps
+#: are looked at on the way, and where they are not.
+SAVED: Final = 2.0
 SELDOM: Final = 4.0
 #: How far what the passes tell may be from the gap.
 RATIO_MAX: Final = 4.0
@@ -36,6 +38,8 @@ class Cadence:
     target: float
     #: Rows of the data set.
     rows: int
+    #: Nobody looks at gaps before the target is reached.
+    is_seldom: bool = False
     credit: float = 0.0
     #: Passes so far, and at the last certificate.
     passes: int = 0
@@ -66,7 +70,7 @@ class Cadence:
             self.marks[-1] = (self.passes, gap)
         # What has been saved up beyond two certificates is not spent.
         cost = CERTIFICATE * self.rows
-        self.credit = min(self.credit, 2.0 * cost) - cost if self.passes else 0.0
+        self.credit = min(self.credit, SAVED * cost) - cost if self.passes else 0.0
         self.certified_at = self.passes
 
     def is_due(self) -> bool:
@@ -77,11 +81,16 @@ class Cadence:
         cost = CERTIFICATE * self.rows
         if self.target <= 0.0:
             return self.passes == 1 or self.credit >= cost
-        if not math.isnan(self.expected):
-            return self.ratio * self.expected <= self.target or self.credit >= SELDOM * cost
-        # What is saved for the round that reaches the target goes, in part, into the pace.
-        if self.passes == 1 or self.credit >= 2.0 * cost:
+        tells = not math.isnan(self.expected)
+        if tells and self.ratio * self.expected <= self.target:
             return True
+        if tells and self.is_seldom:
+            return self.credit >= SELDOM * cost
+        # What is saved for the round that reaches the target goes, in part, into the pace.
+        if self.passes == 1 or self.credit >= SAVED * cost:
+            return True
+        if tells:
+            return False
         return self.credit >= 0.0 and self._expects_target()
 
     def _expects_target(self) -> bool:

@@ -47,8 +47,9 @@ class Settings:
     sigma: float | None = None
     #: Passes of a member over its examples in a round; may be a fraction.
     local_epochs: float = 1.0
-    #: Rounds from one certificate to the next; None: about a fifth of the work goes into them.
-    gap_every: int | None = None
+    #: Rounds from one certificate to the next; None: about a fifth of the work goes into them;
+    #: "target": seldom, until ``tolerance`` is near.
+    gap_every: int | Literal["target"] | None = None
     intercept: bool = False
     #: Value of the intercept's own column, which is penalised like the others.
     intercept_scaling: float = 1.0
@@ -139,7 +140,9 @@ def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
     if raw.get("sigma", "auto") not in (None, "auto"):
         values["sigma"] = positive("sigma", raw["sigma"])
     for key in ("gap_every", "bucket", "groups"):
-        if raw.get(key, "auto") not in (None, "auto"):
+        if key == "gap_every" and raw.get(key) == "target":
+            values[key] = "target"
+        elif raw.get(key, "auto") not in (None, "auto"):
             values[key] = whole(key, raw[key], 1)
     if "seed" in raw:
         values["seed"] = whole("seed", raw["seed"], 0)

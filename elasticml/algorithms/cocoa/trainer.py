@@ -90,11 +90,7 @@ def _train(
         settings=settings,
         columns=columns,
         frozens=frozens,
-        cadence=Cadence(
-            every=1 if settings.is_paper and settings.gap_every is None else settings.gap_every,
-            target=settings.tolerance,
-            rows=facts.n_rows,
-        ),
+        cadence=beginning.cadence_for(settings, facts.n_rows),
         aggregation=Aggregation.of(settings),
         weight=weight_of_all(facts, targets),
         v=beginning.first_model(settings, columns),

@@ -56,7 +56,11 @@ def test_wrong_values_say_what_was_got_and_wanted(kind, raw, text):
     [
         (CoCoA, {"gamma": 2}, "section.gamma: got 2, wanted at most 1"),
         (CoCoA, {"sigma": -1}, "section.sigma: got -1, wanted more than 0 or auto"),
-        (CoCoA, {"gap_every": 1.5}, "section.gap_every: got 1.5, wanted a whole number or auto"),
+        (
+            CoCoA,
+            {"gap_every": 1.5},
+            "section.gap_every: got 1.5, wanted a whole number or auto or target",
+        ),
         (
             CoCoA,
             {"class_weight": "balancd"},
