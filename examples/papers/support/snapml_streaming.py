@@ -16,7 +16,7 @@ from support.elastic_comparison import markdown
 from support.snapml_store import Store
 
 from elasticml.algorithms.cocoa import visits
-from elasticml.algorithms.cocoa.local import BUCKET
+from elasticml.algorithms.cocoa.orders import bucket_for
 from elasticml.data.convert import convert
 from elasticml.data.converted import read_converted
 from elasticml.data.mapped import anonymous_bytes
@@ -123,7 +123,8 @@ def measured(folder: Path, rows: int, share: float, is_cold: bool) -> dict[str, 
     batches = shelf.batches(chunks)
     prepare()
     read_s = timed(lambda: list(shelf.stages(batches, lambda number: number)))
-    orders = [np.arange(-(-sum(c.n_rows for c in batch) // BUCKET)) for batch in batches]
+    bucket = bucket_for(sum(c.n_stored for c in chunks))
+    orders = [np.arange(-(-sum(c.n_rows for c in batch) // bucket)) for batch in batches]
     permute_s = timed(lambda: [visits.shuffle_xorshift(order, 7) for order in orders])
     passes, epochs = Passes(facts, chunks, 1), []
     before = 0
