@@ -143,6 +143,17 @@ def warn_of_gap(gap: float, wanted: float, rounds: int) -> None:
         )
 
 
+def warn_without_minimum(steps: int) -> None:
+    """Say that steps still gain where nothing certifies a model, and there may be no best one."""
+    warnings.warn(
+        f"without a penalty (C=inf) there is no certificate, and steps still gain after {steps} of "
+        "them: where a hyperplane parts the classes no finite model is the best, and C must be "
+        "finite; else raise max_iter",
+        ConvergenceWarning,
+        stacklevel=4,
+    )
+
+
 def warn_without_penalty(gap: float, wanted: float) -> None:
     """Say that a gap without a penalty is no measure of the model."""
     if not gap <= wanted:
