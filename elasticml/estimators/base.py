@@ -58,8 +58,11 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
 
     def _codes(self, y: Any) -> NDArray[np.int64]:
         """Keep the classes; return each row's place among them, (n_samples,)."""
-        check_classification_targets(y)
-        self.classes_, codes = classes_and_codes(y)
+        found = classes_and_codes(y) if y.dtype.kind in "biuf" else None
+        # Two whole numbers are classes; what else are is asked of scikit-learn, which sorts rows.
+        if found is None or found[0].size != 2 or (found[0] % 1 != 0).any():
+            check_classification_targets(y)
+        self.classes_, codes = found or classes_and_codes(y)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs at least 2 classes, but the data contain only one "
@@ -69,6 +72,8 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
 
     def _weights_of_classes(self, given: Any, y: Any, weights: F64 | None) -> F64:
         """Return each class's weight, (n_classes,)."""
+        if given is None:
+            return np.ones(len(self.classes_))
         found = compute_class_weight(given, classes=self.classes_, y=y, sample_weight=weights)
         for label, weight in zip(self.classes_, found, strict=True):
             if not 0.0 <= weight < np.inf:
@@ -141,6 +146,17 @@ def warn_of_gap(gap: float, wanted: float, rounds: int) -> None:
             ConvergenceWarning,
             stacklevel=4,
         )
+
+
+def warn_without_minimum(steps: int) -> None:
+    """Say that steps still gain where nothing certifies a model, and there may be no best one."""
+    warnings.warn(
+        f"without a penalty (C=inf) there is no certificate, and steps still gain after {steps} of "
+        "them: where a hyperplane parts the classes no finite model is the best, and C must be "
+        "finite; else raise max_iter",
+        ConvergenceWarning,
+        stacklevel=4,
+    )
 
 
 def warn_without_penalty(gap: float, wanted: float) -> None:

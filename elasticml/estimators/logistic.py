@@ -19,9 +19,15 @@ from elasticml.algorithms.newton import minimise
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.algorithms.softmax_function import SoftmaxFunction
 from elasticml.estimators import dual_logistic
-from elasticml.estimators.base import LinearClassifier, warn_of_gap
+from elasticml.estimators.base import LinearClassifier, warn_of_gap, warn_without_minimum
 from elasticml.estimators.fitting import Solution
-from elasticml.estimators.places import client_for, n_threads, stored_values, warn_fitted_here
+from elasticml.estimators.places import (
+    PRODUCT_VALUES_MIN,
+    client_for,
+    stored_values,
+    threads_for,
+    warn_fitted_here,
+)
 from elasticml.estimators.rows import by_columns
 from elasticml.estimators.sparse_classifiers import Found, fit_binary, fit_softmax
 from elasticml.runtime.execution import parallel
@@ -55,8 +61,8 @@ class LogisticRegression(LinearClassifier):
     warm_start : bool
         Begin with the last fit's model.
     n_jobs : int, optional
-        Threads for products with the rows, and for passes over them, which end elsewhere within
-        the tolerance; without an L1 penalty.
+        Threads for products with the rows, from 4 million stored values on, and for passes over
+        them, which end elsewhere within the tolerance; without an L1 penalty.
     client : distributed.Client or address, optional
         Fits as an elastic job on this cluster; by default see ``solver_path_``. A warning says
         where a model cannot be.
@@ -140,7 +146,7 @@ class LogisticRegression(LinearClassifier):
         if self.l1_ratio > 0.0 and math.isfinite(self.C):
             self._fit_sparse(X, codes, weights)
             return self
-        pool = parallel(n_threads(self.n_jobs))
+        pool = parallel(threads_for(self.n_jobs, X, PRODUCT_VALUES_MIN))
         try:
             if len(self.classes_) == 2:
                 self._fit_binary(X, np.where(codes == 1, 1.0, -1.0), weights, pool)
@@ -331,7 +337,10 @@ class LogisticRegression(LinearClassifier):
         self.dual_gap_ = max(found.point.gap, 0.0) * units if math.isfinite(units) else math.nan
         self.n_iter_ = np.array([found.steps], np.int32)
         if not found.converged:
-            warn_of_gap(found.point.gap, wanted, found.steps)
+            if math.isfinite(self.C):
+                warn_of_gap(found.point.gap, wanted, found.steps)
+            else:
+                warn_without_minimum(found.steps)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class for each row; shape (n_samples, n_classes)."""

@@ -17,10 +17,35 @@ Path = Literal["in-process", "job"]
 #: in some 50 ms, and a job's beginning and end cost more than it could save.
 JOB_VALUES_MIN: Final = 50_000_000
 
+#: Stored values from which a second thread pays. A pass over fewer takes some milliseconds, and a
+#: thread that is done may wait for the interpreter's lock for as long.
+PRODUCT_VALUES_MIN: Final = 4_000_000
+#: The same of steps on dual variables, of which threads that work on copies need more.
+STEP_VALUES_MIN: Final = 8_000_000
+#: The same where each thread fits models of its own.
+MODEL_VALUES_MIN: Final = 250_000
+
 
 def stored_values(X: Any) -> int:
     """Count the values that a pass over the rows reads."""
     return int(X.nnz if scipy.sparse.issparse(X) else X.size)
+
+
+def threads_for(n_jobs: int | None, X: Any, least: int) -> int:
+    """Return how many of the threads that ``n_jobs`` stands for pay on these rows.
+
+    Parameters
+    ----------
+    X : ndarray or sparse (n, d)
+    least : int
+        Stored values below which one thread is faster alone.
+
+    Raises
+    ------
+    ValueError  when ``n_jobs`` is 0.
+    """
+    given = n_threads(n_jobs)
+    return given if stored_values(X) >= least else 1
 
 
 def n_threads(n_jobs: int | None) -> int:

@@ -18,6 +18,7 @@ from elasticml.algorithms.linear_function import LinearFunction
 from elasticml.algorithms.newton import Minimum, minimise
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.row_blocks import RowBlocks
+from elasticml.algorithms.row_equations import equations
 from elasticml.estimators.base import LinearRegressor, warn_of_gap
 from elasticml.estimators.places import client_for, stored_values, warn_fitted_here
 
@@ -161,11 +162,29 @@ class Ridge(LinearRegressor):
             elif self.solver_ == "newton":
                 found.append(self._by_newton(X, target, weights, float(alpha), client))
             else:
-                found.append(self._by_columns(X, target, weights, float(alpha)))
+                found.append(
+                    self._by_rows(X, target, weights, float(alpha))
+                    or self._by_columns(X, target, weights, float(alpha))
+                )
         self.coef_ = np.stack([one[0] for one in found])
         self.intercept_ = np.array([one[1] for one in found])
         self.dual_gap_ = np.array([one[2] for one in found])
         self.n_iter_ = np.array([one[3] for one in found], np.int32)
+
+    def _by_rows(
+        self, X: Any, y: F64, weights: F64 | None, alpha: float
+    ) -> tuple[F64, float, float, int] | None:
+        """Solve the normal equations of columns from sparse rows; None where that does not do."""
+        if self.positive or X.shape[0] < X.shape[1]:
+            return None
+        found = equations(X, y, weights, centred=self.fit_intercept)
+        if found is None:
+            return None
+        w = _solution(found.G, found.linear, alpha)
+        intercept = found.y_mean - float(found.means @ w)
+        total, function = self._function(X, y, weights, alpha)
+        point = function.at(np.append(w, intercept) if self.fit_intercept else w)
+        return w, intercept, _gap_of_sum(point.gap, total), 1
 
     def _by_columns(
         self, X: Any, y: F64, weights: F64 | None, alpha: float
@@ -221,9 +240,10 @@ class Ridge(LinearRegressor):
         mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
         return 0.5 * self.tol * float(np.average((y - mean) ** 2, weights=weights))
 
-    def _by_newton(
-        self, X: Any, y: F64, weights: F64 | None, alpha: float, client: Any
-    ) -> tuple[F64, float, float, int]:
+    def _function(
+        self, X: Any, y: F64, weights: F64 | None, alpha: float
+    ) -> tuple[float, LinearFunction]:
+        """Return the weights' sum, and half the objective over it."""
         total = float(y.size if weights is None else weights.sum())
         function = LinearFunction(
             RowBlocks(X, Serial()),
@@ -234,6 +254,12 @@ class Ridge(LinearRegressor):
             intercept_scaling=1.0 if self.fit_intercept else None,
             is_free=True,
         )
+        return total, function
+
+    def _by_newton(
+        self, X: Any, y: F64, weights: F64 | None, alpha: float, client: Any
+    ) -> tuple[F64, float, float, int]:
+        total, function = self._function(X, y, weights, alpha)
         wanted = self._wanted(y, weights)
         steps = self.max_iter or 100
         if client is None:
@@ -256,9 +282,7 @@ class Ridge(LinearRegressor):
             warn_of_gap(found.point.gap, wanted, found.steps)
         w = found.point.w
         intercept = float(w[-1]) if self.fit_intercept else 0.0
-        # Rounding may leave a gap below 0; NaN stays.
-        gap = 2.0 * total * float(np.maximum(found.point.gap, 0.0))
-        return w[: X.shape[1]].copy(), intercept, gap, found.steps
+        return w[: X.shape[1]].copy(), intercept, _gap_of_sum(found.point.gap, total), found.steps
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -285,6 +309,11 @@ def _solution(G: F64, linear: F64, alpha: float) -> F64:
             pass  # The penalty is below the rounding of G.
     shortest: F64 = scipy.linalg.lstsq(G, linear)[0]
     return shortest
+
+
+def _gap_of_sum(gap: float, total: float) -> float:
+    """Return the gap of the sum, which has no half; rounding may leave it below 0; NaN stays."""
+    return 2.0 * total * float(np.maximum(gap, 0.0))
 
 
 def _gap(matrix: ColumnMatrix, w: F64, penalty: Penalty) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -111,8 +110,8 @@ def resume_of(
 
 def counted(cadence: Cadence) -> dict[str, Any]:
     """Say where the counting of passes and certificates stands."""
-    known = asdict(cadence)
-    return {k: known[k] for k in ("credit", "passes", "certified_at", "marks", "ratio")}
+    known = {k: getattr(cadence, k) for k in ("credit", "passes", "certified_at", "ratio")}
+    return {**known, "marks": list(cadence.marks)}
 
 
 def certificate_of(resume: Resume) -> Certificate | None:

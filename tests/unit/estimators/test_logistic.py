@@ -15,6 +15,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import cross_val_score
 
 import elasticml as em
+from elasticml.estimators import logistic
 from tests.unit.estimators.contract import assert_contract
 
 
@@ -51,12 +52,22 @@ def test_it_finds_scikit_learns_model(name, make, given):
     assert np.array_equal(ours.predict(X), theirs.predict(X))
 
 
-def test_threads_do_not_change_the_model():
+def test_threads_do_not_change_the_model(monkeypatch):
+    # So few values are worth a thread here.
+    monkeypatch.setattr(logistic, "PRODUCT_VALUES_MIN", 0)
     X, y = load_digits(return_X_y=True)
     X = sp.csr_matrix(X / 16.0)
     one = em.LogisticRegression(C=0.1, tol=1e-14).fit(X, y)
     two = em.LogisticRegression(C=0.1, tol=1e-14, n_jobs=2).fit(X, y)
     np.testing.assert_allclose(two.coef_, one.coef_, atol=1e-6)
+    assert not np.array_equal(two.coef_, one.coef_)
+
+
+def test_few_rows_are_one_threads_whatever_n_jobs():
+    X, y = load_digits(return_X_y=True)
+    for labels in (y, y > 4):
+        one, two = (em.LogisticRegression(C=0.1, n_jobs=n).fit(X / 16.0, labels) for n in (1, 2))
+        assert np.array_equal(two.coef_, one.coef_)
 
 
 def many_rows(rows=110_000, each=75, columns=5_000):
@@ -138,6 +149,17 @@ def test_without_a_penalty_there_is_no_certificate():
     theirs = Theirs(C=np.inf, tol=1e-12, solver="newton-cholesky").fit(X, y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
     assert math.isnan(ours.dual_gap_)
+
+
+def test_without_a_penalty_a_warning_names_no_gap():
+    X = np.random.default_rng(0).standard_normal((300, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        em.LogisticRegression(C=np.inf).fit(X, X[:, 0] + X[:, 1] ** 2 > 0.5)
+    # The first column parts the classes: the longer the model, the better.
+    with pytest.warns(ConvergenceWarning, match="no certificate") as told:
+        em.LogisticRegression(C=np.inf, max_iter=5).fit(X, X[:, 0] > 0.0)
+    assert "gap" not in str(told[0].message)
 
 
 def test_columns_of_very_unequal_size_are_no_obstacle():

@@ -17,6 +17,7 @@ from sklearn.svm import LinearSVC as Theirs
 
 import elasticml as em
 from elasticml.algorithms.cocoa.local import LocalSolver
+from elasticml.estimators import svm
 from tests.unit.estimators.contract import assert_contract
 
 #: Rows of weight 2 and rows that stand twice are visited in other orders, and dual steps end within
@@ -152,7 +153,8 @@ def test_each_of_three_classes_has_liblinears_model_against_the_rest(class_weigh
 
 
 @pytest.mark.parametrize("dual", [True, False])
-def test_classes_that_are_fitted_at_a_time_have_the_same_bits(dual):
+def test_classes_that_are_fitted_at_a_time_have_the_same_bits(dual, monkeypatch):
+    monkeypatch.setattr(svm, "MODEL_VALUES_MIN", 0)
     X, y = make_classification(200, 9, n_informative=6, n_classes=5, random_state=3)
     given = {"dual": dual, "tol": 1e-3, "random_state": 0}
     alone = em.LinearSVC(**given).fit(X, y)
@@ -167,12 +169,24 @@ def test_classes_that_are_fitted_at_a_time_have_the_same_bits(dual):
 def test_threads_of_one_model_end_at_the_same_one(loss, dual, monkeypatch):
     # So few values are worth a thread here, so that rows are dealt to three.
     monkeypatch.setattr(LocalSolver.__init__, "__kwdefaults__", FEW_VALUES)
+    monkeypatch.setattr(svm, "STEP_VALUES_MIN", 0)
+    monkeypatch.setattr(svm, "PRODUCT_VALUES_MIN", 0)
     X, y = make_classification(400, 12, random_state=0)
     given = {"loss": loss, "dual": dual, "C": 0.1, "tol": 1e-12, "max_iter": 20_000}
     alone, beside = (em.LinearSVC(**given, n_jobs=n).fit(X, y) for n in (1, 3))
     np.testing.assert_allclose(alone.coef_, beside.coef_, atol=1e-6)
     assert not np.array_equal(alone.coef_, beside.coef_)
     assert beside.dual_gap_ <= 1e-12 * 0.1 * 400
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_few_rows_are_one_threads_whatever_n_jobs(loss, classes, monkeypatch):
+    # What a second thread would be given, it would take.
+    monkeypatch.setattr(LocalSolver.__init__, "__kwdefaults__", FEW_VALUES)
+    X, y = make_classification(400, 12, n_informative=6, n_classes=classes, random_state=0)
+    alone, beside = (em.LinearSVC(loss=loss, random_state=0, n_jobs=n).fit(X, y) for n in (1, 3))
+    assert np.array_equal(alone.coef_, beside.coef_)
 
 
 def test_it_works_in_a_pipeline_and_a_grid_and_survives_pickling():
