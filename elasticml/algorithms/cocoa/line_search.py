@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.cocoa.settings import Settings
+from elasticml.algorithms.cocoa.step_kernels import products
 
 F64 = NDArray[np.float64]
 #: Factors of the damping when the whole step was too long, and when it was too short by more than
@@ -50,9 +51,10 @@ class Along:
         weight : float
             S.
         """
+        along, square = products(v, dv)
         return Along(
-            slope=(dual + curvature) / weight - l2 * float(v @ dv),
-            curvature=2.0 * curvature / weight + l2 * float(dv @ dv),
+            slope=(dual + curvature) / weight - l2 * along,
+            curvature=2.0 * curvature / weight + l2 * square,
         )
 
     def gain(self, gamma: float) -> float:

@@ -199,6 +199,7 @@ class LocalSolver:
         -------
         Update
         """
+        self._orders.measure_all(parallel)
         reach = self._rests.go_on() if start else self._rests.begin(v, serial)
         n_parts = self._parts(parallel.n_threads)
         if self._weight <= 0.0:

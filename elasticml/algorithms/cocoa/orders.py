@@ -14,7 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa import visits
+from elasticml.algorithms.base import Parallel
+from elasticml.algorithms.cocoa import tables, visits
+from elasticml.algorithms.cocoa.each_chunk import each
 from elasticml.algorithms.cocoa.skipping import Turns
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data.shelf import Shelf, shelf_of
@@ -50,6 +52,7 @@ class Orders:
         self._starts = np.zeros(1, np.int64)
         self._shelf: Shelf | None = None
         self._measure: Callable[[int], None] = lambda number: None
+        self._is_measured = True
 
     def bind(
         self,
@@ -64,7 +67,8 @@ class Orders:
         ----------
         measure : callable (int) -> None
             Called with the number of a piece when its body is here and before its rows are
-            visited: at once, or, where bodies stream, in the thread that fetches them.
+            visited: by :meth:`measure_all`, or, where bodies stream, in the thread that fetches
+            them.
         bucket : int, optional
             Another number of rows visited together, from now on.
         """
@@ -78,9 +82,17 @@ class Orders:
         self._starts = np.cumsum([0, *(part.size for part in each)], dtype=np.int64)
         self._shelf = shelf_of([piece.chunk for piece in pieces])
         self._measure = measure
-        if self._shelf is None:
-            for number in range(len(pieces)):
-                measure(number)
+        self._is_measured = self._shelf is not None
+
+    def measure_all(self, parallel: Parallel) -> None:
+        """Have the pieces measured that were bound, once, where their bodies stay here."""
+        if self._is_measured:
+            return
+        chunks = [piece.chunk for piece in self._pieces]
+        numbers = {id(chunk): number for number, chunk in enumerate(chunks)}
+        stored = tables.total_stored(self._pieces)
+        each(lambda chunk: self._measure(numbers[id(chunk)]), chunks, stored, parallel)
+        self._is_measured = True
 
     @property
     def size(self) -> int:

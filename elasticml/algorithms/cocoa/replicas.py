@@ -19,6 +19,8 @@ F64 = NDArray[np.float64]
 #: Stored values for each coordinate after which one thread's copy is brought in line: a tenth of
 #: what visiting them takes.
 VALUES_PER_MERGE: Final = 16
+#: Coordinates that are merged at a time: float32 ones of a line of memory.
+_LINE: Final = 16
 
 
 class Replicas:
@@ -79,6 +81,8 @@ def merge_range(
 ) -> None:
     """Merge the coordinates from ``begin`` to ``end``.
 
+    A line of memory at a time, in loops without a branch; lines that nobody has moved are left.
+
     Parameters
     ----------
     rows : ndarray (threads + 1, D)
@@ -89,21 +93,31 @@ def merge_range(
     sums : ndarray (2,)
         Added to: the step's product with the model before it, and its square.
     """
-    along, square = 0.0, 0.0
-    for j in range(begin, end):
-        before = float(rows[0, j])
-        step, is_moved = 0.0, False
+    steps, along, square = np.zeros(_LINE), np.zeros(_LINE), np.zeros(_LINE)
+    for first in range(begin, end, _LINE):
+        stop = min(first + _LINE, end)
+        base, is_moved = rows[0, first:stop], False
         for k in range(shares.size):
-            moved = float(rows[k + 1, j]) - before
-            step += moved * shares[k]
-            is_moved = is_moved or moved != 0.0
+            copy = rows[k + 1, first:stop]
+            for j in range(copy.size):
+                is_moved |= copy[j] != base[j]
         if not is_moved:
             continue
-        along += (v[j] + whole * dv[j]) * step
-        square += step * step
-        dv[j] += step
-        now = v[j] + whole * dv[j]
-        for k in range(rows.shape[0]):
-            rows[k, j] = now
-    sums[0] += along
-    sums[1] += square
+        steps[:] = 0.0
+        for k in range(shares.size):
+            copy, share = rows[k + 1, first:stop], shares[k]
+            for j in range(copy.size):
+                steps[j] += (np.float64(copy[j]) - np.float64(base[j])) * share
+        model, change = v[first:stop], dv[first:stop]
+        for j in range(base.size):
+            along[j] += (model[j] + whole * change[j]) * steps[j]
+            square[j] += steps[j] * steps[j]
+            change[j] += steps[j]
+            base[j] = model[j] + whole * change[j]
+        for k in range(1, rows.shape[0]):
+            copy = rows[k, first:stop]
+            for j in range(copy.size):
+                copy[j] = base[j]
+    for j in range(_LINE):
+        sums[0] += along[j]
+        sums[1] += square[j]

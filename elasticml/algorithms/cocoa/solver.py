@@ -14,13 +14,14 @@ from elasticml.algorithms.base import ON_CUDA, Arrays, Parallel, Work
 from elasticml.algorithms.cocoa import dual_state, messages, statistics
 from elasticml.algorithms.cocoa.bins import MOMENTS, Plan, plan_statistics
 from elasticml.algorithms.cocoa.devices import Device, check_driver, device_of
+from elasticml.algorithms.cocoa.each_chunk import each
 from elasticml.algorithms.cocoa.groups import GroupedSolver
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
 from elasticml.algorithms.cocoa.passes import Ascent
 from elasticml.algorithms.cocoa.scaled_rows import scaled_chunk
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.statistics import RowMap
-from elasticml.algorithms.cocoa.step_kernels import sum_steps
+from elasticml.algorithms.cocoa.step_kernels import products, sum_steps
 from elasticml.algorithms.cocoa.tables import Caches, stored_of
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
@@ -159,7 +160,9 @@ class CocoaSolver:
 
     def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         v = np.ascontiguousarray(work.model["v"], np.float64)
-        known = [chunk for chunk in chunks if self._settle(work, chunk)]
+        rows = sum(chunk.n_rows for chunk in chunks)
+        settled = each(lambda chunk: self._settle(work, chunk), chunks, rows, parallel)
+        known = [chunk for chunk, is_known in zip(chunks, settled, strict=True) if is_known]
         pieces = [self._piece(chunk, work) for chunk in known]
         for chunk, piece in zip(known, pieces, strict=True):
             np.copyto(piece.alpha, chunk.state[dual_state.ALPHA])
@@ -178,20 +181,9 @@ class CocoaSolver:
             sigma=_sigma(work),
         )
         sums = np.zeros(2)
-        for chunk, piece in zip(known, pieces, strict=True):
-            step = numbers(chunk)
-            sum_steps(
-                self._loss.code,
-                self._loss.curvature,
-                chunk.state[dual_state.ALPHA],
-                piece.alpha,
-                piece.targets,
-                _NO_WEIGHTS if piece.weights is None else piece.weights,
-                step,
-                sums,
-            )
-            dual_state.set_step(chunk, step)
-        rows = sum(chunk.n_rows for chunk in known)
+        for own in each(self._note_step, known, rows, parallel):
+            sums += own
+        unset = rows - sum(chunk.n_rows for chunk in known)
         exact = bool(work.parameters["exact"])
         return {
             "dv": self._change(pieces, known, v.size, weight) if exact else update.dv,
@@ -203,9 +195,26 @@ class CocoaSolver:
             "groups": np.array(float(update.groups)),
             "dampings": np.array(update.dampings),
             "discarded": np.array(float(update.discarded)),
-            "unset": np.array(float(sum(chunk.n_rows for chunk in chunks) - rows)),
+            "unset": np.array(float(unset)),
             ON_CUDA: np.array(float(update.visited if self._device == "cuda" else 0)),
         }
+
+    def _note_step(self, chunk: Chunk) -> F64:
+        """Note what a pass has changed of a chunk; return what the line search is told of it."""
+        piece, step, sums = self._held[chunk.id].piece, numbers(chunk), np.zeros(2)
+        assert piece is not None
+        sum_steps(
+            self._loss.code,
+            self._loss.curvature,
+            chunk.state[dual_state.ALPHA],
+            piece.alpha,
+            piece.targets,
+            _NO_WEIGHTS if piece.weights is None else piece.weights,
+            step,
+            sums,
+        )
+        dual_state.set_step(chunk, step)
+        return sums
 
     def _change(
         self, pieces: Sequence[Piece], chunks: Sequence[Chunk], size: int, weight: float
@@ -270,7 +279,9 @@ class CocoaSolver:
                 sums[3] += 0.0 if self._give_duals(work, chunk, margins) else chunk.n_rows
                 before = sums[0] - sums[1]
                 coefficients = self._add_objectives(held, sums)
-                importance[chunk.id] = sums[0] - sums[1] - before + float(coefficients @ margins)
+                importance[chunk.id] = (
+                    sums[0] - sums[1] - before + products(margins, coefficients)[0]
+                )
                 if not is_blank:
                     adjoint.add(chunk, coefficients)
                 constant += float(coefficients.sum())

@@ -15,7 +15,11 @@ F64 = NDArray[np.float64]
 
 @kernel
 def products(v: F64, dv: F64) -> Any:
-    """Return ``v.dv`` and ``dv.dv``, in an order of adding that no library chooses."""
+    """Return ``v.dv`` and ``dv.dv``, in an order of adding that no library chooses.
+
+    Nor in its threads: those of OpenBLAS look for more to do for a hundredth of a second and longer
+    after each product, and take a core from a pass's own threads that long.
+    """
     along, square = 0.0, 0.0
     for j in range(v.size):
         along += v[j] * dv[j]

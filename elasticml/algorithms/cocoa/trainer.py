@@ -11,6 +11,7 @@ study of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +37,7 @@ from elasticml.algorithms.cocoa.certificate import Certificate, smoothed
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
 from elasticml.algorithms.cocoa.scaled_rows import check_scale
 from elasticml.algorithms.cocoa.settings import Absent, Settings, read_absent, read_settings
+from elasticml.algorithms.cocoa.step_kernels import products
 from elasticml.algorithms.column_statistics import fix_columns
 from elasticml.algorithms.scaling import Columns
 from elasticml.algorithms.targets import Targets, targets_for, weight_of_all
@@ -174,8 +176,8 @@ class _Ascent:
         # Dual variables may have been lost since the last pass without anybody being missing now.
         stale = self.is_stale or (self.serial > 1 and float(arrays["unset"]) > 0.0)
         if not stale and self.serial > 1:
-            norm = float(np.linalg.norm(self.v))
-            self.drift = float(np.linalg.norm(self.v - own_v)) / norm if norm else 0.0
+            off, square = self.v - own_v, products(self.v, self.v)[1]
+            self.drift = math.sqrt(products(off, off)[1] / square) if square else 0.0
         self.resyncs += stale
         self.is_stale = False
         self.current = self._certificate(sent_v, arrays, self.weight - weight)
@@ -190,8 +192,8 @@ class _Ascent:
             primal += self.frozens.upper(sent_v, absent_weight)
         dual = float(arrays["dual"]) + self.frozens.dual()
         return Certificate(
-            primal=primal / self.weight + half * float(sent_v @ sent_v),
-            dual=dual / self.weight - half * float(self.v @ self.v),
+            primal=primal / self.weight + half * products(sent_v, sent_v)[1],
+            dual=dual / self.weight - half * products(self.v, self.v)[1],
             v=sent_v,
             is_bound=is_bound,
         )
