@@ -1,8 +1,8 @@
 """The exchanges of primal CoCoA: what goes down, what comes up, under which names.
 
 Rows of chunks are columns of X, see :mod:`elasticml.data.by_columns`: below, n examples, d columns,
-all multiplied by the roots of the examples' weights and, with ``centred``, centred. Where examples
-have weights, their ``root`` (n,) goes down with every exchange that centres.
+all but the targets multiplied by the roots of the examples' weights and, with ``centred``, centred.
+Where examples have weights, their ``root`` (n,) goes down with every exchange that centres.
 
 ``pass`` and ``certify`` have serials and settle chunks as those of
 :mod:`elasticml.algorithms.cocoa.messages` do, with coefficients where these have dual variables.

@@ -197,9 +197,36 @@ def test_wrong_settings_are_refused(settings, what):
 
 
 @pytest.mark.parametrize("weights", [None, S])
-def test_labels_are_read_through_any_weights(weights):
-    y = np.where(Y == 3.0, 0.1, -0.7)
-    chunks = dealt(X, y, weights, 1, 2)
+@pytest.mark.parametrize("labels", [(-0.7, 0.1), (1.5, 123456.7), (1e-13, 2e-13), (-1e300, 1e300)])
+def test_labels_are_any_two_numbers(labels, weights):
+    chunks = dealt(X, np.where(Y == 3.0, labels[1], labels[0]), weights, 1, 2)
     settings = {"loss": "logistic", "l1": 0.02, "tolerance": 1e-9}
     made = World(settings=settings, parts=chunks, algorithm="primal_cocoa", absent="reload")
-    np.testing.assert_array_equal(made.run(200).model.arrays["classes"], [-0.7, 0.1])
+    np.testing.assert_array_equal(made.run(200).model.arrays["classes"], labels)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("empty", [1.0, 3.0])
+def test_a_class_may_be_without_weight(empty, intercept):
+    weights = np.where(empty == Y, 0.0, S)
+    settings = {"loss": "logistic", "l1": 0.02, "intercept": intercept, "tolerance": 1e-9}
+    parts = dealt(X, Y, weights, 2, 2)
+    run = World(settings=settings, parts=parts, algorithm="primal_cocoa", absent="reload").run(500)
+    C = 1.0 / (0.02 * weights.sum())
+    here = em.LogisticRegression(C=C, l1_ratio=1.0, fit_intercept=intercept, tol=1e-10)
+    here.fit(X, Y, weights)
+    assert run.model.converged
+    np.testing.assert_allclose(run.model.arrays["coef"], here.coef_, atol=1e-5)
+    np.testing.assert_array_equal(run.model.arrays["classes"], [1.0, 3.0])
+    # An intercept alone has all of this on one side.
+    margins = X @ run.model.arrays["coef"][0] + run.model.arrays["intercept"][0]
+    assert not intercept or np.all((margins > 10.0) == (empty == 1.0))
+
+
+def test_where_two_classes_have_weight_a_third_without_does_not_count():
+    y, weights = Y.copy(), np.ones(N)
+    y[:4], weights[:4] = 7.0, 0.0
+    settings = {"loss": "logistic", "l1": 0.02, "class_weight": "balanced", "tolerance": 1e-9}
+    parts = dealt(X, y, weights, 2, 2)
+    run = World(settings=settings, parts=parts, algorithm="primal_cocoa", absent="reload").run(500)
+    np.testing.assert_array_equal(run.model.arrays["classes"], [1.0, 3.0])
