@@ -84,6 +84,7 @@ def gather_exchange(wanted: NDArray[np.int64], n: int, *, seal: bool) -> Exchang
         model={"wanted": wanted.astype(np.float64)},
         returns={"columns": (wanted.size, n), "found": wanted.shape},
         seal=seal,
+        is_long=True,
     )
 
 
