@@ -232,6 +232,8 @@ class MarginProblem:
             t = t - slope / bent if bent > 0.0 else np.inf
             if not low < t < high:
                 t = 0.5 * (low + high) if np.isfinite(high) else 2.0 * low
+        else:
+            value = look(t)[0]
         found = Along(slope=-steep, curvature=-steep / t)
         gain = start - value
         is_whole = t >= WHOLE and whole <= start - 0.5 * gain + noise

@@ -9,7 +9,11 @@ import pytest
 import scipy.sparse as sp
 
 import elasticml as em
+from elasticml.algorithms.cocoa.line_search import Along
+from elasticml.algorithms.primal_cocoa import margin_problem
+from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem
 from elasticml.errors import ConfigError, DataError
+from elasticml.objectives.conjugates import dual_loss_named
 from tests.column_referee import dealt, resumed
 from tests.margin_referee import MarginReferee
 from tests.property.schedules import moves
@@ -172,6 +176,44 @@ def test_a_model_to_start_from_is_started_from():
     assert (len(run.rows), run.model.converged) == (0, True)
     # It follows from the coefficients.
     assert run.model.arrays["intercept"][0] == pytest.approx(first.arrays["intercept"][0])
+
+
+def test_a_search_that_ends_early_is_judged_by_the_point_where_it_ends(monkeypatch):
+    problem = MarginProblem.of(
+        np.array([-1.0, 1.0]),
+        None,
+        dual_loss_named("squared_hinge"),
+        class_weight={1.0: 10.0},
+        l1=0.0,
+        l2=0.1,
+        intercept=False,
+    )
+    z, dz = np.array([-5.0, 1.7]), np.array([0.0, -1.0])
+    # -t, and 10 (t - 0.7)^2 beyond 0.7: -0.1 at 1, and least at 0.75, where it is -0.725.
+    for looks in (1, 30):
+        monkeypatch.setattr(margin_problem, "SEARCHES_MAX", looks)
+        step = problem.search(z, dz, Along(slope=1.0, curvature=0.0), 0.0)
+        assert step.length == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_work_on_gathered_columns_is_announced_as_long(members):
+    judge = referee(l1=0.005)
+    run = judge.world(members, tolerance=1e-11).run(500)
+    long = []
+    for r in range(len(run.rows)):
+        asked = [a.exchange for a in run.asked if a.round == r]
+        worked = any("taken" in exchange.model for exchange in asked)
+        gathers = [exchange for exchange in asked if exchange.operation == "gather"]
+        # It follows the columns, or, where they are at hand, the end of the round before.
+        announced = gathers[0].is_long if gathers else r > 0 and run.rows[r - 1].is_long
+        assert announced or not worked
+        long.append((worked, bool(gathers)))
+        assert not any(e.is_long for e in asked if e.operation != "gather")
+    assert {(True, True), (False, False)} <= set(long)
+    assert run.model.converged
+    waits = judge.world(members, tolerance=1e-11, gather=False).run(20)
+    assert not any(row.is_long for row in waits.rows)
 
 
 @pytest.mark.parametrize("weights", [None, S])
