@@ -55,6 +55,9 @@ class Exchange:
     #: True for a report of a free-running job: it begins when ``report_every`` has passed since
     #: the last round's end, or every member's loop has ended.
     paced: bool = False
+    #: What the trainer does with the outcome may take it much longer than before: the driver keeps
+    #: it off its event loop.
+    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,8 @@ class RoundEnd:
     next_gap_is_bound: bool = False
     #: With what the next round can be begun elsewhere; None: this trainer keeps no checkpoints.
     resume: Resume | None = None
+    #: As an exchange's: what the trainer does next may take it long.
+    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,6 @@ def _primal_cocoa() -> Algorithm:
         name="primal_cocoa",
         trainer=primal_cocoa.make_trainer,
         solver=PrimalCocoaSolver,
-        streams=True,
     )
 
 

@@ -2,8 +2,9 @@
 
 What works on features instead of examples takes ``X.T``: row j of the data holds feature j of all
 examples and bears the label j. One more row, labelled :data:`TARGETS`, holds the targets; where
-examples have weights s, one labelled :data:`ROOTS` holds their roots, and every other row has been
-multiplied by them, so that weighted sums of squares are plain ones.
+examples have weights s, one labelled :data:`ROOTS` holds their roots, and every feature has been
+multiplied by them, so that weighted sums of squares are plain ones. Targets have not: labels are
+to be told apart.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def rows_by_columns(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, na
                 f"{name}: the weights of all examples are 0; give some of them a weight"
             )
         roots = np.sqrt(checked.weights)
-        beside, labels = np.stack([checked.labels * roots, roots]), [TARGETS, ROOTS]
+        beside, labels = np.stack([checked.labels, roots]), [TARGETS, ROOTS]
     numbers = np.concatenate([np.arange(checked.n_columns, dtype=np.float64), labels])
     if checked.dense is not None:
         columns = np.asarray(checked.dense, np.float64).T

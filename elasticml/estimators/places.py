@@ -76,6 +76,11 @@ def client_for(given: Any, n_values: int) -> Iterator[Any]:
     given : distributed.Client, str or None
         A client or a scheduler's address is used whatever the size. With None the default client
         is used where there is one and ``n_values`` is at least ``JOB_VALUES_MIN``.
+
+    Raises
+    ------
+    TypeError
+        When something else is given.
     """
     if isinstance(given, str):
         from distributed import Client
@@ -83,6 +88,10 @@ def client_for(given: Any, n_values: int) -> Iterator[Any]:
         with Client(given, set_as_default=False) as client:
             yield client
         return
+    if given is not None and not callable(getattr(given, "sync", None)):
+        raise TypeError(
+            f"client is {given!r}, wanted a distributed.Client, a scheduler's address, or None"
+        )
     yield _default_client(n_values) if given is None else given
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.base import Arrays, Work
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.primal_cocoa import messages
-from elasticml.algorithms.primal_cocoa.margin_problem import class_weights, labels_of
+from elasticml.algorithms.primal_cocoa.margin_problem import class_weights
 from elasticml.algorithms.primal_cocoa.settings import read_settings
 from elasticml.algorithms.primal_cocoa.solver import PrimalCocoaSolver
 from elasticml.data.chunk import Chunk
@@ -28,12 +28,13 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What a pass over all columns adds up to; everything is times the roots of the weights."""
+    """What a pass over all columns adds up to."""
 
+    #: As they are given.
     targets: F64
     #: Ones where no example has a weight.
     root: F64
-    #: (n,) for each model.
+    #: (n,) for each model, times the roots of the weights.
     images: list[F64]
 
 
@@ -79,12 +80,13 @@ class ColumnScorer:
                 for model, image in zip(models, sums.images, strict=True)
             ]
         total = float(sums.root @ sums.root)
-        mean = float(sums.root @ sums.targets) / total
-        away = sums.targets - mean * sums.root
+        targets = sums.targets * sums.root
+        mean = float(sums.root @ targets) / total
+        away = targets - mean * sums.root
         spread, scores = float(away @ away), []
         for model, image in zip(models, sums.images, strict=True):
             w, intercept = np.ravel(model["coef"]), float(model["intercept"][0])
-            error = sums.targets - image - intercept * sums.root
+            error = targets - image - intercept * sums.root
             square = float(error @ error)
             metrics = {"rmse": float(np.sqrt(square / total))}
             if spread > 0.0:
@@ -99,7 +101,7 @@ class ColumnScorer:
     def _classified(self, sums: _Sums, image: F64, model: Arrays, is_test: bool) -> Score:
         here = sums.root > 0.0
         root = sums.root[here]
-        labels = labels_of(sums.targets[here], root)
+        labels = sums.targets[here]
         classes = np.ravel(model["classes"])
         strange = labels[~np.isin(labels, classes)]
         if strange.size:

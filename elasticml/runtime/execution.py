@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -52,11 +53,23 @@ class ThreadRunner:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
+class Long:
+    """A call that may take long, however brief those of the same function have been."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
+        return self._function(*args)
+
+
 class BriefRunner:
     """One thread, or the event loop itself for functions whose calls have been brief for long.
 
     To a thread and back takes longer than what a trainer of a small model does with a round, and
-    all members wait meanwhile.
+    all members wait meanwhile. A call that is marked as :class:`Long` has the thread, and tells
+    nothing of others.
 
     Parameters
     ----------
@@ -85,13 +98,16 @@ class BriefRunner:
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the function; calls that come after the end are cancelled."""
-        if self._brief.get(_name(function), 0) >= BRIEF_MIN and not self._n_there:
+        call: Callable[..., Any] = functools.partial(self._timed, function)
+        if isinstance(function, Long):
+            call = function
+        elif self._brief.get(_name(function), 0) >= BRIEF_MIN and not self._n_there:
             if self._is_closed:
                 raise asyncio.CancelledError
             return self._timed(function, *args)
         self._n_there += 1
         try:
-            return await self._thread.run(self._timed, function, *args)
+            return await self._thread.run(call, *args)
         finally:
             self._n_there -= 1
 

@@ -9,7 +9,7 @@ from typing import Any
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
 from elasticml.errors import ElasticmlError
-from elasticml.runtime.execution import Runner, parallel
+from elasticml.runtime.execution import Long, Runner, parallel
 from elasticml.training.arrays import Buffers
 from elasticml.training.desk import Desk
 
@@ -66,16 +66,20 @@ class Steps:
 
     def proceed(self, command: cmd.Continue) -> None:
         """Answer the end of a round."""
-        assert self._desk.training is not None
-        self._spawn(self._step(self._desk.training.proceed, command.go_on, command.tuned))
+        training = self._desk.training
+        assert training is not None
+        end = training.round_end
+        proceed = _marked(training.proceed, is_long=end is not None and end.is_long)
+        self._spawn(self._step(proceed, command.go_on, command.tuned))
 
     def deliver(self, command: cmd.Deliver) -> None:
         """Add up what came in, and give it to the trainer."""
         training = self._desk.training
-        assert training is not None
+        assert training is not None and training.exchange is not None
         inputs = [self._buffers[handle] for handle in command.inputs]
         anchor = [(part.sign, self._buffers[part.handle]) for part in command.anchor]
-        self._spawn(self._step(training.deliver, command, inputs, anchor))
+        deliver = _marked(training.deliver, is_long=training.exchange.is_long)
+        self._spawn(self._step(deliver, command, inputs, anchor))
 
     async def _step(self, function: Callable[..., ev.Event], *args: Any) -> None:
         try:
@@ -99,3 +103,7 @@ class Steps:
         """Let the work thread go."""
         self._runner.close()
         self._parallel.close()
+
+
+def _marked(step: Callable[..., ev.Event], *, is_long: bool) -> Callable[..., ev.Event]:
+    return Long(step) if is_long else step

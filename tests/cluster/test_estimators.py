@@ -119,6 +119,36 @@ def test_a_support_vector_machine_with_an_l1_penalty(client: Client):
     assert 0.0 <= there.dual_gap_ <= 1e-9 * 0.05 * 400 * 1.1
 
 
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_class_without_weight_is_fitted_there_as_here(client: Client, empty: int):
+    weights = np.where(empty == Y, 0.0, 1.5)
+    makes = [
+        lambda **where: em.LogisticRegression(C=0.5, l1_ratio=1.0, tol=1e-9, **where),
+        lambda **where: em.LogisticRegression(
+            C=0.5, l1_ratio=1.0, fit_intercept=False, class_weight={empty: 0.0}, tol=1e-9, **where
+        ),
+        lambda **where: em.LinearSVC("l1", C=0.05, tol=1e-9, **where),
+        lambda **where: em.LinearSVC("l1", C=0.05, tol=1e-9, class_weight={empty: 0.0}, **where),
+    ]
+    for make, given in zip(makes, (weights, None, weights, None), strict=True):
+        here, there = make().fit(X, Y, given), make(client=client).fit(X, Y, given)
+        assert (here.solver_path_, there.solver_path_) == ("in-process", "job")
+        np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
+        np.testing.assert_array_equal(there.predict(X), here.predict(X))
+
+
+def test_one_of_three_classes_without_weight_is_fitted_there_as_here(client: Client):
+    y = np.digitize(X[:, 0], [-0.5, 0.5])
+    given = {"penalty": "l1", "C": 0.05, "tol": 1e-9}
+    weights = np.where(y == 1, 0.0, 1.0)
+    here = em.LinearSVC(**given).fit(X, y, weights)
+    there = em.LinearSVC(**given, client=client).fit(X, y, weights)
+    assert there.solver_path_ == "job"
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-4)
+    np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-4)
+    np.testing.assert_array_equal(there.predict(X), here.predict(X))
+
+
 def test_a_ridge_whose_coefficients_must_not_be_negative(client: Client):
     y = X @ np.arange(-3.0, 5.0) + 5.0
     weights = np.linspace(0.5, 2.0, 400)

@@ -74,7 +74,8 @@ def learn(
     norms, means = (np.array(found.arrays[name]) for name in ("norms", "means"))
     root = problem.roots.get("root")
     weight = facts.n_columns if root is None else float(root @ root)
-    huge = np.flatnonzero(~np.isfinite(norms + weight * means**2))
+    with np.errstate(over="ignore", invalid="ignore"):
+        huge = np.flatnonzero(~np.isfinite(norms + weight * means**2))
     if huge.size:
         raise DataError(
             f"the square of feature {huge[0]} is not finite, wanted one that float64 holds: its "

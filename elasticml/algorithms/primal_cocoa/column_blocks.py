@@ -139,6 +139,8 @@ class Block:
         )  # fmt: skip
 
 
+# What is too large shows in squares that are not finite; targets are measured, too, for nothing.
+@np.errstate(over="ignore", invalid="ignore")
 def measure(chunk: Chunk, root: F64, total: float, *, centred: bool) -> tuple[F64, F64]:
     """Return squares of all columns of a chunk, centred where asked for, and their means.
 

@@ -31,8 +31,6 @@ F64 = NDArray[np.float64]
 #: Steps of a line search at most, and the share of the first slope at which it ends.
 SEARCHES_MAX: Final = 30
 FLAT_ENOUGH: Final = 1e-3
-#: Relative distance within which a label is a whole number.
-WHOLE_WITHIN: Final = 1e-14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +55,7 @@ class MarginProblem:
 
     @staticmethod
     def of(
-        y: F64,
+        labels: F64,
         root: F64 | None,
         loss: DualLoss,
         *,
@@ -66,7 +64,7 @@ class MarginProblem:
         l2: float,
         intercept: bool,
     ) -> MarginProblem:
-        """Make it from labels (n,) that have been multiplied by the roots of the weights.
+        """Make it from labels (n,), as they are given.
 
         Raises
         ------
@@ -75,9 +73,8 @@ class MarginProblem:
         ConfigError
             When ``class_weight`` names others.
         """
-        labels = labels_of(y, root)
-        here = np.ones(y.size, bool) if root is None else root > 0.0
-        classes = np.unique(labels[here])
+        here = np.ones(labels.size, bool) if root is None else root > 0.0
+        classes = classes_of(labels, root)
         if classes.size != 2:
             shown = ", ".join(f"{label:g}" for label in classes[:5])
             raise DataError(
@@ -92,7 +89,7 @@ class MarginProblem:
         weights = None if root is None else root * root
         if each is not None:
             weights = each if weights is None else weights * each
-        total = float(y.size if weights is None else weights.sum())
+        total = float(labels.size if weights is None else weights.sum())
         return MarginProblem(
             loss=loss,
             targets=np.where(is_positive, 1.0, -1.0),
@@ -235,6 +232,8 @@ class MarginProblem:
             t = t - slope / bent if bent > 0.0 else np.inf
             if not low < t < high:
                 t = 0.5 * (low + high) if np.isfinite(high) else 2.0 * low
+        else:
+            value = look(t)[0]
         found = Along(slope=-steep, curvature=-steep / t)
         gain = start - value
         is_whole = t >= WHOLE and whole <= start - 0.5 * gain + noise
@@ -251,18 +250,14 @@ def inverses(root: F64 | None) -> F64 | None:
     return np.divide(1.0, root, out=np.zeros(root.size), where=root > 0.0)
 
 
-def labels_of(y: F64, root: F64 | None) -> F64:
-    """Return labels (n,) that have been multiplied by the roots of weights; 0 for a weight of 0."""
-    inverse = inverses(root)
-    if inverse is None:
-        return y
-    found = y * inverse
-    # What was a whole number is one again, as labels nearly always are, and others are themselves
-    # but for their last digits.
-    near = np.round(found)
-    digits = np.round(found, 12)
-    whole: F64 = np.where(np.abs(found - near) <= WHOLE_WITHIN * np.abs(near), near, digits)
-    return whole
+def classes_of(labels: F64, root: F64 | None) -> F64:
+    """Return the labels (n,) that count, ascending.
+
+    A class may be without weight, where there is one other: the two classes of one against the rest
+    are still what they are. Other labels without weight do not count.
+    """
+    weighted = np.unique(labels if root is None else labels[root > 0.0])
+    return weighted if weighted.size > 1 else np.unique(labels)
 
 
 def class_weights(
@@ -287,7 +282,8 @@ def class_weights(
         return None
     if given == "balanced":
         n, count = is_positive.size, int(is_positive.sum())
-        return n / (2.0 * (n - count)), n / (2.0 * count)
+        # That of a class without weight is of no use to anybody.
+        return n / (2.0 * max(n - count, 1)), n / (2.0 * max(count, 1))
     unknown = sorted(set(given) - set(classes.tolist()))
     if unknown:
         raise ConfigError(

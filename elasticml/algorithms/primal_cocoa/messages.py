@@ -1,8 +1,8 @@
 """The exchanges of primal CoCoA: what goes down, what comes up, under which names.
 
 Rows of chunks are columns of X, see :mod:`elasticml.data.by_columns`: below, n examples, d columns,
-all multiplied by the roots of the examples' weights and, with ``centred``, centred. Where examples
-have weights, their ``root`` (n,) goes down with every exchange that centres.
+all but the targets multiplied by the roots of the examples' weights and, with ``centred``, centred.
+Where examples have weights, their ``root`` (n,) goes down with every exchange that centres.
 
 ``pass`` and ``certify`` have serials and settle chunks as those of
 :mod:`elasticml.algorithms.cocoa.messages` do, with coefficients where these have dual variables.
@@ -84,6 +84,7 @@ def gather_exchange(wanted: NDArray[np.int64], n: int, *, seal: bool) -> Exchang
         model={"wanted": wanted.astype(np.float64)},
         returns={"columns": (wanted.size, n), "found": wanted.shape},
         seal=seal,
+        is_long=True,
     )
 
 

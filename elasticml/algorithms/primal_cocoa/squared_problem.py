@@ -43,7 +43,8 @@ class SquaredProblem:
     def of(
         y: F64, root: F64 | None, *, l1: float, l2: float, centred: bool, positive: bool
     ) -> SquaredProblem:
-        """Make it from targets (n,) that have been multiplied by the roots of the weights."""
+        """Make it from targets (n,), as they are given."""
+        y = y if root is None else y * root
         total = float(y.size if root is None else root @ root)
         mean = 0.0
         if centred:

@@ -229,14 +229,18 @@ class _Descent:
         self._note(outcome)
         return outcome
 
+    @property
+    def _may_gather(self) -> bool:
+        # One member that has all columns of a lasso needs no help.
+        is_alone = self.partitions < (2.0 if self.problem.classes is None else 1.0)
+        return self.settings.gather and self.is_whole and not (is_alone or self.is_stale)
+
     def _finish(self) -> Generator[Exchange, Outcome, bool]:
         """Gather the columns of a small model, and solve for them; False where that was nothing."""
         gathered, known, best, problem = self.gathered, self.known, self.best, self.problem
-        # One member that has all columns of a lasso needs no help.
-        is_alone = self.partitions < (2.0 if problem.classes is None else 1.0)
-        if not self.settings.gather or is_alone or self.is_stale or not self.is_whole:
+        if not self._may_gather or self.current is None or self.dual is None or best is None:
             return False
-        if self.current is None or self.dual is None or best is None or not gathered.is_time():
+        if not gathered.is_time():
             return False
         lengths = np.sqrt(problem.smoothness * self.columns.norms + problem.a2)
         features = gathered.wanted(problem, self.dual, lengths, known.coef, known.slopes)
@@ -328,6 +332,7 @@ class _Descent:
             next_model=self._arrays(),
             next_objective=None if after is None else after.primal,
             next_gap=None if measured is None or after is None else after.gap,
+            is_long=self._may_gather and self.gathered.waits <= 0,
             resume=beginning.resume_of(
                 self.known.coef,
                 self.best,
@@ -363,9 +368,8 @@ class _Descent:
 
     def _arrays(self) -> Arrays:
         """Return the model that is reported, as users know it."""
-        if self.best is not None:
-            return self.columns.arrays(self.best.v)
-        return self.columns.arrays(np.append(self.known.coef, 0.0))
+        v = np.append(self.known.coef, 0.0) if self.best is None else self.best.v
+        return self.columns.arrays(v)
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -176,3 +176,10 @@ def test_without_a_penalty_the_ratio_does_not_count():
 def test_a_wrong_ratio_is_named():
     with pytest.raises(ValueError, match="'l1_ratio' parameter of LogisticRegression"):
         em.LogisticRegression(l1_ratio=1.5).fit(np.eye(4), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("client", [5, ["tcp://nowhere:1"]])
+@pytest.mark.parametrize("make", [em.LogisticRegression, em.LinearSVC, em.Lasso, em.Ridge])
+def test_a_client_that_is_none_is_named(make, client):
+    with pytest.raises(TypeError, match=r"client is .*, wanted a distributed.Client, a scheduler"):
+        make(client=client).fit(np.eye(4), np.array([0, 1, 0, 1]))

@@ -14,6 +14,7 @@ from elasticml.runtime.execution import (
     BRIEF_S,
     BRIEF_WALL_S,
     BriefRunner,
+    Long,
     ThreadRunner,
 )
 
@@ -92,6 +93,21 @@ def test_a_part_of_a_function_is_as_brief_as_it_has_been():
         return [await runner.run(here) is main for _ in range(BRIEF_MIN + 1)]
 
     assert asyncio.run(calls()) == [False] * BRIEF_MIN + [True]
+    runner.close()
+
+
+def test_a_call_that_is_known_to_be_long_has_the_thread_and_sends_no_other_there():
+    runner = BriefRunner("em-test", _never, _never)
+
+    def is_on_loop() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    async def calls() -> list[bool]:
+        for _ in range(BRIEF_MIN):
+            await runner.run(is_on_loop)
+        return [await runner.run(call) for call in (is_on_loop, Long(is_on_loop), is_on_loop)]
+
+    assert asyncio.run(calls()) == [True, False, True]
     runner.close()
 
 

@@ -9,7 +9,11 @@ import pytest
 import scipy.sparse as sp
 
 import elasticml as em
+from elasticml.algorithms.cocoa.line_search import Along
+from elasticml.algorithms.primal_cocoa import margin_problem
+from elasticml.algorithms.primal_cocoa.margin_problem import MarginProblem
 from elasticml.errors import ConfigError, DataError
+from elasticml.objectives.conjugates import dual_loss_named
 from tests.column_referee import dealt, resumed
 from tests.margin_referee import MarginReferee
 from tests.property.schedules import moves
@@ -174,6 +178,44 @@ def test_a_model_to_start_from_is_started_from():
     assert run.model.arrays["intercept"][0] == pytest.approx(first.arrays["intercept"][0])
 
 
+def test_a_search_that_ends_early_is_judged_by_the_point_where_it_ends(monkeypatch):
+    problem = MarginProblem.of(
+        np.array([-1.0, 1.0]),
+        None,
+        dual_loss_named("squared_hinge"),
+        class_weight={1.0: 10.0},
+        l1=0.0,
+        l2=0.1,
+        intercept=False,
+    )
+    z, dz = np.array([-5.0, 1.7]), np.array([0.0, -1.0])
+    # -t, and 10 (t - 0.7)^2 beyond 0.7: -0.1 at 1, and least at 0.75, where it is -0.725.
+    for looks in (1, 30):
+        monkeypatch.setattr(margin_problem, "SEARCHES_MAX", looks)
+        step = problem.search(z, dz, Along(slope=1.0, curvature=0.0), 0.0)
+        assert step.length == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_work_on_gathered_columns_is_announced_as_long(members):
+    judge = referee(l1=0.005)
+    run = judge.world(members, tolerance=1e-11).run(500)
+    long = []
+    for r in range(len(run.rows)):
+        asked = [a.exchange for a in run.asked if a.round == r]
+        worked = any("taken" in exchange.model for exchange in asked)
+        gathers = [exchange for exchange in asked if exchange.operation == "gather"]
+        # It follows the columns, or, where they are at hand, the end of the round before.
+        announced = gathers[0].is_long if gathers else r > 0 and run.rows[r - 1].is_long
+        assert announced or not worked
+        long.append((worked, bool(gathers)))
+        assert not any(e.is_long for e in asked if e.operation != "gather")
+    assert {(True, True), (False, False)} <= set(long)
+    assert run.model.converged
+    waits = judge.world(members, tolerance=1e-11, gather=False).run(20)
+    assert not any(row.is_long for row in waits.rows)
+
+
 @pytest.mark.parametrize("weights", [None, S])
 def test_other_than_two_labels_are_refused(weights):
     with pytest.raises(DataError, match=r"loss: logistic found 4 distinct labels \(0, 1, 2, 3\)"):
@@ -197,9 +239,36 @@ def test_wrong_settings_are_refused(settings, what):
 
 
 @pytest.mark.parametrize("weights", [None, S])
-def test_labels_are_read_through_any_weights(weights):
-    y = np.where(Y == 3.0, 0.1, -0.7)
-    chunks = dealt(X, y, weights, 1, 2)
+@pytest.mark.parametrize("labels", [(-0.7, 0.1), (1.5, 123456.7), (1e-13, 2e-13), (-1e300, 1e300)])
+def test_labels_are_any_two_numbers(labels, weights):
+    chunks = dealt(X, np.where(Y == 3.0, labels[1], labels[0]), weights, 1, 2)
     settings = {"loss": "logistic", "l1": 0.02, "tolerance": 1e-9}
     made = World(settings=settings, parts=chunks, algorithm="primal_cocoa", absent="reload")
-    np.testing.assert_array_equal(made.run(200).model.arrays["classes"], [-0.7, 0.1])
+    np.testing.assert_array_equal(made.run(200).model.arrays["classes"], labels)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("empty", [1.0, 3.0])
+def test_a_class_may_be_without_weight(empty, intercept):
+    weights = np.where(empty == Y, 0.0, S)
+    settings = {"loss": "logistic", "l1": 0.02, "intercept": intercept, "tolerance": 1e-9}
+    parts = dealt(X, Y, weights, 2, 2)
+    run = World(settings=settings, parts=parts, algorithm="primal_cocoa", absent="reload").run(500)
+    C = 1.0 / (0.02 * weights.sum())
+    here = em.LogisticRegression(C=C, l1_ratio=1.0, fit_intercept=intercept, tol=1e-10)
+    here.fit(X, Y, weights)
+    assert run.model.converged
+    np.testing.assert_allclose(run.model.arrays["coef"], here.coef_, atol=1e-5)
+    np.testing.assert_array_equal(run.model.arrays["classes"], [1.0, 3.0])
+    # An intercept alone has all of this on one side.
+    margins = X @ run.model.arrays["coef"][0] + run.model.arrays["intercept"][0]
+    assert not intercept or np.all((margins > 10.0) == (empty == 1.0))
+
+
+def test_where_two_classes_have_weight_a_third_without_does_not_count():
+    y, weights = Y.copy(), np.ones(N)
+    y[:4], weights[:4] = 7.0, 0.0
+    settings = {"loss": "logistic", "l1": 0.02, "class_weight": "balanced", "tolerance": 1e-9}
+    parts = dealt(X, y, weights, 2, 2)
+    run = World(settings=settings, parts=parts, algorithm="primal_cocoa", absent="reload").run(500)
+    np.testing.assert_array_equal(run.model.arrays["classes"], [1.0, 3.0])
