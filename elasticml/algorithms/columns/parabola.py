@@ -29,8 +29,8 @@ I32 = NDArray[np.int32]
 #: Pointers, row numbers and values of columns, as a sparse matrix in CSC format has them.
 Stored = tuple[I32, I32, F64]
 
-#: Share of how far slopes lean over the bar that a step leaves: another step soon pays better than a
-#: parabola's very best.
+#: Share of how far slopes lean over the bar that a step leaves: another step soon pays better than
+#: a parabola's very best.
 SHARE: Final = 0.1
 #: The least that is asked for, where such steps gain little.
 FINE_SHARE: Final = 1e-4
