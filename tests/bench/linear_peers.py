@@ -10,7 +10,8 @@ compile, is told apart. Peers fit from scratch with more and more effort until t
 outside the clock, is within 1e-6 of what the first peer has certified as the least; then, on a
 quiet machine, the efforts that were needed are fitted again ``--repeats`` times, or for 5 seconds,
 whichever ends first. "-" is what is not reached within the limit, "none" where a peer has no such
-model, or is not installed; why is told below the table.
+model, or is not installed; why is told below the table. Peers that have
+one thread always stand in the rows of more threads, too, with what they took there.
 
 With ``--folder`` what was found and measured is kept, and not run again with the same penalties,
 limit and python, but for peers that were missing or failed: ``--only find`` looks for the efforts,
@@ -265,11 +266,21 @@ def kept_of(kept: dict[str, dict[str, Told]]) -> dict[str, dict[str, Told]]:
     }
 
 
+def keep(path: Path, results: dict[str, dict[str, Told]]) -> None:
+    """Add results to a file that other runs may have added to since, and that is always whole."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    for key, found in results.items():
+        known[key] = {**known.get(key, {}), **found}
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(known, indent=1))
+    fresh.replace(path)
+
+
 def study(folder: Path, options: argparse.Namespace) -> None:
     """Run all problems; print tables."""
     results, began = folder / "results.json", time.perf_counter()
     kept: dict[str, dict[str, Told]] = json.loads(results.read_text()) if results.exists() else {}
-    shown: dict[str, dict[str, Told]] = {}
+    shown: dict[str, tuple[dict[str, Told], dict[str, Told]]] = {}
     for name in options.sets:
         if not (folder / f"{name}-columns.npy").exists():
             prepare(name, folder)
@@ -280,20 +291,23 @@ def study(folder: Path, options: argparse.Namespace) -> None:
                 task |= {"threads": threads, "limit_s": options.limit_s}
                 task |= {"repeats": options.repeats}
                 found = kept.setdefault(key_of(task, options.python), {})
-                shown[f"{name} | {problem['model']} | {threads}"] = found
+                alone = kept.get(key_of({**task, "threads": 1}, options.python), {})
+                shown[f"{name} | {problem['model']} | {threads}"] = (found, alone)
                 if time.perf_counter() - began <= options.begin_s:
                     compare(task, found, options)
-                    results.write_text(json.dumps(kept_of(kept), indent=1))
+                    keep(results, kept_of({key_of(task, options.python): found}))
     print("Milliseconds of a fit, medians:\n")
     print(f"| set | model | threads | to | {' | '.join(options.peers)} | first / best other |")
     print("|" + "---|" * (5 + len(options.peers)), flush=True)
-    for name, found in shown.items():
-        print("\n".join(rows(name, found, options.peers)))
+    for name, (found, alone) in shown.items():
+        # Looked up at the end: one thread may have come after two.
+        serial = {peer: told for peer, told in alone.items() if peer in SERIAL}
+        print("\n".join(rows(name, {**serial, **found}, options.peers)))
     print("\nSeconds of the first fit of a process, with any compilation:\n")
-    for name, found in shown.items():
+    for name, (found, _) in shown.items():
         first = {p: t["first_s"] for p, t in found.items() if "first_s" in t}
         print(f"{name}: {', '.join(f'{p} {s:.2f}' for p, s in first.items())}")
-    print("\n" + "\n".join(reasons(shown)))
+    print("\n" + "\n".join(reasons({name: found for name, (found, _) in shown.items()})))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.columns.elastic_net import FIRST, INNER
 from elasticml.algorithms.columns.margin_model import MarginModel
 from elasticml.algorithms.columns.matrix import movable
+from elasticml.algorithms.columns.parabola import FINE_SHARE, SHARE
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.algorithms.columns.screening import Bound, nearest, screen
 from elasticml.algorithms.newton import ROUNDED
@@ -32,6 +33,8 @@ STEPS: Final = 3
 NEAR: Final = 0.9
 #: Share of a working set's gap to which the elastic net of a Newton step is solved.
 PARABOLA: Final = 0.01
+#: Rounds in a row that do not halve the gap, from which on steps are made better.
+SLOW: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +87,17 @@ class SparseClassifier:
         """Take Newton steps until the gap is at most so large, or so many of them."""
         self._check_start(penalty)
         features, done, size = np.arange(self._columns.d), 0, 0
-        last, is_told, is_whole = np.inf, True, False
+        last, is_told, is_whole, slow, share = np.inf, True, False, 0, SHARE
         while True:
             self.model.settle_intercept()
             bound = self._bound(penalty, features)
             is_stuck = not is_told and not bound.gap < 0.5 * last
             if bound.gap <= gap or done >= steps or (is_stuck and is_whole):
                 break
+            slow = 0 if bound.gap < 0.5 * last else slow + 1
+            if slow >= SLOW:
+                # Not the working set, but rough steps gain little: better ones from here on.
+                share = max(0.1 * share, FINE_SHARE)
             lengths = np.sqrt(self._squares[features] + penalty.a2)
             alive, distance = screen(bound.leaning, penalty.a1, lengths, bound.scaled_gap)
             dropped = self._drop(features[~alive])
@@ -100,7 +107,7 @@ class SparseClassifier:
             working = nearest(features, distance, self.model.w[features], size)
             wanted = max(INNER * bound.gap, 0.5 * gap)
             last, is_whole = bound.gap, working.size == features.size and not dropped
-            used, is_told = self._descend(penalty, working, last, wanted, steps - done)
+            used, is_told = self._descend(penalty, working, last, wanted, share, steps - done)
             done += used
         # Where whole steps on all columns no longer help, what is left of the gap is rounding.
         rounded = ROUNDED * bound.value if is_stuck else 0.0
@@ -137,7 +144,7 @@ class SparseClassifier:
         return max(FIRST, int(np.count_nonzero(own | leads)))
 
     def _descend(
-        self, penalty: Penalty, working: I64, gap: float, wanted: float, steps: int
+        self, penalty: Penalty, working: I64, gap: float, wanted: float, share: float, steps: int
     ) -> tuple[int, bool]:
         """Take Newton steps for the working set alone; return how many, and whether values told."""
         for done in range(min(STEPS, steps)):
@@ -146,7 +153,7 @@ class SparseClassifier:
                 gap = self._bound(penalty, working).gap
                 if gap <= wanted:
                     return done, True
-            if not self.model.newton_step(penalty, working, PARABOLA * max(gap, wanted)):
+            if not self.model.newton_step(penalty, working, PARABOLA * max(gap, wanted), share):
                 return done + 1, False
         return min(STEPS, steps), True
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.columns.elastic_net import PRODUCTS_MAX, ElasticNetSolver
 from elasticml.algorithms.columns.matrix import ColumnMatrix
-from elasticml.algorithms.columns.parabola import best_on_parabola
+from elasticml.algorithms.columns.parabola import FINE_SHARE, SHARE, best_on_parabola
 from elasticml.algorithms.columns.products import Penalty
 from elasticml.objectives.conjugates import DualLoss
 
@@ -128,7 +128,7 @@ class MarginModel:
         """Whether steps on so many columns sweep over these as they are stored."""
         return self._columns.is_sparse and working.size > PRODUCTS
 
-    def newton_step(self, penalty: Penalty, working: I64, gap: float) -> bool:
+    def newton_step(self, penalty: Penalty, working: I64, gap: float, share: float = SHARE) -> bool:
         """Step on these columns and the intercept; False where values do not tell how good it was.
 
         Parameters
@@ -137,6 +137,8 @@ class MarginModel:
             All columns of the model are among them.
         gap : float
             To which the parabola's elastic net is solved.
+        share : float
+            Of how far slopes lean, that is left where columns are swept over as they are stored.
         """
         curvature = self.curvature()
         shift = np.divide(self.slopes, curvature, out=np.zeros(self.z.size), where=curvature > 0.0)
@@ -147,7 +149,7 @@ class MarginModel:
         if self.is_wide(working):
             found = best_on_parabola(
                 self._columns.stored, working, old, self.slopes, curvature, penalty,
-                intercept=self.has_intercept, is_fine=not self.is_told,
+                intercept=self.has_intercept, share=share if self.is_told else FINE_SHARE,
             )  # fmt: skip
             if found is not None:
                 self.is_told = self._go(penalty, working, found[0] - old, found[1])

@@ -29,12 +29,13 @@ I32 = NDArray[np.int32]
 #: Pointers, row numbers and values of columns, as a sparse matrix in CSC format has them.
 Stored = tuple[I32, I32, F64]
 
-#: Share of how far slopes lean over the bar that a step leaves, and sweeps that it takes at most:
-#: another step soon pays better than a parabola's very best.
+#: Share of how far slopes lean over the bar that a step leaves: another step soon pays better than
+#: a parabola's very best.
 SHARE: Final = 0.1
-SWEEPS_MAX: Final = 100
-#: The same where values no longer tell how good steps are.
+#: The least that is asked for, where such steps gain little.
 FINE_SHARE: Final = 1e-4
+#: Sweeps of a step at most, and of one that is to leave less than ``SHARE``.
+SWEEPS_MAX: Final = 100
 FINE_SWEEPS_MAX: Final = 1000
 _0, _1, _2, _3, _4 = (np.uint64(k) for k in range(5))
 
@@ -48,7 +49,7 @@ def best_on_parabola(
     penalty: Penalty,
     *,
     intercept: bool,
-    is_fine: bool,
+    share: float,
 ) -> tuple[F64, float] | None:
     """Return the coefficients that a step goes to, (m,), and by what it moves the intercept.
 
@@ -63,8 +64,8 @@ def best_on_parabola(
         Weighted first and second derivatives of the rows' losses.
     intercept : bool
         There is a free one.
-    is_fine : bool
-        As good as sweeps make it.
+    share : float, in (0, 1)
+        Of how far slopes lean over the bar, that may be left.
 
     Returns
     -------
@@ -84,8 +85,7 @@ def best_on_parabola(
     new, q = w.copy(), np.zeros(curvature.size)
     shift = _descend(
         features, *stored, curvature, facts, total, penalty.a1, penalty.a2,
-        FINE_SHARE if is_fine else SHARE, FINE_SWEEPS_MAX if is_fine else SWEEPS_MAX,
-        new, q, shift,
+        share, FINE_SWEEPS_MAX if share < SHARE else SWEEPS_MAX, new, q, shift,
     )  # fmt: skip
     return new, shift
 

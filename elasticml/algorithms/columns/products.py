@@ -20,8 +20,10 @@ F64 = NDArray[np.float64]
 
 #: Sweeps between two steps on all coefficients other than zero.
 SWEEPS: Final = 30
-#: Of the mean diagonal, what keeps equations solvable.
-_LIFT: Final = 1e-11
+#: Share of a column's square that is left of it next to others, below which it depends on them.
+DEPENDENT: Final = 1e-11
+#: Share of a gradient below which what it has along open directions is rounding.
+LEVEL: Final = 1e-9
 #: Most coefficients for which equations are solved.
 EQUATIONS_MAX: Final = 500
 
@@ -81,25 +83,56 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> None:
     H = G[np.ix_(support, support)]
     H[np.diag_indices_from(H)] += penalty.a2
     own = w[support]
-    # Columns that depend on each other leave a direction open: it is followed until a sign ends.
-    lifted = H + _LIFT * float(H.diagonal().mean()) * np.eye(support.size)
     # The gradient with the signs of now.
     gradient = penalty.a2 * own + penalty.a1 * np.sign(own) - q[support]
-    try:
-        # Not scipy.linalg.solve: it warns of near dependence, and no thread of a pool can keep
-        # warnings quiet for itself alone.
-        direction = -scipy.linalg.cho_solve(scipy.linalg.cho_factor(lifted), gradient)
-    except np.linalg.LinAlgError:
-        return
-    crossing = np.sign(own + direction) != np.sign(own)
-    length = float((-own[crossing] / direction[crossing]).min()) if crossing.any() else 1.0
-    change = length * float(gradient @ direction) + 0.5 * length**2 * float(
-        direction @ (H @ direction)
-    )
-    if not change < 0.0:
+    direction = downhill(H, gradient)
+    slope, bend = float(gradient @ direction), float(direction @ (H @ direction))
+    towards = direction * own < 0.0
+    ends = np.divide(-own, direction, out=np.full(own.size, np.inf), where=towards)
+    length = min(float(ends.min()), -slope / bend if bend > 0.0 else np.inf)
+    change = length * slope + 0.5 * length**2 * bend
+    if not (np.isfinite(length) and change < 0.0):
         return  # Rounding.
     new = own + length * direction
     # What has met zero is zero, and not what rounding leaves of it.
-    new[np.sign(new) != np.sign(own)] = 0.0
+    new[ends <= length] = 0.0
     q -= G[:, support] @ (new - own)
     w[support] = new
+
+
+def downhill(H: F64, gradient: F64) -> F64:
+    """Return where a quadratic function falls: to its least value, or along where it is linear.
+
+    Where columns depend on each other, directions are open in which it has no curvature. A gradient
+    along these is followed alone; without one the shortest step to a least value is taken. Lengths
+    are those of columns of unit length. Neither depends on how rounding would tell columns apart,
+    as equations do that are made solvable by something small on their diagonal.
+
+    Parameters
+    ----------
+    H : ndarray (m, m)
+        Symmetric, without negative curvature but for rounding.
+    gradient : ndarray (m,)
+
+    Source: Higham (2002), section 10.3, for the Cholesky factor with pivots.
+    """
+    lengths = np.sqrt(H.diagonal())
+    lengths[lengths == 0.0] = 1.0
+    g = gradient / lengths
+    R, order, rank, _ = scipy.linalg.lapack.dpstrf(H / np.outer(lengths, lengths), tol=DEPENDENT)
+    order = order - 1
+    independent = R[:rank, :rank]
+    step = np.zeros(g.size)
+    step[order[:rank]] = -scipy.linalg.cho_solve((independent, False), g[order[:rank]])
+    if rank < g.size:
+        # Columns: a basis of the open directions.
+        open_ = np.zeros((g.size, g.size - rank))
+        open_[order[:rank]] = -scipy.linalg.solve_triangular(independent, R[:rank, rank:])
+        open_[order[rank:]] = np.eye(g.size - rank)
+        basis = np.linalg.qr(open_)[0]
+        along = basis @ (basis.T @ g)
+        if np.abs(along).max() > LEVEL * np.abs(g).max():
+            step = -along
+        else:
+            step -= basis @ (basis.T @ step)
+    return step / lengths

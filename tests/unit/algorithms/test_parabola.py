@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from elasticml.algorithms.columns.parabola import best_on_parabola
+from elasticml.algorithms.columns.classifier import SparseClassifier
+from elasticml.algorithms.columns.parabola import FINE_SHARE, SHARE, best_on_parabola
 from elasticml.algorithms.columns.products import Penalty
 
 N, D = 300, 160
+#: Plain steps leave a thousand times as much.
+TOLERATED = 1e-3
 
 
 def problem(seed=0):
@@ -32,14 +35,14 @@ def test_a_fine_step_goes_where_no_coordinate_can_be_bettered(intercept, a2):
     X, features, w, slopes, curvature = problem()
     penalty = Penalty(a1=2.0, a2=a2)
     new, rise = best_on_parabola(
-        stored(X), features, w, slopes, curvature, penalty, intercept=intercept, is_fine=True
+        stored(X), features, w, slopes, curvature, penalty, intercept=intercept, share=FINE_SHARE
     )
     A = X[:, features].toarray()
     there = slopes + curvature * (A @ (new - w) + rise)
     gradient = A.T @ there + a2 * new
     assert 0 < np.count_nonzero(new) < new.size
-    np.testing.assert_allclose(gradient[new != 0], -2.0 * np.sign(new[new != 0]), atol=2e-2)
-    assert np.abs(gradient[new == 0]).max() <= 2.0 + 2e-2
+    np.testing.assert_allclose(gradient[new != 0], -2.0 * np.sign(new[new != 0]), atol=TOLERATED)
+    assert np.abs(gradient[new == 0]).max() <= 2.0 + TOLERATED
     if intercept:
         assert abs(there.sum()) <= 1e-9 * np.abs(slopes).sum()
     else:
@@ -57,7 +60,7 @@ def test_a_plain_step_leaves_at_most_a_tenth_of_how_far_slopes_lean():
 
     new, _ = best_on_parabola(
         stored(X), features, w, slopes, curvature, Penalty(a1=2.0, a2=0.0),
-        intercept=False, is_fine=False,
+        intercept=False, share=SHARE,
     )  # fmt: skip
     assert leaning(new) <= 0.1 * leaning(w)
 
@@ -67,7 +70,7 @@ def test_the_model_at_hand_is_left_as_it_is():
     before = [array.copy() for array in (w, slopes, curvature, X.data)]
     best_on_parabola(
         stored(X), features, w, slopes, curvature, Penalty(a1=1.0, a2=0.0),
-        intercept=True, is_fine=False,
+        intercept=True, share=SHARE,
     )  # fmt: skip
     for one, other in zip(before, (w, slopes, curvature, X.data), strict=True):
         assert np.array_equal(one, other)
@@ -78,5 +81,17 @@ def test_a_column_that_the_intercept_leaves_nothing_of_is_told():
     X = sp.hstack([X, sp.csc_matrix(np.full((N, 1), 3.0))], format="csc")
     features = np.append(features, D)
     given = (stored(X), features, np.append(w, 0.0), slopes, curvature, Penalty(a1=1.0, a2=0.0))
-    assert best_on_parabola(*given, intercept=True, is_fine=False) is None
-    assert best_on_parabola(*given, intercept=False, is_fine=False) is not None
+    assert best_on_parabola(*given, intercept=True, share=SHARE) is None
+    assert best_on_parabola(*given, intercept=False, share=SHARE) is not None
+
+
+# Where the loss bends much, rough steps alone took 1111 steps instead of 141.
+def test_steps_become_finer_where_rough_ones_gain_little():
+    rng = np.random.default_rng(1)
+    X = sp.random(300, 2000, 0.02, "csr", random_state=rng, data_rvs=rng.standard_normal)
+    w = rng.normal(size=2000) * (rng.random(2000) < 0.1)
+    unit = X / (np.sqrt(X.multiply(X).sum(0)) + 1e-30)
+    y = np.where(unit @ w + 0.05 * rng.logistic(size=300) > 0.0, 1.0, -1.0)
+    solver = SparseClassifier(X.tocsc(), y, None, loss="squared_hinge", intercept=False)
+    found = solver.solve(Penalty(a1=0.01, a2=0.0), 3e-4, 300)
+    assert found.converged

@@ -1,0 +1,73 @@
+"""Steps on columns that depend on each other: models must not depend on rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from elasticml.algorithms.columns.products import Penalty, descend, downhill
+
+
+def nudged(G, seed):
+    """Inner products with another rounding: of another order of rows, or another processor."""
+    noise = np.random.default_rng(seed).standard_normal(G.shape)
+    return G * (1.0 + 4.0 * np.finfo(float).eps * (noise + noise.T))
+
+
+# Found by scikit-learn's check of weights against repeated rows: the models were 1e-9 or so apart
+# where OpenBLAS has one kernel, and passed where it has another. With more columns than rows the
+# first step, on equations made solvable by 1e-11 on their diagonal, blew rounding up to 1e-6.
+def test_rounding_of_inner_products_stays_rounding_of_the_model():
+    rng = np.random.default_rng(42)
+    X, y = rng.random((15, 30)), rng.integers(0, 3, 15).astype(float)
+    X, y = X - X.mean(axis=0), y - y.mean()
+    G, linear, yy = X.T @ X, X.T @ y, float(y @ y)
+    penalty = Penalty(a1=1e-3 * np.abs(linear).max(), a2=0.0)
+
+    def model(G, gap):
+        w, q = np.zeros(30), linear.copy()
+        steps = descend(G, linear, yy, penalty, gap * yy, 2000, w, q)[0]
+        assert steps > 100
+        return w
+
+    for gap in (1e-3, 1e-5, 1e-9):
+        expected = model(G, gap)
+        for seed in range(3):
+            np.testing.assert_allclose(model(nudged(G, seed), gap), expected, atol=1e-10)
+
+
+def test_a_quadratic_function_with_a_least_value_falls_to_it():
+    rng = np.random.default_rng(0)
+    X, gradient = rng.standard_normal((30, 10)), rng.standard_normal(10)
+    expected = -np.linalg.solve(X.T @ X, gradient)
+    np.testing.assert_allclose(downhill(X.T @ X, gradient), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_scales_of_columns_do_not_make_them_dependent(scale):
+    rng = np.random.default_rng(1)
+    X, gradient = rng.standard_normal((30, 10)), rng.standard_normal(10)
+    scales = np.where(np.arange(10) < 5, scale, 1.0)
+    expected = downhill(X.T @ X, gradient) / scales
+    found = downhill((X * scales).T @ (X * scales), gradient * scales)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_where_a_gradient_leads_out_of_all_curvature_it_is_followed_there():
+    rng = np.random.default_rng(2)
+    X, gradient = rng.standard_normal((4, 9)), rng.standard_normal(9)
+    X /= np.linalg.norm(X, axis=0)
+    found = downhill(X.T @ X, gradient)
+    np.testing.assert_allclose(X @ found, 0.0, atol=1e-12)
+    expected = -(gradient - np.linalg.pinv(X) @ (X @ gradient))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_of_many_least_values_the_nearest_is_gone_to():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((20, 4))
+    X = np.concatenate([X, X], axis=1)
+    X /= np.linalg.norm(X, axis=0)
+    gradient = X.T @ rng.standard_normal(20)
+    expected = -np.linalg.pinv(X.T @ X, rcond=1e-10) @ gradient
+    np.testing.assert_allclose(downhill(X.T @ X, gradient), expected, atol=1e-12)
