@@ -204,8 +204,9 @@ def test_unpacked_bodies_that_stay_count_as_bodies_and_not_as_other_memory(
 ) -> None:
     shelf = Shelf(2**20, tmp_path, lambda: 1000 + shelf.pool.held_bytes)
     chunks = shelf.settle([packed(smooth(k)) for k in range(8)])
-    nbytes = chunks[0].nbytes
-    shelf.limit_bytes = 1000 + 3 * nbytes + 6 * shelf.batch_bytes
+    size = Pool.size_of(chunks[0].nbytes)
+    window = 6 * -(-shelf.batch_bytes * size // chunks[0].nbytes)
+    shelf.limit_bytes = 1000 + 3 * size + window
     for _ in range(3):
         make_room(chunks)
         assert len(shelf.staying) == 3
