@@ -191,13 +191,10 @@ def _deflated(raw: U8, level: int) -> bytes:
 def _inflated(frame: memoryview, nbytes: int) -> U8:
     if not nbytes:
         return np.empty(0, np.uint8)
-    from pyarrow import Codec, system_memory_pool
+    from pyarrow import Codec
 
     try:
-        # pyarrow's own allocators keep tens of MiB that nobody has counted on.
-        pool = system_memory_pool()
-        raw = Codec("zstd").decompress(frame, nbytes, memory_pool=pool)
-        found = np.frombuffer(raw, np.uint8)
+        found = np.frombuffer(Codec("zstd").decompress(frame, nbytes), np.uint8)
     except (OSError, ValueError) as error:
         raise DataError(f"it cannot be unpacked ({error})") from None
     if found.size != nbytes:
