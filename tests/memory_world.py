@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from elasticml.algorithms.parallel import Serial
 from elasticml.collective.memory import FaultyNetwork
 from elasticml.data.arrays import from_arrays
 from elasticml.runtime.budget import Budget
 from elasticml.runtime.checkpoints import checkpoint_of
 from elasticml.runtime.driver_shell import DriverShell
 from elasticml.runtime.environment import Environment
-from elasticml.runtime.execution import InlineRunner, Runner, SerialParallel
+from elasticml.runtime.execution import InlineRunner, Runner
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.scaling import Scaler
 from elasticml.terms import chunk_id
@@ -145,7 +146,7 @@ class World:
             transport=self.network.endpoint(address),
             compute=self._runner(address),
             reading=InlineRunner(),
-            parallel=SerialParallel(),
+            parallel=Serial(),
             clock=self.clock,
             host="here",
             pid=int(address[1:]),

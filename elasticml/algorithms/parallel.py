@@ -26,6 +26,9 @@ class Serial:
         """Let one team after another have the thread."""
         return [function(k, self) for k in range(n)]
 
+    def close(self) -> None:
+        """Do nothing: there is no thread to end."""
+
 
 class InPieces:
     """Has work cut into the same pieces whatever the threads, so that sums have the same bits.

@@ -155,6 +155,12 @@ class Chunk:
         return away is None or away.is_here
 
     @property
+    def is_checked(self) -> bool:
+        """Whether the body has proved to be what was written."""
+        away = self.away
+        return away is None or away.is_checked
+
+    @property
     def is_packed(self) -> bool:
         """Whether the body lies somewhere compressed, so that it can be let go and come again."""
         return self.away is not None and self.away.packed is not None

@@ -11,8 +11,8 @@ between a disk and memory instead of memory and a GPU; and DuHL, with chunks for
 
 from __future__ import annotations
 
+import math
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from elasticml.data import mapped
-from elasticml.data.body import aligned_buffer
 from elasticml.data.chunk import Chunk
 from elasticml.data.pool import Pool
+from elasticml.data.spill import FILE_BYTES, Spill
 from elasticml.errors import DataError
 from elasticml.terms import ChunkId
 
@@ -35,10 +35,6 @@ T = TypeVar("T")
 _BATCHES_IN_LIMIT: Final = 64
 BATCH_BYTES_MIN: Final = 2**20
 BATCH_BYTES_MAX: Final = 32 * 2**20
-#: Bytes of a file that bodies are copied to, or what it takes to hold one order of them.
-_SPILL_BYTES: Final = 64 * 2**20
-#: Multiples that numbers of rows come in, in bytes.
-_NUMBERS_GRAIN: Final = 4096
 #: Threads that fetch and let go; two passes over parts of the chunks may go on at once.
 _READERS: Final = 2
 #: Batches that are fetched while one is worked on: a late one leaves the other to go on with.
@@ -82,7 +78,10 @@ class Shelf:
         #: Where compressed bodies are unpacked.
         self.pool = Pool(self.batch_bytes)
         #: Where numbers of rows are kept, in files.
-        self._numbers = Pool(_SPILL_BYTES, _NUMBERS_GRAIN, self._number_place)
+        self._spill = Spill(folder)
+        self._numbers = Pool(FILE_BYTES, self._spill.place)
+        #: The disk took no more numbers of rows since the last plan.
+        self._is_full = False
         #: Chunks whose bodies are kept in memory.
         self.staying: frozenset[ChunkId] = frozenset()
         #: Bytes of bodies that have been fetched and let go, to tell how much was read anew.
@@ -92,12 +91,8 @@ class Shelf:
         self.importance: Mapping[ChunkId, float] = {}
         #: Bytes of further forms of chunks, such as scaled rows, which stay or go with them.
         self._beside: dict[ChunkId, int] = {}
-        #: Held for a moment; the other one while a file is made.
+        #: Held for a moment.
         self._counting = threading.Lock()
-        self._filling = threading.Lock()
-        #: The file that bodies are copied to, while there is room in it; and all that are used.
-        self._spill: mapped.FileSlab | None = None
-        self._spills: weakref.WeakSet[mapped.FileSlab] = weakref.WeakSet()
         self._readers: ThreadPoolExecutor | None = None
 
     def settle(self, chunks: Sequence[Chunk]) -> list[Chunk]:
@@ -111,7 +106,7 @@ class Shelf:
             When the disk does not take them.
         """
         loose = [chunk for chunk in chunks if self.copies(chunk)]
-        places = self._buffers([chunk.nbytes for chunk in loose])
+        places = self._spill.places([chunk.nbytes for chunk in loose])
         copies = {
             chunk.id: _copied(chunk, place) for chunk, place in zip(loose, places, strict=True)
         }
@@ -130,43 +125,25 @@ class Shelf:
 
         For an event loop: no file is made, and nobody is waited for who makes one.
         """
-        if not self._filling.acquire(blocking=False):
-            return None
-        try:
-            spill = self._spill
-            has_room = spill is not None and spill.room >= mapped.padded_sum([nbytes])
-            return spill.take(nbytes) if spill is not None and has_room else None
-        finally:
-            self._filling.release()
+        return self._spill.place_at_once(nbytes)
 
     def maps(self, buffer: memoryview) -> bool:
         """Whether a buffer lies in a file that bodies are copied to."""
-        return any(spill.maps(buffer) for spill in list(self._spills))
-
-    def _buffers(self, sizes: Sequence[int]) -> list[memoryview]:
-        nbytes = mapped.padded_sum(sizes)
-        with self._filling:
-            if sizes and (self._spill is None or self._spill.room < nbytes):
-                self._spill = None  # first, so that its disk is free when nobody looks at it
-                self._spill = mapped.FileSlab(max(_SPILL_BYTES, nbytes), self.folder)
-                self._spills.add(self._spill)
-            spill = self._spill
-            return [] if spill is None else [spill.take(size) for size in sizes]
+        return self._spill.maps(buffer)
 
     def numbers(self, n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """Return an array of n numbers in a file, such as dual variables; not cleared.
 
         It takes memory only while the kernel sees fit, and its place is used again when nobody has
-        the array any more.
+        the array any more. Where the disk is full it is in memory, which is measured; the disk is
+        asked again after the next :meth:`plan`.
         """
-        nbytes = n * np.dtype(dtype).itemsize
-        return np.frombuffer(self._numbers.take(nbytes), dtype) if n else np.empty(0, dtype)
-
-    def _number_place(self, nbytes: int) -> memoryview:
-        try:
-            return self._buffers([nbytes])[0]
-        except OSError:  # a disk that is full: then in memory, which is measured
-            return aligned_buffer(nbytes)
+        if n and not self._is_full:
+            try:
+                return np.frombuffer(self._numbers.take(n * np.dtype(dtype).itemsize), dtype)
+            except OSError:
+                self._is_full = True
+        return np.empty(n, dtype)
 
     def settle_form(self, form: Chunk) -> Chunk:
         """Have another form of a chunk, under the same id, on the shelf beside it.
@@ -197,26 +174,24 @@ class Shelf:
         What other things take of the memory is measured, so that states, models and whatever else
         grows push bodies out.
         """
-        importance, beside = self.importance, self._beside
-        # A batch holds one chunk at least, however large it is, or one form of it.
-        largest = max(
-            (max(c.nbytes, beside.get(c.id, 0)) for c in chunks if c.is_mapped), default=0
-        )
-        # Unpacked bodies are in no file, and are counted as bodies below.
-        others = max(0, self._measure() - self.pool.held_bytes)
-        window = _WINDOW * max(self.batch_bytes, largest)
-        # Numbers of rows are in files, but looked at in every pass.
-        left = self.limit_bytes - others - window - self._numbers.held_bytes
-        if left < 0:
-            for spill in list(self._spills):
-                spill.let_go()
+        importance = self.importance
+        self._is_full = False
         order = sorted(
             (chunk for chunk in chunks if chunk.is_mapped),
             key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,
         )
+        window = self._window(order)
+        # Unpacked bodies are in no file, and are counted as bodies below: those in the pool, and
+        # those that were unpacked before the member had to do with a disk.
+        unpacked = sum(c.nbytes for c in order if c.is_packed and c.is_here and c.shelf is None)
+        others = max(0, self._measure() - self.pool.held_bytes - unpacked)
+        # Numbers of rows are in files, but looked at in every pass.
+        left = self.limit_bytes - others - window - self._numbers.held_bytes
+        if left < 0:
+            self._spill.let_go()
         staying = set()
         for chunk in order:
-            nbytes = chunk.nbytes + beside.get(chunk.id, 0)
+            nbytes = self._taken(chunk) + self._beside.get(chunk.id, 0)
             if nbytes > left:
                 break
             left -= nbytes
@@ -225,6 +200,18 @@ class Shelf:
         # What was looked at besides a pass goes as well, where that is known.
         self.release([c for c in order if c.id in before or (c.is_packed and c.is_here)])
         self.pool.trim(window)
+
+    def _taken(self, chunk: Chunk) -> int:
+        """Return the memory that a body takes while it is here."""
+        return self.pool.size_of(chunk.nbytes) if chunk.is_packed else chunk.nbytes
+
+    def _window(self, chunks: Sequence[Chunk]) -> int:
+        """Return the memory of the batches that are here besides what stays."""
+        # A batch holds one chunk at least, however large it is, or one form of it.
+        largest = max((max(self._taken(c), self._beside.get(c.id, 0)) for c in chunks), default=0)
+        # Small bodies that are unpacked take more memory than they have bytes.
+        taken, nbytes = sum(map(self._taken, chunks)), sum(c.nbytes for c in chunks)
+        return _WINDOW * max(math.ceil(self.batch_bytes * taken / max(1, nbytes)), largest)
 
     def flow(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         """Give chunks out in their order, with their bodies fetched ahead and let go behind."""
@@ -276,7 +263,7 @@ class Shelf:
                     mapped.ask_for(chunk.stored)
             for chunk in batches[number]:
                 if chunk.is_mapped:
-                    _fetch(chunk)
+                    _fetch(chunk, self)
                     held.append(chunk)
             return prepare(number)
 
@@ -322,19 +309,23 @@ class Shelf:
             self.streamed_bytes += nbytes
 
     def close(self) -> None:
-        """Let the disk go with the last chunk that lies there.
+        """Let the disk go with the last chunk that lies there, and what is kept for later use.
 
         A pass that is still going on ends as it may: its threads end when nobody has the shelf.
         """
-        with self._filling:
-            self._spill = None
+        self._spill.close()
+        self._numbers.trim(0)
+        self.pool.trim(0)
 
 
-def _fetch(chunk: Chunk) -> None:
+def _fetch(chunk: Chunk, shelf: Shelf) -> None:
     """Have a mapped chunk's body here, unpacked and checked, until it is unpinned and let go."""
     if chunk.is_packed and chunk.is_here:
         chunk.bring(pin=True)
         return
+    if chunk.is_packed:
+        # One that was unpacked before the member had to do with a disk comes to the pool as well.
+        chunk.shelf = shelf
     mapped.fetch(chunk.stored)
     chunk.bring(pin=True)
     if chunk.is_packed:

@@ -20,8 +20,9 @@ def make_ready(chunk: Chunk) -> None:
     """
     if chunk.is_mapped:
         mapped.fetch(chunk.stored)
-    if not chunk.is_packed:  # a compressed one carries its checksum along
+    if not chunk.is_checked:
         chunk.bring()
+        chunk.let_go()  # a compressed one is sent as it lies
 
 
 def sent(chunk: Chunk) -> None:

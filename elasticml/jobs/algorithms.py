@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import ConfigDict, Field, field_validator
 
 from elasticml.algorithms.batch_gradient.settings import chosen_optimizer
+from elasticml.algorithms.cocoa.settings import GROUPS_MAX
 from elasticml.algorithms.local_sgd.library import has_torch, torch_missing
 from elasticml.algorithms.local_sgd.settings import read_settings as read_local_sgd
 from elasticml.errors import ConfigError
@@ -100,7 +101,7 @@ class CoCoA(Settings):
     shrink: bool | None = None
     #: Groups of a member, each of which works on a model of its own with its share of the threads,
     #: and brings it together with the others' after each pass; "auto": its NUMA nodes, or its GPUs.
-    groups: Count | Literal["auto"] = "auto"
+    groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)] | Literal["auto"] = "auto"
     #: Where members solve their local problems; "auto": large ones on a GPU where there is one.
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: Leave chunks on a disk out for a while that hold next to nothing of the gap; None: as above.

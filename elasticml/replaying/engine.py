@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from elasticml.algorithms.base import Arrays, Exchange, Resume, Scalar, Work
+from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.control import commands as cmd
 from elasticml.control import events as ev
@@ -28,7 +29,7 @@ from elasticml.replaying.checks import check_devices, check_member, check_order,
 from elasticml.replaying.places import Life, Places, Record, computed_before
 from elasticml.replaying.sums import Sums, add_up
 from elasticml.runtime import checkpoint_file
-from elasticml.runtime.execution import SerialParallel, ThreadParallel, parallel
+from elasticml.runtime.execution import ThreadParallel, parallel
 from elasticml.sim.library import Library
 from elasticml.terms import ExchangeId, Mask
 from elasticml.training.arrays import Vector, n_values, pack, unpack
@@ -65,7 +66,7 @@ class Replay:
         self._places = Places(self._library, "", {})
         self._blas = BlasThreads()
         self._blas_threads = 1
-        self._pools: dict[tuple[int, int], SerialParallel | ThreadParallel] = {}
+        self._pools: dict[tuple[int, int], Serial | ThreadParallel] = {}
         self._kept: deque[tuple[ExchangeId, Sums]] = deque(maxlen=KEPT)
         self.facts: DataFacts | None = None
         self.training: Training | None = None

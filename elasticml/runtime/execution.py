@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final, Protocol
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.parallel import shares
+from elasticml.algorithms.parallel import Serial, shares
 from elasticml.runtime.nodes import node_cores, nodes_here, spanned, stay_on
 
 #: Seconds that a call shall take on the event loop, and how many as brief ones in a row there must
@@ -143,24 +143,6 @@ class InlineRunner:
         """Do nothing."""
 
 
-class SerialParallel:
-    """Parallelism of one: maps in a loop."""
-
-    n_threads = 1
-    n_nodes = 1
-
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """Apply ``function`` to every item."""
-        return [function(item) for item in items]
-
-    def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
-        """Let one team after another have the thread."""
-        return [function(k, self) for k in range(n)]
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class ThreadParallel:
     """A pool of threads for one member's kernels, which release the GIL.
 
@@ -261,6 +243,6 @@ def _mapped(
     return [first, *(future.result() for future in futures)]
 
 
-def parallel(n_threads: int, n_nodes: int | None = None) -> SerialParallel | ThreadParallel:
+def parallel(n_threads: int, n_nodes: int | None = None) -> Serial | ThreadParallel:
     """Make the parallelism of a member with so many threads, which span so many nodes."""
-    return SerialParallel() if n_threads <= 1 else ThreadParallel(n_threads, n_nodes)
+    return Serial() if n_threads <= 1 else ThreadParallel(n_threads, n_nodes)

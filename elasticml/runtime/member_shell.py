@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticml.algorithms.async_sgd.reports import ReportSolver
+from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.registry import algorithm
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.collective.pieces import Arriving
@@ -24,7 +25,7 @@ from elasticml.errors import ElasticmlError, JobFailedError, error_to_dict
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.codec import decode, encode
 from elasticml.runtime.environment import Environment
-from elasticml.runtime.execution import SerialParallel, ThreadParallel, parallel
+from elasticml.runtime.execution import ThreadParallel, parallel
 from elasticml.runtime.free_member import FreeMember
 from elasticml.runtime.member_place import Place
 from elasticml.runtime.peer import Peer
@@ -78,7 +79,7 @@ class MemberShell:
         #: The collective's side of this life; None before the welcome.
         self.place: Place | None = None
         #: Compute threads of this life, where the job asks for another number than the worker's.
-        self._own_threads: SerialParallel | ThreadParallel | None = None
+        self._own_threads: Serial | ThreadParallel | None = None
         self._source: Source | None = None
         self._record: Mapping[str, Any] = {}
         self._n_members = 1

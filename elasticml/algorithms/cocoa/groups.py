@@ -35,7 +35,7 @@ from elasticml.algorithms.cocoa.orders import mixed
 from elasticml.algorithms.cocoa.passes import Ascent, Update
 from elasticml.algorithms.cocoa.step_kernels import products, sum_steps
 from elasticml.algorithms.cocoa.tables import Caches, Piece
-from elasticml.data.shelf import shelf_of
+from elasticml.data.shelf import numbers, shelf_of
 from elasticml.objectives.conjugates import DualLoss, dual_loss_named
 
 F64 = NDArray[np.float64]
@@ -53,11 +53,17 @@ class _Rows:
     step: F64
 
     @staticmethod
-    def of(piece: Piece) -> _Rows:
-        """Take a piece, with memory for both that nobody has touched yet."""
-        n = piece.alpha.size
-        weight = tables.total_weight([piece])
-        return _Rows(piece=piece, weight=weight, before=np.empty(n), step=np.empty(n))
+    def of(piece: Piece, *, steps: bool) -> _Rows:
+        """Take a piece, with room for what its dual variables were, and for steps where needed.
+
+        Of rows that stream it is in a file.
+        """
+        return _Rows(
+            piece=piece,
+            weight=tables.total_weight([piece]),
+            before=numbers(piece.chunk),
+            step=numbers(piece.chunk) if steps else np.empty(0),
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -176,6 +182,8 @@ class GroupedSolver:
         self._groups = [_Group(solver) for solver in solvers]
         self._caches = caches
         self._rows: list[_Rows] = []
+        #: Groups that rows are dealt to, and that have got some.
+        self._n_dealt = len(self._groups)
         self._n_filled = 1
         self._pieces: tuple[Piece, ...] = ()
         self._weight = 0.0
@@ -188,7 +196,14 @@ class GroupedSolver:
         if tables.is_same(self._pieces, pieces):
             return
         self._pieces = tuple(pieces)
-        self._rows = [_Rows.of(piece) for piece in pieces]
+        # One reader feeds a member: rows that stream are all the first group's, with all threads.
+        streams = shelf_of([piece.chunk for piece in pieces]) is not None
+        self._n_dealt = 1 if streams else len(self._groups)
+        self._rows = [_Rows.of(piece, steps=self._n_dealt > 1) for piece in pieces]
+        for group in self._groups[self._n_dealt :]:
+            if group.rows:
+                group.rows = []
+                group.solver.bind([])
         self._weight = tables.total_weight(pieces)
         if self._caches is not None:
             keys = {(piece.chunk.id, piece.chunk.content_id) for piece in pieces}
@@ -196,15 +211,11 @@ class GroupedSolver:
                 del self._caches[key]
 
     def _deal(self, seed: int, serial: int) -> None:
-        """Give chunks to groups, by their stored values: see :mod:`dealing`.
-
-        Rows that stream from a disk are all the first group's, as one reader feeds a member.
-        """
+        """Give chunks to groups, by their stored values: see :mod:`dealing`."""
         chunks = [own.piece.chunk for own in self._rows]
         sizes = [tables.stored_of(chunk) for chunk in chunks]
-        n = 1 if shelf_of(chunks) is not None else len(self._groups)
         draw = 0 if self._caches is None else mixed(seed, serial)
-        of = dealt([chunk.id for chunk in chunks], sizes, n, draw)
+        of = dealt([chunk.id for chunk in chunks], sizes, self._n_dealt, draw)
         for k, group in enumerate(self._groups):
             group.rows = [own for own, to in zip(self._rows, of, strict=True) if to == k]
         self._n_filled = max(1, sum(1 for group in self._groups if group.weight > 0.0))
@@ -264,7 +275,7 @@ class GroupedSolver:
             l2_total=l2_total,
             total_weight=total_weight,
             own_weight=self._weight,
-            damping=1.0 if is_first and len(self._groups) > 1 else damping,
+            damping=1.0 if is_first and self._n_dealt > 1 else damping,
             sigma=sigma,
             seed=seed,
             serial=serial,
@@ -289,7 +300,7 @@ class GroupedSolver:
         is_timid : bool
             Groups' sigma' is the safe share.
         """
-        is_alone = len(self._groups) == 1
+        is_alone = self._n_dealt == 1
         between = 1.0 if is_timid else self._aggregation.damping
 
         def work(k: int, team: Parallel) -> Update:
@@ -317,7 +328,7 @@ class GroupedSolver:
             dual, curvature = group.summed(self._loss).tolist()
             return replace(update, dual=dual, curvature=curvature)
 
-        updates = parallel.in_teams(work, len(self._groups))
+        updates = parallel.in_teams(work, self._n_dealt)
         return updates[0] if is_alone else self._together(r, level, updates, parallel)
 
     def _together(

@@ -243,8 +243,9 @@ class LocalSolver:
         )
 
     def undo(self) -> None:
-        """Have rows rest again as before the last run; whoever called it restores ``alpha``."""
+        """Take rests and turns back to before the last run; the caller restores ``alpha``."""
         self._rests.undo()
+        self._orders.undo()
 
     def _is_loss(self, plan: Plan, sums: F64, v: F64) -> bool:
         """Tell whether threads that were too bold have made the local problem worse.

@@ -47,6 +47,8 @@ class Orders:
     def __init__(self, bucket: int, *, skips: bool = False) -> None:
         self._bucket = bucket
         self._turns = Turns() if skips else None
+        #: The last epoch was a turn of the chunks that it went over.
+        self._is_turn = False
         self._pieces: Sequence[Piece] = ()
         self._visits = np.zeros(0, np.int64)
         self._starts = np.zeros(1, np.int64)
@@ -134,11 +136,18 @@ class Orders:
         # A fraction of an epoch visits the first buckets of its order.
         yield order[: max(1, round(share * order.size))]
 
+    def undo(self) -> None:
+        """Have the last epoch count as no turn of its chunks: its steps have been taken back."""
+        if self._turns is not None and self._is_turn:
+            self._turns.undo()
+            self._is_turn = False
+
     def _streamed(
         self, shelf: Shelf, key: tuple[int, int, int], share: float, whole: bool
     ) -> Iterator[I64]:
         turns = np.arange(len(self._pieces), dtype=np.int64)
-        if self._turns is not None and share == 1.0:
+        self._is_turn = share == 1.0
+        if self._turns is not None and self._is_turn:
             chunks = [piece.chunk for piece in self._pieces]
             past = shelf.importance, shelf.staying
             turns = turns[self._turns.next(key, chunks, *past, whole=whole)]

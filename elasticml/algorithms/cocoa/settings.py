@@ -17,6 +17,8 @@ from elasticml.objectives.conjugates import DualLoss, dual_loss_named
 F64 = NDArray[np.float64]
 Absent = Literal["reload", "stall", "freeze"]
 
+#: Groups of a member at most: more than machines have NUMA nodes or GPUs.
+GROUPS_MAX: Final = 64
 LOSSES: Final = ("hinge", "squared_hinge", "logistic", "squared")
 #: Rules that other algorithms have for absent examples, and CoCoA has not.
 _FOREIGN: Final = ("taylor", "ignore", "ignore_rescaled")
@@ -143,7 +145,7 @@ def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
         if key == "gap_every" and raw.get(key) == "target":
             values[key] = "target"
         elif raw.get(key, "auto") not in (None, "auto"):
-            values[key] = whole(key, raw[key], 1)
+            values[key] = whole(key, raw[key], 1, GROUPS_MAX if key == "groups" else None)
     if "seed" in raw:
         values["seed"] = whole("seed", raw["seed"], 0)
     return values
@@ -183,17 +185,19 @@ def positive(key: str, value: Any) -> float:
     return found
 
 
-def whole(key: str, value: Any, least: int) -> int:
-    """Return a whole number of at least ``least``.
+def whole(key: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return a whole number of at least ``least``, and of at most ``most`` where there is one.
 
     Raises
     ------
     ConfigError
         When it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise wrong(key, value, f"a whole number of at least {least}, or auto")
-    return value
+    wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or not least <= value <= (value if most is None else most):
+        raise wrong(key, value, f"a whole number {wanted}, or auto")
+    return int(value)
 
 
 def read_warm_start(raw: Any) -> Mapping[str, F64]:

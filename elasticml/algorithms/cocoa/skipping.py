@@ -75,6 +75,8 @@ class Turns:
         #: Seed and serial of the last pass, and the choices of its epochs.
         self._serial: tuple[int, int] | None = None
         self._made: dict[int, _Made] = {}
+        #: What undoing the last pass leaves.
+        self._undone = _Past()
 
     def next(
         self,
@@ -111,13 +113,19 @@ class Turns:
         made = self._made.get(epoch)
         if made is not None and (made.ids, made.whole) == (ids, whole):
             self._past = made.after.copy()
+            self._undone = replace(made.before.copy(), passes=made.after.passes)
             return made.chosen.copy()
         before = self._past.copy() if made is None else made.before
         self._past = before.copy()
         chosen = self._choose(chunks, importance, staying, whole=whole)
         self._count(ids, chosen)
+        self._undone = replace(before.copy(), passes=self._past.passes)
         self._made[epoch] = _Made(ids, whole, chosen.copy(), before, self._past.copy())
         return chosen
+
+    def undo(self) -> None:
+        """Have the last pass count as no turn: its chunks wait on, and their gap is what it was."""
+        self._past = self._undone.copy()
 
     def _choose(
         self,

@@ -20,6 +20,7 @@ from elasticml.data.pool import Pool
 from elasticml.data.shapes import synthetic
 from elasticml.data.shelf import Shelf, flow, make_room
 from elasticml.data.source import load_all
+from elasticml.data.travel import make_ready
 from elasticml.errors import ConfigError, DataError
 from elasticml.terms import ChunkId
 from tests.unit.data.test_chunk import ID, example
@@ -109,6 +110,18 @@ def test_a_bit_that_has_changed_is_told_with_the_file(tmp_path: Path, share: flo
     with pytest.raises(DataError, match=r"000000\.chunks is damaged: ") as raised:
         look_at(load_all(read_converted(str(tmp_path / "made-3"))))
     assert "\n" not in str(raised.value)
+
+
+def test_a_body_that_is_sent_before_anybody_looked_at_it_is_checked(tmp_path: Path) -> None:
+    shelf = Shelf(2**20, tmp_path, lambda: 0)
+    good, bad = shelf.settle([packed(smooth(k)) for k in range(2)])
+    away = bad.away
+    assert away is not None
+    away.expected ^= 1
+    make_ready(good)
+    assert (good.is_checked, good.is_here) == (True, False)
+    with pytest.raises(DataError, match="a file is damaged: chunk smooth/0/1: its checksum"):
+        make_ready(bad)
 
 
 def test_a_file_that_was_cut_is_told(tmp_path: Path) -> None:
@@ -204,8 +217,9 @@ def test_unpacked_bodies_that_stay_count_as_bodies_and_not_as_other_memory(
 ) -> None:
     shelf = Shelf(2**20, tmp_path, lambda: 1000 + shelf.pool.held_bytes)
     chunks = shelf.settle([packed(smooth(k)) for k in range(8)])
-    nbytes = chunks[0].nbytes
-    shelf.limit_bytes = 1000 + 3 * nbytes + 6 * shelf.batch_bytes
+    size = Pool.size_of(chunks[0].nbytes)
+    window = 6 * -(-shelf.batch_bytes * size // chunks[0].nbytes)
+    shelf.limit_bytes = 1000 + 3 * size + window
     for _ in range(3):
         make_room(chunks)
         assert len(shelf.staying) == 3

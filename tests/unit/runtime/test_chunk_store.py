@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticml.data import shelf as shelves
+from elasticml.data import spill
 from elasticml.data.chunk import Chunk, dense_chunk
 from elasticml.data.shelf import Shelf
 from elasticml.errors import DataError
@@ -180,7 +180,7 @@ def test_bodies_are_received_where_they_stay(tmp_path: Path) -> None:
 def test_a_body_in_a_file_that_is_full_is_known_to_lie_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelves, "_SPILL_BYTES", 4 * chunk(0).nbytes)
+    monkeypatch.setattr(spill, "FILE_BYTES", 4 * chunk(0).nbytes)
     shelf = Shelf(2**20, tmp_path, lambda: 0)
     store = ChunkStore(chunk(0).nbytes, shelf)
     store.put([chunk(0), chunk(1)])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elasticml.algorithms.parallel import Serial
 from elasticml.collective.frames import Frame, Kind
 from elasticml.collective.memory import FaultyNetwork
 from elasticml.collective.transport import LinkClosedError
@@ -20,7 +21,7 @@ from elasticml.data.svmlight import SvmlightSource, read_svmlight
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.codec import encode
 from elasticml.runtime.environment import Environment
-from elasticml.runtime.execution import InlineRunner, Runner, SerialParallel, ThreadRunner
+from elasticml.runtime.execution import InlineRunner, Runner, ThreadRunner
 from elasticml.runtime.member_host import MemberHost
 from elasticml.runtime.member_shell import MemberShell
 from elasticml.terms import ChunkId, MemberId
@@ -48,7 +49,7 @@ def environment(network: FaultyNetwork, **changed: Runner) -> Environment:
     runners: dict[str, Runner] = {"compute": InlineRunner(), "reading": InlineRunner(), **changed}
     return Environment(
         transport=network.endpoint("w"),
-        parallel=SerialParallel(),
+        parallel=Serial(),
         clock=lambda: 0.0,
         host="here",
         pid=1,

@@ -76,6 +76,48 @@ def test_a_pass_that_is_repeated_goes_over_the_same_chunks_and_counts_once() -> 
         assert ten(turns, some, again, serial) == ten(once, some, again, serial)
 
 
+def test_a_pass_that_is_undone_is_no_turn_and_its_number_is_kept() -> None:
+    some = chunks(10)
+    gaps = [100.0, 20.0, *[0.5] * 8]
+    turns, known = begun(some, gaps)
+    for serial in range(1, 1 + EVERY - 1):
+        assert ten(turns, some, known, serial) == [0, 1]
+        turns.undo()
+    # Nothing of the gap has gone, but the others have waited for as long as they may, and so have
+    # these two, whose turns were none.
+    assert ten(turns, some, known, EVERY) == list(range(10))
+
+
+def test_a_pass_that_is_undone_is_undone_again_where_it_is_repeated() -> None:
+    some = chunks(10)
+    turns, known = begun(some, [100.0, 20.0, *[0.5] * 8])
+    for _ in range(EVERY):
+        assert ten(turns, some, known) == [0, 1]
+        turns.undo()
+    assert ten(turns, some, known, 2) == [0, 1]
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_orders_take_the_turns_of_their_last_epoch_back(tmp_path: Path, is_undone: bool) -> None:
+    p = streamed(problem("csr", "hinge"), tmp_path)
+    orders, here = Orders(8, skips=True), p.pieces[0].chunk.shelf
+    orders.bind(p.pieces)
+    assert here is not None
+
+    def visited(serial: int, share: float = 1.0) -> set[int]:
+        order = orders.epoch((3, serial, 0), share)
+        return {int(visit) >> 32 for part in order for visit in part}
+
+    assert len(visited(0)) == len(p.pieces)
+    here.rank({piece.chunk.id: 100.0 if k == 1 else 2.0 for k, piece in enumerate(p.pieces)})
+    assert visited(1) == {1}
+    if is_undone:
+        orders.undo()
+    visited(2, 0.5)  # of chunks at random, which is no turn: there is nothing to take back
+    orders.undo()
+    assert visited(3) == ({1} if is_undone else set(range(len(p.pieces))))
+
+
 def test_a_pass_that_is_repeated_over_other_chunks_has_a_choice_of_its_own() -> None:
     some = chunks(10)
     turns, known = begun(some, [100.0, 50.0, *[0.5] * 8])

@@ -31,7 +31,7 @@ def make(**settings: Any) -> tuple[CocoaSolver, list[Chunk]]:
 def ask(
     solver: CocoaSolver, chunks: list[Chunk], operation: str, v: np.ndarray, **given: Any
 ) -> dict[str, np.ndarray]:
-    more = given.pop("model", {})
+    more, parallel = given.pop("model", {}), given.pop("parallel", Serial())
     parameters = {
         "gamma": 0.0,
         "fill": "zero",
@@ -52,7 +52,7 @@ def ask(
         returns={},
         members=3,
     )
-    return dict(solver.compute(work, chunks, Serial()))
+    return dict(solver.compute(work, chunks, parallel))
 
 
 def image(chunks: list[Chunk]) -> np.ndarray:

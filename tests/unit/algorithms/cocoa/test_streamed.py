@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import replicas
+from elasticml.algorithms.cocoa.groups import GroupedSolver
 from elasticml.algorithms.cocoa.orders import Orders
 from elasticml.algorithms.cocoa.replicas import Replicas
 from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.parallel import Serial
 from elasticml.data import mapped
 from elasticml.data.shelf import Shelf
 from tests.unit.algorithms.cocoa.local_problem import KINDS, InTurn, Problem, problem
@@ -186,18 +190,53 @@ def test_compressed_rows_give_the_bits_of_mapped_ones(tmp_path: Path, kind: str)
     assert found[0] == found[1]
 
 
-def test_what_is_kept_of_streamed_rows_is_in_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parallel", [Serial(), InTurn(2)], ids=["one thread", "two threads"])
+def test_what_is_kept_of_streamed_rows_is_in_files(tmp_path: Path, parallel: Parallel) -> None:
     solver, loose = make()
     here = shelf(tmp_path, 1)
     chunks = here.settle(loose)
-    ask(solver, chunks, "certify", ZERO, serial=1, settle=0)
+    ask(solver, chunks, "certify", ZERO, serial=1, settle=0, parallel=parallel)
     for serial in (2, 3):
-        ask(solver, chunks, "pass", ZERO, serial=serial, settle=serial - 1)
+        known = {"serial": serial, "settle": serial - 1, "parallel": parallel}
+        ask(solver, chunks, "pass", ZERO, **known)
+    grouped: Any = solver._local
+    rows = [] if parallel.n_threads == 1 else grouped._rows
     for chunk in chunks:
         piece = solver._held[chunk.id].piece
         assert piece is not None
         arrays = [chunk.state["alpha"], chunk.state["step"], piece.alpha, piece.targets]
         assert all(here.maps(memoryview(array)) for array in arrays)
+    assert all(here.maps(memoryview(own.before)) and not own.step.size for own in rows)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_rows_that_stream_are_one_groups_with_all_threads(tmp_path: Path, n: int) -> None:
+    found = []
+    for n_groups in (1, n):
+        p = streamed(problem("csr", "hinge"), tmp_path)
+        solvers = [p.solver() for _ in range(n_groups)]
+        solver: Any = GroupedSolver(solvers, loss=p.loss, searches=True, caches={})
+        v = np.zeros(p.X.shape[1])
+        for serial in range(4):
+            update = p.run(solver, v, serial, parallel=InTurn(4))
+            assert update.groups == 1
+            v = v + update.dv
+        found.append(v)
+    np.testing.assert_array_equal(*found)
+
+
+def test_groups_forget_the_rows_of_theirs_that_stream_from_now_on(tmp_path: Path) -> None:
+    p = problem("csr", "hinge")
+    solvers = [p.solver() for _ in range(2)]
+    solver: Any = GroupedSolver(solvers, loss=p.loss, searches=True)
+    v = p.run(solver, np.zeros(p.X.shape[1]), 0, parallel=InTurn(2)).dv
+    assert all(own._pieces for own in solvers)
+    out = streamed(p, tmp_path)
+    for piece, old in zip(out.pieces, p.pieces, strict=True):
+        piece.alpha[:] = old.alpha
+    v = v + out.run(solver, v, 1, parallel=InTurn(2)).dv
+    np.testing.assert_allclose(v, out.image(), rtol=0, atol=1e-13)
+    assert [len(own._pieces) for own in solvers] == [len(p.pieces), 0]
 
 
 @pytest.mark.parametrize("sigma", [None, 2.0])

@@ -1,0 +1,123 @@
+"""Places in files: gone when nobody looks at them, and what a full disk takes."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elasticml.data.shelf import Shelf, make_room
+from elasticml.data.spill import FILE_BYTES
+from tests.unit.data.test_packed import packed, smooth
+from tests.unit.data.test_shelf import chunk
+
+FULL = os.strerror(errno.ENOSPC)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Nothing is freed but what nobody refers to."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def n_mapped(folder: Path) -> int:
+    """Files in this folder, with a name or without, that this process maps."""
+    return Path("/proc/self/maps").read_text().count(f"{folder}/")
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_closed_shelf_leaves_no_file_once_nobody_looks_at_its_places(tmp_path: Path) -> None:
+    shelf = Shelf(2**30, tmp_path, lambda: 0)
+    kept, dropped = shelf.numbers(1000), shelf.numbers(1000)
+    del dropped
+    shelf.close()
+    assert n_mapped(tmp_path) == 1
+    del kept
+    shelf.close()
+    assert n_mapped(tmp_path) == 0
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_shelf_that_nobody_has_leaves_no_file_and_no_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    shelf = Shelf(2**30, tmp_path, lambda: 0)
+    chunks = shelf.settle([chunk(0), packed(smooth(1))])
+    assert len(list(shelf.flow(chunks))) == 2
+    shelf.numbers(1000)
+    threads = [t for t in threading.enumerate() if t not in before and "em-shelf" in t.name]
+    assert threads
+    gone = weakref.ref(shelf)
+    del shelf, chunks
+    assert gone() is None
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert n_mapped(tmp_path) == 0
+
+
+def refused_from(
+    nbytes: int, monkeypatch: pytest.MonkeyPatch, seen: list[int] | None = None
+) -> None:
+    """Have a disk that takes no files of so many bytes."""
+    allocate = os.posix_fallocate
+
+    def take(descriptor: int, offset: int, size: int) -> None:
+        if seen is not None:
+            seen.append(size)
+        if size >= nbytes:
+            raise OSError(errno.ENOSPC, FULL)
+        allocate(descriptor, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", take)
+
+
+def test_a_disk_that_is_nearly_full_takes_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused_from(FILE_BYTES, monkeypatch)
+    shelf = Shelf(2**30, tmp_path, lambda: 0)
+    (settled,) = shelf.settle([chunk(0)])
+    assert shelf.maps(memoryview(settled.body))
+    assert shelf.maps(memoryview(shelf.numbers(1000)))
+
+
+def test_a_full_disk_is_asked_once_between_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    shelf = Shelf(2**30, tmp_path, lambda: 0)
+    chunks = shelf.settle([packed(smooth(0))])
+    refused_from(0, monkeypatch, seen)
+    for _ in range(2):
+        make_room(chunks)
+        some = [shelf.numbers(1000) for _ in range(20)]
+        assert not any(shelf.maps(memoryview(array)) for array in some)
+        assert seen == [FILE_BYTES, 2 * 4096]
+        seen.clear()
+    monkeypatch.undo()
+    make_room(chunks)
+    assert shelf.maps(memoryview(shelf.numbers(1000)))
+
+
+def test_numbers_that_a_full_disk_does_not_take_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = [0]
+    shelf = Shelf(2**30, tmp_path, lambda: taken[0])
+    chunks = shelf.settle([chunk(k) for k in range(8)])
+    nbytes = chunks[0].nbytes
+    refused_from(0, monkeypatch)
+    mine = shelf.numbers(FILE_BYTES // 8)
+    taken[0] = mine.nbytes  # the measure sees what is in no file
+    shelf.limit_bytes = mine.nbytes + 4 * nbytes + 6 * shelf.batch_bytes
+    make_room(chunks)
+    assert len(shelf.staying) == 4

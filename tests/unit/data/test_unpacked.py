@@ -1,0 +1,135 @@
+"""Memory for bodies that are unpacked: what is allowed and no more, whatever their sizes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticml.data.block_file import write_block
+from elasticml.data.chunk import Chunk, dense_chunk
+from elasticml.data.facts import summarise
+from elasticml.data.pool import Pool
+from elasticml.data.shelf import Shelf, flow, make_room
+from elasticml.terms import ChunkId
+from tests.unit.data.test_packed import packed
+
+MIB = 2**20
+_PASSES = """
+import json, sys
+from pathlib import Path
+from elasticml.data.block_file import map_block
+from elasticml.data.mapped import anonymous_bytes
+from elasticml.data.shelf import Shelf
+path, allowed = Path(sys.argv[1]), int(sys.argv[2])
+chunks, _ = map_block(path)
+chunks[0].bring()
+base = anonymous_bytes()
+shelf, peak = Shelf(base + allowed, path.parent), 0
+chunks = shelf.settle(chunks)
+for number in range(3):
+    shelf.rank({chunk.id: hash((number, k)) % 97 for k, chunk in enumerate(chunks)})
+    shelf.plan(chunks)
+    for k, chunk in enumerate(shelf.flow(chunks)):
+        chunk.values
+        if k % 20 == 0:
+            peak = max(peak, anonymous_bytes() - base)
+print(json.dumps([peak, shelf.pool.held_bytes]))
+"""
+
+
+def numbers_chunk(k: int, rows: int) -> Chunk:
+    rng = np.random.default_rng(k)
+    values = rng.integers(0, 9, (rows, 64)).astype(float)
+    return dense_chunk(ChunkId("s", 0, k), np.ones(rows), values)
+
+
+@pytest.mark.parametrize(("least", "most"), [(40, 40), (130, 130)])
+def test_passes_over_compressed_bodies_keep_to_the_memory_that_is_allowed(
+    tmp_path: Path, least: int, most: int
+) -> None:
+    """Within a tenth, for small bodies and for ones of odd sizes.
+
+    In a process of its own, in which nothing else comes and goes.
+    """
+    rng, chunks, nbytes = np.random.default_rng(0), [], 0
+    while nbytes < 80 * MIB:
+        chunks.append(numbers_chunk(len(chunks), int(rng.integers(least, most + 1))))
+        nbytes += chunks[-1].nbytes
+    path = tmp_path / "a.chunks"
+    write_block(path, (chunks, summarise(0, chunks, chunks[0].layout)), -3)
+    del chunks
+    done = subprocess.run(
+        [sys.executable, "-c", _PASSES, str(path), str(40 * MIB)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    peak, held = json.loads(done.stdout)
+    assert peak <= 1.1 * 40 * MIB
+    assert held >= 15 * MIB
+
+
+def test_a_body_gets_the_smallest_idle_buffer_that_serves() -> None:
+    pool = Pool(MIB)
+    sizes = (40 << 12, 36 << 12, 38 << 12)
+    some = [pool.take(size) for size in sizes]
+    places = [np.frombuffer(body, np.uint8).ctypes.data for body in some]
+    del some
+    gc.collect()
+    found = pool.take(37 << 12)
+    assert np.frombuffer(found, np.uint8).ctypes.data == places[2]
+
+
+def test_what_a_smaller_body_leaves_over_of_a_buffer_is_no_memory() -> None:
+    pool = Pool(MIB)
+    first = pool.take(40 << 12)
+    place = np.frombuffer(first, np.uint8).ctypes.data
+    del first
+    gc.collect()
+    second = pool.take(32 << 12)
+    assert pool.held_bytes == pool.size_of(32 << 12) == 32 << 12
+    del second
+    gc.collect()
+    third = pool.take(40 << 12)
+    assert np.frombuffer(third, np.uint8).ctypes.data == place
+    assert pool.held_bytes == 40 << 12
+
+
+def test_bodies_that_were_unpacked_in_memory_count_once_and_stay(tmp_path: Path) -> None:
+    """A member that goes out of core keeps what it computes over where it is."""
+    chunks = [packed(numbers_chunk(k, 40)) for k in range(8)]
+    size = Pool.size_of(chunks[0].nbytes)
+    for chunk in chunks[:5]:
+        chunk.bring()
+    inside = 5 * chunks[0].nbytes
+    shelf = Shelf(0, tmp_path, lambda: 1000 + inside + shelf.pool.held_bytes)
+    shelf.settle(chunks[5:])
+    shelf.limit_bytes = 1000 + 8 * size + 6 * shelf.batch_bytes * size // chunks[0].nbytes + 6
+    make_room(chunks)
+    assert len(shelf.staying) == 8
+    list(flow(chunks))
+    assert shelf.streamed_bytes == 0
+
+
+def test_bodies_that_were_unpacked_in_memory_and_let_go_come_back_to_the_pool(
+    tmp_path: Path,
+) -> None:
+    chunks = [packed(numbers_chunk(k, 40)) for k in range(4)]
+    for chunk in chunks[:2]:
+        chunk.bring()
+    shelf = Shelf(0, tmp_path, lambda: 0)
+    shelf.settle(chunks[2:])
+    shelf.plan(chunks)
+    assert not any(chunk.is_here for chunk in chunks)
+    shelf.limit_bytes = 2**30
+    shelf.plan(chunks)
+    assert len(list(shelf.flow(chunks))) == 4
+    assert shelf.pool.held_bytes == 4 * Pool.size_of(chunks[0].nbytes)
