@@ -265,8 +265,7 @@ class LocalSolver:
         return [some for some in np.array_split(order, calls) if some.size]
 
     def _calls(self, n_visits: int, n_parts: int) -> int:
-        stored = self._stored_per_visit * n_visits
-        return max(1, math.ceil(stored / (_VALUES_PER_CALL * n_parts)))
+        return math.ceil(n_visits * self._stored_per_visit / (_VALUES_PER_CALL * n_parts)) or 1
 
     def _go_through(
         self,
