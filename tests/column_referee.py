@@ -33,6 +33,49 @@ def dealt(
     return [chunks[k::members] for k in range(members)]
 
 
+def watched(judge: Any, members: int, settings: dict[str, Any]) -> World:
+    """Make a world that a referee watches; ``settings`` are the world's and the algorithm's."""
+    names = ("absent", "schedule", "reloads", "between", "tuned", "parallel")
+    given = {name: settings.pop(name) for name in names if name in settings}
+    return World(
+        settings={**judge.settings, **settings},
+        parts=judge.parts(members),
+        algorithm="primal_cocoa",
+        watch=judge.watch,
+        **{"absent": "reload", **given},
+    )
+
+
+def stepped_from(world: World, asked: Asked, d: int) -> F64 | None:
+    """Return the chunks' coefficients (d,) where a pass's residual should be exactly theirs.
+
+    Columns that come back in this very exchange may bring a step that the residual lacks: the
+    trainer hears of them with its outcome.
+    """
+    outcome = asked.outcome
+    same = len(world.asked) < 2 or world.asked[-2].outcome.absent_examples == 0
+    is_whole = outcome.absent_examples == 0 and asked.exchange.operation == "pass"
+    if not (is_whole and same) or float(outcome.arrays["unset"]) > 0.0:
+        return None
+    coef = np.zeros(d)
+    for member in asked.contributors:
+        for chunk in world.chunks[member]:
+            here = chunk.labels >= 0
+            coef[chunk.labels[here].astype(int)] = chunk.state["coef"][here]
+    return coef
+
+
+def check_rows(judge: Any, rows: Sequence[Any], slack: float) -> None:
+    """Have every row tell its model's objective, and a gap that is none too small."""
+    for row in rows:
+        coef, intercept = row.model["coef"][0], float(row.model["intercept"][0])
+        true = judge.objective(coef, intercept)
+        assert abs(row.objective - true) <= slack * true
+        assert true - judge.optimum <= row.gap + slack * true
+        if row.extra["dual"] is not None:
+            assert row.extra["dual"] <= judge.optimum * (1.0 + slack)
+
+
 @dataclass(kw_only=True)
 class ColumnReferee:
     """One problem, and everything that was certified of it."""
@@ -94,30 +137,13 @@ class ColumnReferee:
 
     def world(self, members: int, **settings: Any) -> World:
         """Make a world that the referee watches; ``settings`` are its and the algorithm's."""
-        names = ("absent", "schedule", "reloads", "between", "tuned", "parallel")
-        given = {name: settings.pop(name) for name in names if name in settings}
-        return World(
-            settings={**self.settings, **settings},
-            parts=self.parts(members),
-            algorithm="primal_cocoa",
-            watch=self.watch,
-            **{"absent": "reload", **given},
-        )
+        return watched(self, members, settings)
 
     def watch(self, world: World, asked: Asked) -> None:
         """Compare a residual with what the chunks' coefficients make it."""
-        outcome = asked.outcome
-        # Columns that come back in this very exchange may bring a step that the residual lacks: the
-        # trainer hears of them with its outcome.
-        same = len(world.asked) < 2 or world.asked[-2].outcome.absent_examples == 0
-        is_whole = outcome.absent_examples == 0 and asked.exchange.operation == "pass"
-        if not (is_whole and same) or float(outcome.arrays["unset"]) > 0.0:
+        coef = stepped_from(world, asked, self.X.shape[1])
+        if coef is None:
             return
-        coef = np.zeros(self.X.shape[1])
-        for member in asked.contributors:
-            for chunk in world.chunks[member]:
-                here = chunk.labels >= 0
-                coef[chunk.labels[here].astype(int)] = chunk.state["coef"][here]
         error = self.y - self.X @ coef
         if self.intercept:
             error = error - self.s @ error
@@ -128,13 +154,7 @@ class ColumnReferee:
 
     def check_rows(self, rows: Sequence[Any], slack: float = 1e-9) -> None:
         """Have every row tell its model's objective, and a gap that is none too small."""
-        for row in rows:
-            coef, intercept = row.model["coef"][0], float(row.model["intercept"][0])
-            true = self.objective(coef, intercept)
-            assert abs(row.objective - true) <= slack * true
-            assert true - self.optimum <= row.gap + slack * true
-            if row.extra["dual"] is not None:
-                assert row.extra["dual"] <= self.optimum * (1.0 + slack)
+        check_rows(self, rows, slack)
 
 
 def resumed(judge: Any, resume: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from tests.column_referee import dealt
+from tests.column_referee import check_rows, dealt, stepped_from, watched
 from tests.serial_world import Asked, World
 
 F64 = NDArray[np.float64]
@@ -96,29 +96,13 @@ class MarginReferee:
 
     def world(self, members: int, **settings: Any) -> World:
         """Make a world that the referee watches; ``settings`` are its and the algorithm's."""
-        names = ("absent", "schedule", "reloads", "between", "tuned", "parallel")
-        given = {name: settings.pop(name) for name in names if name in settings}
-        return World(
-            settings={**self.settings, **settings},
-            parts=self.parts(members),
-            algorithm="primal_cocoa",
-            watch=self.watch,
-            **{"absent": "reload", **given},
-        )
+        return watched(self, members, settings)
 
     def watch(self, world: World, asked: Asked) -> None:
         """Compare a residual with what the chunks' coefficients make it."""
-        outcome = asked.outcome
-        # As for the lasso: a step that comes back in this very exchange is told with its outcome.
-        same = len(world.asked) < 2 or world.asked[-2].outcome.absent_examples == 0
-        is_whole = outcome.absent_examples == 0 and asked.exchange.operation == "pass"
-        if not (is_whole and same) or float(outcome.arrays["unset"]) > 0.0:
+        coef = stepped_from(world, asked, self.X.shape[1])
+        if coef is None:
             return
-        coef = np.zeros(self.X.shape[1])
-        for member in asked.contributors:
-            for chunk in world.chunks[member]:
-                here = chunk.labels >= 0
-                coef[chunk.labels[here].astype(int)] = chunk.state["coef"][here]
         z = self.X @ coef
         if self.intercept:
             z = z + brentq(lambda b: self._steepness(z + b).sum(), -1e3, 1e3, xtol=1e-15)
@@ -134,10 +118,4 @@ class MarginReferee:
 
     def check_rows(self, rows: Sequence[Any], slack: float = 1e-9) -> None:
         """Have every row tell its model's objective, and a gap that is none too small."""
-        for row in rows:
-            coef, intercept = row.model["coef"][0], float(row.model["intercept"][0])
-            true = self.objective(coef, intercept)
-            assert abs(row.objective - true) <= slack * true
-            assert true - self.optimum <= row.gap + slack * true
-            if row.extra["dual"] is not None:
-                assert row.extra["dual"] <= self.optimum * (1.0 + slack)
+        check_rows(self, rows, slack)
