@@ -24,6 +24,8 @@ SWEEPS: Final = 30
 DEPENDENT: Final = 1e-11
 #: Share of a gradient below which what it has along open directions is rounding.
 LEVEL: Final = 1e-9
+#: Rounding of a gradient, as a share of the sums that cancel in it.
+ROUNDING: Final = 1e-12
 #: Most coefficients for which equations are solved.
 EQUATIONS_MAX: Final = 500
 
@@ -85,7 +87,8 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> None:
     own = w[support]
     # The gradient with the signs of now.
     gradient = penalty.a2 * own + penalty.a1 * np.sign(own) - q[support]
-    direction = downhill(H, gradient)
+    size = np.abs(linear[support]) + np.abs(H) @ np.abs(own)
+    direction = downhill(H, gradient, ROUNDING * size)
     slope, bend = float(gradient @ direction), float(direction @ (H @ direction))
     towards = direction * own < 0.0
     ends = np.divide(-own, direction, out=np.full(own.size, np.inf), where=towards)
@@ -100,19 +103,22 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> None:
     w[support] = new
 
 
-def downhill(H: F64, gradient: F64) -> F64:
+def downhill(H: F64, gradient: F64, rounding: F64 | None = None) -> F64:
     """Return where a quadratic function falls: to its least value, or along where it is linear.
 
     Where columns depend on each other, directions are open in which it has no curvature. A gradient
-    along these is followed alone; without one the shortest step to a least value is taken. Lengths
-    are those of columns of unit length. Neither depends on how rounding would tell columns apart,
-    as equations do that are made solvable by something small on their diagonal.
+    along these is followed alone; where it is rounding, which nothing but rounding's own curvature
+    would end, the shortest step to a least value is taken. Lengths are those of columns of unit
+    length. Neither depends on how rounding would tell columns apart, as equations do that are made
+    solvable by something small on their diagonal.
 
     Parameters
     ----------
     H : ndarray (m, m)
         Symmetric, without negative curvature but for rounding.
     gradient : ndarray (m,)
+    rounding : ndarray (m,), optional
+        How far the gradient may be off; 0 by default.
 
     Source: Higham (2002), section 10.3, for the Cholesky factor with pivots.
     """
@@ -131,7 +137,8 @@ def downhill(H: F64, gradient: F64) -> F64:
         open_[order[rank:]] = np.eye(g.size - rank)
         basis = np.linalg.qr(open_)[0]
         along = basis @ (basis.T @ g)
-        if np.abs(along).max() > LEVEL * np.abs(g).max():
+        level = 0.0 if rounding is None else float((rounding / lengths).max())
+        if np.abs(along).max() > max(level, LEVEL * np.abs(g).max()):
             step = -along
         else:
             step -= basis @ (basis.T @ step)

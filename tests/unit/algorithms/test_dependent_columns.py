@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import elasticml
 from elasticml.algorithms.columns.products import Penalty, descend, downhill
 
 
@@ -71,3 +72,45 @@ def test_of_many_least_values_the_nearest_is_gone_to():
     gradient = X.T @ rng.standard_normal(20)
     expected = -np.linalg.pinv(X.T @ X, rcond=1e-10) @ gradient
     np.testing.assert_allclose(downhill(X.T @ X, gradient), expected, atol=1e-12)
+
+
+def repeated():
+    """Columns that are sums of others, in one order of rows and in three more."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 6))
+    X = np.concatenate([X, X[:, :3], X[:, :1] + X[:, 1:2]], axis=1)
+    y = X @ rng.random(10) + 0.1 * rng.standard_normal(50)
+    return X, y, [np.random.default_rng(seed).permutation(50) for seed in range(4)]
+
+
+# At the optimum a gradient is rounding, and so is its part along open directions. It was followed,
+# to where nothing but rounding's curvature ended it: coefficients of 1e16 in one order of four.
+def test_rounding_is_not_followed_where_nothing_would_end_it():
+    X, y, orders = repeated()
+    for positive in (False, True):
+        found = []
+        for rows in orders:
+            A, b = X[rows], y[rows]
+            w, q = np.zeros(10), A.T @ b
+            penalty = Penalty(a1=0.0, a2=0.0, positive=positive)
+            descend(A.T @ A, A.T @ b, float(b @ b), penalty, 0.0, 3000, w, q)
+            found.append(w)
+        assert np.abs(found).max() < 10.0
+        np.testing.assert_allclose(X @ np.transpose(found), (X @ found[0])[:, None] + np.zeros(4))
+
+
+@pytest.mark.filterwarnings("ignore:alpha=0")
+def test_a_lasso_without_penalty_is_as_small_in_every_order_of_rows():
+    X, y, orders = repeated()
+    models = [elasticml.Lasso(alpha=0.0).fit(X[rows], y[rows]) for rows in orders]
+    np.testing.assert_allclose([m.coef_ for m in models], [models[0].coef_] * 4, atol=1e-6)
+
+
+def test_three_classes_have_the_same_model_in_every_order_of_rows():
+    X, y, orders = repeated()
+    labels = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    found = [
+        elasticml.LogisticRegression(l1_ratio=1.0, tol=1e-8).fit(X[rows], labels[rows]).coef_
+        for rows in orders
+    ]
+    np.testing.assert_allclose(found, [found[0]] * 4, atol=1e-5)
