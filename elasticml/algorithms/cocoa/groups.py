@@ -48,20 +48,17 @@ class _Rows:
 
     piece: Piece
     weight: float
-    #: Dual variables then, and the steps since.
-    before: F64
+    #: The steps since; nothing where nobody asks for them. Of rows that stream both are in a file.
     step: F64
+    #: Dual variables then; nothing before they are first noted.
+    before: F64 = field(default_factory=lambda: np.empty(0))
 
     @staticmethod
     def of(piece: Piece, *, steps: bool) -> _Rows:
-        """Take a piece, with room for what its dual variables were, and for steps where needed.
-
-        Of rows that stream it is in a file.
-        """
+        """Take a piece, with room for steps where they are needed."""
         return _Rows(
             piece=piece,
             weight=tables.total_weight([piece]),
-            before=numbers(piece.chunk),
             step=numbers(piece.chunk) if steps else np.empty(0),
         )
 
@@ -86,6 +83,8 @@ class _Group:
     def keep(self) -> None:
         """Note the dual variables."""
         for own in self.rows:
+            if own.before.size != own.piece.alpha.size:
+                own.before = numbers(own.piece.chunk)
             np.copyto(own.before, own.piece.alpha)
 
     def restore(self) -> None:
