@@ -30,6 +30,7 @@ class Settings(BaseModel):
             made = handler(value)
         except ValidationError as error:
             raise _explained(error, cls, path) from None
+        _check_switches(value, made, path)
         try:
             made.check()
         except ValueError as error:
@@ -44,6 +45,16 @@ class Settings(BaseModel):
         ValueError
             With a text that begins with the field to blame.
         """
+
+
+def _check_switches(raw: object, made: Settings, path: str) -> None:
+    """Refuse ``true`` and ``false`` where a number is wanted, which pydantic reads as 1 and 0."""
+    if not isinstance(raw, Mapping):
+        return
+    for name, field in type(made).model_fields.items():
+        key = field.alias if field.alias in raw else name
+        if isinstance(raw.get(key), bool) and type(getattr(made, name)) in (int, float):
+            raise ConfigError(f"{join(path, key)}: got {raw[key]}, wanted a number", path=path)
 
 
 S = TypeVar("S", bound=Settings)

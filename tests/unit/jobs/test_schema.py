@@ -55,6 +55,7 @@ def test_wrong_values_say_what_was_got_and_wanted(kind, raw, text):
     ("kind", "raw", "text"),
     [
         (CoCoA, {"gamma": 2}, "section.gamma: got 2, wanted at most 1"),
+        (CoCoA, {"l2": True}, "section.l2: got True, wanted a number"),
         (CoCoA, {"sigma": -1}, "section.sigma: got -1, wanted more than 0 or auto"),
         (
             CoCoA,
