@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from elasticml.data.body import Header, read_header
-from elasticml.data.checksums import checksum
-from elasticml.data.packed import Packed, is_packed, read_packed
 from elasticml.errors import DataError
+
+if TYPE_CHECKING:
+    from elasticml.data.packed import Packed
 
 
 class Away:
@@ -89,6 +91,8 @@ class Away:
                 self.packed.unpack(body)
             except DataError as error:
                 raise self.damaged(error.message) from None
+        from elasticml.data.checksums import checksum
+
         if not self.is_checked and checksum(body) != self.expected:
             raise self.damaged("its checksum is not what it was")
         self.is_checked = True
@@ -133,6 +137,9 @@ def away_of(stored: memoryview, name: str, place: str, expected: int | None = No
     DataError
         When it is neither, or is cut short, or says another checksum than is expected.
     """
+    # Compiled code is loaded where bodies are: what only begins a container does without.
+    from elasticml.data.packed import is_packed, read_packed
+
     if not is_packed(stored):
         header = read_header(stored, name)
         assert expected is not None, "a body that says nothing of its checksum"

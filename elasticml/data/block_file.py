@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from elasticml.data.away import away_of
-from elasticml.data.checksums import checksum
 from elasticml.data.chunk import Chunk
 from elasticml.data.facts import BlockSummary
 from elasticml.data.open_files import allow_open_files
-from elasticml.data.packed import pack
 from elasticml.errors import DataError
 from elasticml.terms import chunk_id
 
@@ -51,6 +49,10 @@ def write_block(path: Path, block: Block, level: int | None = None) -> int:
         When it cannot be written; nothing of it is left.
     """
     chunks, summary = block
+    # Compiled code is loaded where bodies are: what only begins a container does without.
+    from elasticml.data.checksums import checksum
+    from elasticml.data.packed import pack
+
     bodies = [chunk.body if level is None else pack(chunk.body, level) for chunk in chunks]
     sizes = [len(body) for body in bodies]
     index = {
