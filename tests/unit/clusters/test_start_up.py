@@ -1,0 +1,27 @@
+"""What begins a container must begin soon, and in environments without the libraries for arrays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MODULES = [
+    "elasticml",
+    "elasticml.clusters.scheduler_process",
+    "elasticml.clusters.worker_process",
+    "elasticml.clusters.on_yarn.scheduler_service",
+    "elasticml.clusters.on_yarn.service",
+    "elasticml.clusters.on_yarn.worker_service",
+]
+HEAVY = {"numba", "llvmlite", "pandas", "pyarrow", "scipy", "sklearn", "torch"}
+
+
+# Files of chunks had come to import the kernel of their checksums, and so did whatever may hold a
+# chunk: workers of a packed environment without numba ended as they began.
+@pytest.mark.parametrize("module", MODULES)
+def test_what_begins_a_process_loads_no_compiled_code(module):
+    text = f"import {module}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert sorted(HEAVY & set(done.stdout.split())) == []
