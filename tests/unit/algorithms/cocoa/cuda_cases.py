@@ -5,7 +5,6 @@ The simulator's threads are Python's, and its barriers take a switch of threads 
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Generator
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda
-from numba.core import config
 from numba.cuda.cudadrv.driver import CudaAPIError
 
 from elasticml.algorithms.cocoa import (
@@ -32,6 +30,7 @@ from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.objectives.dual_kernels import logistic_newton_step, stepped
 from elasticml.terms import ChunkId
+from tests.unit.algorithms.cocoa.cuda_simulator import alternating_threads
 from tests.unit.algorithms.cocoa.local_problem import KINDS, Problem, chunk_of, problem
 
 LOSSES = list(DUAL_LOSSES)
@@ -40,12 +39,9 @@ EXACT = [loss for loss in LOSSES if loss != "logistic"]
 
 
 @pytest.fixture(autouse=True)
-def _switches() -> Generator[None]:
-    assert config.ENABLE_CUDASIM, "run by test_cuda.py, with NUMBA_ENABLE_CUDASIM=1"
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    with alternating_threads(monkeypatch):
+        yield
 
 
 def on_cuda(p: Problem, *, blocks: int = 1, threads: int = 4, **more: Any) -> CudaSolver:

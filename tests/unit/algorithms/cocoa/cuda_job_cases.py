@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 import pytest
-from numba.core import config
 
 from elasticml.algorithms.cocoa import cuda_local, devices
 from elasticml.data.arrays import from_arrays
 from elasticml.errors import ConfigError
 from elasticml.replaying.checks import check_devices
 from tests.memory_world import World, toy_record
+from tests.unit.algorithms.cocoa.cuda_simulator import alternating_threads
 
 GAP = 1e-5
 _rng = np.random.default_rng(3)
@@ -23,14 +22,11 @@ Y = np.sign(X @ _rng.normal(size=4) + 0.1 * _rng.normal(size=48))
 
 
 @pytest.fixture(autouse=True)
-def _switches(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    assert config.ENABLE_CUDASIM, "run by test_cuda.py, with NUMBA_ENABLE_CUDASIM=1"
+def _threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     # Python's threads are no warp: four of them say the same.
     monkeypatch.setattr(cuda_local, "_WARP", 4)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+    with alternating_threads(monkeypatch):
+        yield
 
 
 def record(device: str, loss: str = "hinge", **more: Any) -> dict[str, Any]:

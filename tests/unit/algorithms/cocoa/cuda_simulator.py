@@ -1,0 +1,37 @@
+"""What tests on numba's simulator of a GPU need of it: threads that alternate, and one memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from numba.core import config
+from numba.cuda.simulator import kernelapi
+from numba.np import numpy_support
+
+
+@contextmanager
+def alternating_threads(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Let the simulator's threads, which are Python's, pass the interpreter to each other."""
+    assert config.ENABLE_CUDASIM, "run by test_cuda.py, with NUMBA_ENABLE_CUDASIM=1"
+    monkeypatch.setattr(kernelapi.FakeCUDAShared, "array", _shared_array)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def _shared_array(memory: kernelapi.FakeCUDAShared, shape: int, dtype: Any) -> np.ndarray:
+    """Return the array that belongs to the caller's line, the same for all threads of a block.
+
+    The simulator's own looks for one, and makes it where there is none, in two steps: two threads
+    that ask at once get an array each, and the block's sums miss what is in the other.
+    """
+    frame = sys._getframe(1)
+    place = (frame.f_code.co_filename, frame.f_lineno)
+    new = np.empty(shape, numpy_support.as_dtype(dtype))
+    return memory._allocations.setdefault(place, new)
