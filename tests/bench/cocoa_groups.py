@@ -34,6 +34,7 @@ from support import cocoa_data  # noqa: E402
 from elasticml.algorithms.cocoa.groups import GroupedSolver  # noqa: E402
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along  # noqa: E402
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece  # noqa: E402
+from elasticml.algorithms.cocoa.passes import Pass  # noqa: E402
 from elasticml.data.chunk import csr_chunk  # noqa: E402
 from elasticml.objectives.conjugates import dual_loss_named  # noqa: E402
 from elasticml.runtime.execution import parallel as parallel_of  # noqa: E402
@@ -97,16 +98,15 @@ class Member:
         weight = float(self.data.y.size)
         before = [piece.alpha.copy() for piece in self.pieces]
         self.solver.bind(self.pieces)
-        update = self.solver.run(
-            self.v,
+        asked = Pass(
             l2_total=self.data.l2 * weight,
             total_weight=weight,
             damping=self.aggregation.damping,
             epochs=self.inner,
             seed=0,
             serial=self.rounds,
-            parallel=self.parallel,
         )
+        update = self.solver.run(self.v, asked, self.parallel)
         q = 0.0  # of the hinge loss
         along = Along.of(
             self.v, update.dv, dual=update.dual, curvature=q, weight=weight, l2=self.data.l2

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from elasticml.algorithms.cocoa import visits
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.passes import Pass
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import binary_csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.ngrams import sequence_layout
@@ -64,7 +66,9 @@ def measure(name, chunks, dtype):
     rows, nbytes = (sum(getattr(c, key) for c in chunks) for key in ("n_rows", "nbytes"))
     pieces = [Piece(c, np.array(c.labels), None, np.zeros(c.n_rows)) for c in chunks]
     d = max(c.layout.n_columns for c in chunks)
-    given = {"l2_total": 1e-2 * rows, "total_weight": float(rows), "damping": 1.0, "epochs": 1}
+    one = Pass(
+        l2_total=1e-2 * rows, total_weight=float(rows), damping=1.0, epochs=1, seed=0, serial=0
+    )
     solver = LocalSolver(
         loss="hinge", dtype=dtype, bucket=None, intercept_scaling=None, shrink=False
     )
@@ -72,7 +76,7 @@ def measure(name, chunks, dtype):
     words = [np.frombuffer(c.body[: len(c.body) // 8 * 8], np.uint64) for c in chunks]
     v, serial = np.zeros(d), 0
     for serial in range(PASSES):
-        update = solver.run(v, seed=0, serial=serial, parallel=Serial(), **given)
+        update = solver.run(v, replace(one, serial=serial), Serial())
         v = v + update.dv
     shuffle = visits.shuffle
     times = {"read": [], "random": [], "in order": []}
@@ -84,7 +88,7 @@ def measure(name, chunks, dtype):
                 sum(int(part.max()) for part in words)
             else:
                 serial += 1
-                solver.run(v, seed=repeat, serial=serial, parallel=Serial(), **given)
+                solver.run(v, replace(one, seed=repeat, serial=serial), Serial())
             some.append(time.perf_counter() - started)
     visits.shuffle = shuffle
     best = {way: min(some) for way, some in times.items()}

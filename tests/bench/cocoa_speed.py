@@ -137,18 +137,18 @@ def run_elasticml(data, l2, loss, threads, settings):
 def one_pass(solver, pieces, v, aggregation, l2, weight, serial, parallel):
     """Make a pass and follow it as the line search says; return model and aggregation."""
     from elasticml.algorithms.cocoa.line_search import Along
+    from elasticml.algorithms.cocoa.passes import Pass
 
     before = [piece.alpha.copy() for piece in pieces]
-    update = solver.run(
-        v,
+    asked = Pass(
         l2_total=l2 * weight,
         total_weight=weight,
         damping=aggregation.damping,
         epochs=1,
         seed=0,
         serial=serial,
-        parallel=parallel,
     )
+    update = solver.run(v, asked, parallel)
     along = Along.of(
         v, update.dv, dual=update.dual, curvature=update.curvature, weight=weight, l2=l2
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa.cuda_local import CudaSolver
-from elasticml.algorithms.cocoa.passes import Ascent, Update
+from elasticml.algorithms.cocoa.passes import Ascent, Pass, Update
 from elasticml.algorithms.cocoa.tables import Piece
 
 F64 = NDArray[np.float64]
@@ -34,34 +34,10 @@ class OnDevice:
         with cuda.gpus[self._number]:
             self._solver.bind(pieces)
 
-    def run(
-        self,
-        v: F64,
-        *,
-        l2_total: float,
-        total_weight: float,
-        damping: float,
-        epochs: float,
-        seed: int,
-        serial: int,
-        parallel: Parallel,
-        sigma: float | None = None,
-        start: int = 0,
-    ) -> Update:
+    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
         """Go through the rows, see :meth:`cuda_local.CudaSolver.run`."""
         with cuda.gpus[self._number]:
-            return self._solver.run(
-                v,
-                l2_total=l2_total,
-                total_weight=total_weight,
-                damping=damping,
-                epochs=epochs,
-                seed=seed,
-                serial=serial,
-                parallel=parallel,
-                sigma=sigma,
-                start=start,
-            )
+            return self._solver.run(v, asked, parallel)
 
     def undo(self) -> None:
         """Do nothing: sub-epochs that lose are undone as they end."""

@@ -19,7 +19,7 @@ from elasticml.algorithms.cocoa import cuda_kernels, cuda_rows, tables, visits
 from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
 from elasticml.algorithms.cocoa.cuda_rows import DeviceRows
 from elasticml.algorithms.cocoa.orders import mixed
-from elasticml.algorithms.cocoa.passes import Plan, Update
+from elasticml.algorithms.cocoa.passes import Pass, Plan, Update
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.objectives.conjugates import dual_loss_named
 
@@ -110,20 +110,7 @@ class CudaSolver:
         self._damping = AdaptiveDamping(least=1.0 / self._blocks)
         self._weight = tables.total_weight(filled)
 
-    def run(
-        self,
-        v: F64,
-        *,
-        l2_total: float,
-        total_weight: float,
-        damping: float,
-        epochs: float,
-        seed: int,
-        serial: int,
-        parallel: Parallel,
-        sigma: float | None = None,
-        start: int = 0,
-    ) -> Update:
+    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
         """Go through the rows in random order, changing their dual variables in place.
 
         Parameters are those of :meth:`local.LocalSolver.run`; one thread of this process is enough
@@ -137,11 +124,8 @@ class CudaSolver:
         if self._weight <= 0.0:
             return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
         plan = Plan(
-            l2_total=l2_total,
-            total_weight=total_weight,
+            asked=asked,
             own_weight=self._weight,
-            damping=damping,
-            sigma=sigma,
             reach=0.0,
             n_parts=1,
             n_slices=1,
@@ -150,8 +134,7 @@ class CudaSolver:
         began = v.astype(self._dtype)
         model = _Model(cuda.to_device(began), cuda.to_device(began))
         total = Update(dv=np.zeros(0), partitions=1, gap=math.nan)
-        for epoch in range(math.ceil(epochs)):
-            key, share = (seed, serial, start + epoch), min(1.0, epochs - epoch)
+        for _, key, share in asked.turns():
             for number, batch in self._turns(key):
                 own = (*key, number) if number else key
                 total = total.plus(self._visit(batch, share, own, model, plan))
@@ -236,7 +219,7 @@ class CudaSolver:
             rows.alpha,
             self._loss.code,
             self._loss.curvature,
-            plan.whole / plan.l2_total,
+            plan.whole / plan.asked.l2_total,
             self._intercept,
             self._damping.share,
             model.r,
@@ -245,7 +228,7 @@ class CudaSolver:
         cuda_kernels.compare[grid](model.r, model.before, sums)
         dual, curvature, visited, stored, difference, size = sums.copy_to_host().tolist()
         # The local dual problem in terms of r: sum of -conj, less l2 S |r|^2 / (2 sigma').
-        half = 0.5 * plan.l2_total / plan.whole
+        half = 0.5 * plan.asked.l2_total / plan.whole
         # A coordinate of the model wanders by the root of the number of additions to it.
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(order.size)
         work = Update(

@@ -20,7 +20,6 @@ Ours: groups are as timid as the line search along their steps asks for, at most
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +31,7 @@ from elasticml.algorithms.cocoa import tables
 from elasticml.algorithms.cocoa.dealing import dealt
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
 from elasticml.algorithms.cocoa.orders import mixed
-from elasticml.algorithms.cocoa.passes import Ascent, Update
+from elasticml.algorithms.cocoa.passes import Ascent, Pass, Update
 from elasticml.algorithms.cocoa.step_kernels import products, sum_steps
 from elasticml.algorithms.cocoa.tables import Caches, Piece
 from elasticml.data.shelf import numbers, shelf_of
@@ -117,35 +116,29 @@ class _Group:
         return self.summed(loss)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Level:
     """The member's subproblem, throughout a pass."""
 
-    l2_total: float
-    total_weight: float
+    asked: Pass
     own_weight: float
-    damping: float
-    #: sigma' of the member where it is fixed.
-    sigma: float | None
-    seed: int
-    serial: int
 
     @property
     def whole(self) -> float:
         """The member's sigma', without that of its groups."""
-        if self.sigma is not None:
-            return self.sigma
-        return max(1.0, self.damping * self.total_weight / self.own_weight)
+        return self.asked.sigma_of(self.own_weight)
 
-    def damping_of(self, weight: float, damping: float) -> float:
-        """Return with what damping a group of so much weight has both levels' sigma'.
+    def part(self, one: Pass, weight: float, damping: float, n_groups: int) -> Pass:
+        """Return what a group of so much weight is asked to do, of so many that have rows.
 
-        It is ``whole max(1, damping S_k / weight)``, S_k the member's weight.
+        Its sigma' is both levels', ``whole max(1, damping S_k / weight)``, S_k the member's weight.
         """
+        if one.sigma is not None:
+            return replace(one, sigma=one.sigma * n_groups)
         if weight <= 0.0:
-            return 1.0
+            return replace(one, damping=1.0)
         sigma = self.whole * max(1.0, damping * self.own_weight / weight)
-        return min(1.0, sigma * weight / self.total_weight)
+        return replace(one, damping=min(1.0, sigma * weight / one.total_weight))
 
 
 class GroupedSolver:
@@ -222,20 +215,7 @@ class GroupedSolver:
     def undo(self) -> None:
         """Do nothing: what loses is undone as it ends."""
 
-    def run(
-        self,
-        v: F64,
-        *,
-        l2_total: float,
-        total_weight: float,
-        damping: float,
-        epochs: float,
-        seed: int,
-        serial: int,
-        parallel: Parallel,
-        sigma: float | None = None,
-        start: int = 0,
-    ) -> Update:
+    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
         """Go through the rows in an inner round for each epoch.
 
         Parameters are those of :meth:`local.LocalSolver.run`. The bits of the result depend on the
@@ -250,45 +230,29 @@ class GroupedSolver:
         if len(self._groups) == 1 and parallel.n_threads == 1:
             only = self._groups[0].solver
             only.bind(self._pieces)
-            return only.run(
-                v,
-                l2_total=l2_total,
-                total_weight=total_weight,
-                damping=damping,
-                epochs=epochs,
-                seed=seed,
-                serial=serial,
-                parallel=parallel,
-                sigma=sigma,
-                start=start,
-            )
+            return only.run(v, asked, parallel)
         if self._weight <= 0.0:
             return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
-        if serial == self._serial:
+        if asked.serial == self._serial:
             self._aggregation = self._before  # repeated: begins as the first attempt did
-        self._serial, self._before = serial, self._aggregation
-        self._deal(seed, serial)
+        self._serial, self._before = asked.serial, self._aggregation
+        self._deal(asked.seed, asked.serial)
         # The first steps of all are as timid as can be, on every level.
         is_first = not v.any() and not any(piece.alpha.any() for piece in self._pieces)
-        level = _Level(
-            l2_total=l2_total,
-            total_weight=total_weight,
-            own_weight=self._weight,
-            damping=1.0 if is_first and self._n_dealt > 1 else damping,
-            sigma=sigma,
-            seed=seed,
-            serial=serial,
-        )
+        if is_first and self._n_dealt > 1:
+            asked = replace(asked, damping=1.0)
+        level = _Level(asked, self._weight)
         total = Update(dv=np.zeros(v.size))
-        for inner in range(math.ceil(epochs)):
+        for inner, (_, _, start), share in asked.turns():
             r = v if inner == 0 else v + total.sigma * total.dv
-            share, is_timid = min(1.0, epochs - inner), is_first and inner == 0
-            done = self._inner_round(r, level, share, start + inner, parallel, is_timid=is_timid)
+            one = replace(asked, epochs=share, start=start)
+            is_timid = is_first and inner == 0
+            done = self._inner_round(r, level, one, parallel, is_timid=is_timid)
             total = total.plus(done)
         return total
 
     def _inner_round(
-        self, r: F64, level: _Level, share: float, start: int, parallel: Parallel, *, is_timid: bool
+        self, r: F64, level: _Level, one: Pass, parallel: Parallel, *, is_timid: bool
     ) -> Update:
         """Have all groups pass over their rows from the same model, and bring them together.
 
@@ -296,6 +260,8 @@ class GroupedSolver:
         ----------
         r : ndarray (D,)
             The member's model, in which its steps so far count sigma' times.
+        one : Pass
+            Of the epochs of ``level`` the one that is due.
         is_timid : bool
             Groups' sigma' is the safe share.
         """
@@ -306,18 +272,8 @@ class GroupedSolver:
             group = self._groups[k]
             group.solver.bind(group.pieces)
             group.keep()
-            update = group.solver.run(
-                r,
-                l2_total=level.l2_total,
-                total_weight=level.total_weight,
-                damping=level.damping if is_alone else level.damping_of(group.weight, between),
-                epochs=share,
-                seed=level.seed,
-                serial=level.serial,
-                parallel=team,
-                sigma=None if level.sigma is None else level.sigma * self._n_filled,
-                start=start,
-            )
+            own = one if is_alone else level.part(one, group.weight, between, self._n_filled)
+            update = group.solver.run(r, own, team)
             if update.is_loss:
                 group.restore()
                 group.solver.undo()
@@ -339,8 +295,8 @@ class GroupedSolver:
             done = done.beside(update)
         product, square = products(r, done.dv)
         along = Along(
-            slope=done.dual + done.curvature - level.l2_total * product,
-            curvature=2.0 * done.curvature + level.l2_total * level.whole * square,
+            slope=done.dual + done.curvature - level.asked.l2_total * product,
+            curvature=2.0 * done.curvature + level.asked.l2_total * level.whole * square,
         )
         length = self._aggregation.length(along)
         self._aggregation = self._aggregation.adapted(along, self._n_filled)

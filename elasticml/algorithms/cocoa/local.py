@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables, together, visits
 from elasticml.algorithms.cocoa.crowding import Crowding
 from elasticml.algorithms.cocoa.orders import Orders, bucket_for
-from elasticml.algorithms.cocoa.passes import Plan, slices_worth
+from elasticml.algorithms.cocoa.passes import Pass, Plan, slices_worth
 from elasticml.algorithms.cocoa.passes import Update as Update
 from elasticml.algorithms.cocoa.replicas import Replicas
 from elasticml.algorithms.cocoa.rests import Rests
@@ -153,20 +154,7 @@ class LocalSolver:
             visits.write_norms(self._table[number], self._grams, self._like)
             cached.is_measured = True
 
-    def run(
-        self,
-        v: F64,
-        *,
-        l2_total: float,
-        total_weight: float,
-        damping: float,
-        epochs: float,
-        seed: int,
-        serial: int,
-        parallel: Parallel,
-        sigma: float | None = None,
-        start: int = 0,
-    ) -> Update:
+    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
         """Go through the rows in random order, changing their dual variables in place.
 
         Each epoch deals the rows anew to the threads; a thread works on a copy of the model in
@@ -180,48 +168,33 @@ class LocalSolver:
         ----------
         v : ndarray (D,), float64
             The model that belongs to all dual variables of all members; not changed.
-        l2_total : float
-            ``l2 S``.
-        total_weight : float
-            S, the weight of all rows of all members.
-        damping : float, in (0, 1]
-        epochs : float, above 0
-            How often each row has its turn; of a fraction, a random share of the buckets has one.
-        seed, serial : int
-            The order depends on these, the chunks and the number of threads alone.
-        sigma : float, optional
-            Fixes the members' sigma' instead, as the papers do; among a member's threads it is
-            multiplied by the number of threads.
-        start : int
-            Above 0, the pass goes on with this epoch, from another model than it ended with.
+        asked : Pass
+        parallel : Parallel
+            The threads.
 
         Returns
         -------
         Update
         """
         self._orders.measure_all(parallel)
-        reach = self._rests.go_on() if start else self._rests.begin(v, serial)
+        reach = self._rests.go_on() if asked.start else self._rests.begin(v, asked.serial)
         n_parts = self._parts(parallel.n_threads)
         if self._weight <= 0.0:
             return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
-        is_first = not start and self._is_untouched(v) and self._grows(l2_total, sigma, epochs)
+        is_first = not asked.start and self._is_untouched(v) and self._grows(asked)
         plan = Plan(
-            l2_total=l2_total,
-            total_weight=total_weight,
+            asked=replace(asked, damping=1.0) if is_first else asked,
             own_weight=self._weight,
-            damping=damping,
-            sigma=sigma,
             reach=reach,
             n_parts=n_parts,
             n_slices=self._slices(n_parts, v.size),
             is_first=is_first,
         )
-        if not start:
-            self._crowding.begin(serial, n_parts)
+        if not asked.start:
+            self._crowding.begin(asked.serial, n_parts)
         self._replicas.begin(v, n_parts)
         sums = np.zeros(visits.N_SUMS + 1)
-        for epoch in range(math.ceil(epochs)):
-            key, share = (seed, serial, start + epoch), min(1.0, epochs - epoch)
+        for epoch, key, share in asked.turns():
             grows, seen = plan.is_first and epoch == 0, 0.0
             sums[4] = 0.0  # the gap is told of the last epoch
             for order in self._orders.epoch(key, share, whole=plan.is_first):
@@ -236,7 +209,7 @@ class LocalSolver:
             visited=int(sums[2]),
             stored=int(sums[3]),
             partitions=1 if plan.n_slices > 1 else min(n_parts, self._orders.size),
-            gap=float(sums[4]) if epochs % 1.0 == 0.0 else math.nan,
+            gap=float(sums[4]) if asked.epochs % 1.0 == 0.0 else math.nan,
             sigma=plan.whole,
             is_loss=self._is_loss(plan, sums, v),
             dampings=self._crowding.damping,
@@ -254,7 +227,7 @@ class LocalSolver:
         """
         if plan.n_parts == 1 or plan.is_first:
             return False
-        gain, half = float(sums[visits.N_SUMS]), 0.5 * plan.l2_total / plan.whole
+        gain, half = float(sums[visits.N_SUMS]), 0.5 * plan.asked.l2_total / plan.whole
         size = 0.0 if gain >= 0.0 else abs(float(sums[0])) + half * products(v, v)[1]
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(max(1.0, float(sums[2])))
         return not self._crowding.accepts(gain, size, precision)
@@ -306,7 +279,7 @@ class LocalSolver:
                     replicas.dv,
                     size,
                     plan.whole,
-                    plan.l2_total,
+                    plan.asked.l2_total,
                     self._crowding.factor,
                     merged,
                     tallies,
@@ -368,11 +341,11 @@ class LocalSolver:
         worth = n_threads if self._values_per_thread <= 0 else stored // self._values_per_thread
         return int(max(1, min(n_threads, worth)))
 
-    def _grows(self, l2_total: float, sigma: float | None, epochs: float) -> bool:
+    def _grows(self, asked: Pass) -> bool:
         """Tell whether a first pass counts as if the rows seen so far were all."""
-        if not self._grow or sigma is not None or epochs < 1.0:
+        if not self._grow or asked.sigma is not None or asked.epochs < 1.0:
             return False
-        return self._mean_norm() <= GROW_MAX * l2_total
+        return self._mean_norm() <= GROW_MAX * asked.l2_total
 
     def _mean_norm(self) -> float:
         """Return the rows' mean squared norm; where they stream, that of the first chunk with rows.

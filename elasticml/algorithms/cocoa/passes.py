@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -19,6 +20,40 @@ F64 = NDArray[np.float64]
 SLICES_MAX: Final = 32
 #: Values that a thread goes through in a slice for each coordinate that has to be merged.
 VALUES_PER_COORDINATE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What a pass over a member's rows is asked to do."""
+
+    #: ``l2 S``.
+    l2_total: float
+    #: S, the weight of all rows of all members.
+    total_weight: float
+    #: In (0, 1]: the share of what is safe that sigma' follows from.
+    damping: float
+    #: How often each row has its turn; of a fraction, a random share of the buckets has one.
+    epochs: float
+    #: The order depends on these, the chunks and the number of threads alone.
+    seed: int
+    serial: int
+    #: The members' sigma', as the papers fix it; a member's threads multiply it by their number.
+    sigma: float | None = None
+    #: Above 0, the pass goes on with this epoch, from another model than it ended with.
+    start: int = 0
+
+    def sigma_of(self, weight: float) -> float:
+        """Return sigma' of a subproblem whose rows have so much weight."""
+        if self.sigma is not None:
+            return self.sigma
+        return max(1.0, self.damping * self.total_weight / weight)
+
+    def turns(self) -> list[tuple[int, tuple[int, int, int], float]]:
+        """List the epochs: the number of each, what its order is drawn by, and its rows' share."""
+        return [
+            (epoch, (self.seed, self.serial, self.start + epoch), min(1.0, self.epochs - epoch))
+            for epoch in range(math.ceil(self.epochs))
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +122,10 @@ class Update:
 class Plan:
     """What holds throughout a pass."""
 
-    l2_total: float
-    #: S, and the weight of the member's own rows.
-    total_weight: float
+    #: Its damping is 1 where it begins from nothing.
+    asked: Pass
+    #: The weight of the member's own rows.
     own_weight: float
-    damping: float
-    #: The members' sigma' where it is fixed.
-    sigma: float | None
     #: See :class:`elasticml.algorithms.cocoa.rests.Rests`.
     reach: float
     #: Parts that each slice is dealt into, one a thread.
@@ -106,23 +138,20 @@ class Plan:
     @property
     def whole(self) -> float:
         """The member's sigma', without that of its threads."""
-        if self.sigma is not None:
-            return self.sigma
-        damping = 1.0 if self.is_first else self.damping
-        return max(1.0, damping * self.total_weight / self.own_weight)
+        return self.asked.sigma_of(self.own_weight)
 
     @property
     def learns(self) -> bool:
         """Whether sigma' of the threads follows from how slices go, but for a first pass."""
-        return self.n_slices > 1 and self.sigma is None
+        return self.n_slices > 1 and self.asked.sigma is None
 
     def sigma_of(self, weight: float, slice_weight: float) -> float:
         """Return sigma' for a part of so much weight, dealt from a slice of so much."""
         if weight <= 0.0:
             return self.whole
-        if self.is_first or self.sigma is not None:
+        if self.is_first or self.asked.sigma is not None:
             return self.whole * slice_weight / weight
-        return max(1.0, self.damping * self.total_weight / weight)
+        return self.asked.sigma_of(weight)
 
 
 def slices_worth(stored: float, size: int, values_per_thread: int) -> int:
@@ -148,24 +177,8 @@ class Ascent(Protocol):
         """Take over the rows to work on; their ``alpha`` is changed by :meth:`run`."""
         ...
 
-    def run(
-        self,
-        v: F64,
-        *,
-        l2_total: float,
-        total_weight: float,
-        damping: float,
-        epochs: float,
-        seed: int,
-        serial: int,
-        parallel: Parallel,
-        sigma: float | None = None,
-        start: int = 0,
-    ) -> Update:
-        """Go through the rows in random order, changing their dual variables in place.
-
-        With ``start`` above 0 the pass goes on with that epoch, from another model.
-        """
+    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
+        """Go through the rows in random order, changing their dual variables in place."""
         ...
 
     def undo(self) -> None:

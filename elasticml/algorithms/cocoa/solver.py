@@ -17,7 +17,7 @@ from elasticml.algorithms.cocoa.devices import Device, check_driver, device_of
 from elasticml.algorithms.cocoa.each_chunk import each
 from elasticml.algorithms.cocoa.groups import GroupedSolver
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
-from elasticml.algorithms.cocoa.passes import Ascent
+from elasticml.algorithms.cocoa.passes import Ascent, Pass
 from elasticml.algorithms.cocoa.scaled_rows import scaled_chunk
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.statistics import RowMap
@@ -169,17 +169,16 @@ class CocoaSolver:
         weight = float(work.parameters["weight"])
         local = self._local_solver(pieces, parallel)
         local.bind(pieces)
-        update = local.run(
-            v,
+        asked = Pass(
             l2_total=self._settings.l2 * weight,
             total_weight=weight,
             damping=float(work.parameters["damping"]),
             epochs=float(work.parameters["local_epochs"]),
             seed=int(work.parameters["seed"]),
             serial=int(work.parameters["serial"]),
-            parallel=parallel,
             sigma=_sigma(work),
         )
+        update = local.run(v, asked, parallel)
         sums = np.zeros(2)
         for own in each(self._note_step, known, rows, parallel):
             sums += own

@@ -20,7 +20,7 @@ from elasticml.algorithms.columns.margin_model import MarginModel
 from elasticml.algorithms.columns.matrix import movable
 from elasticml.algorithms.columns.parabola import FINE_SHARE, SHARE
 from elasticml.algorithms.columns.products import Penalty
-from elasticml.algorithms.columns.screening import Bound, nearest, screen
+from elasticml.algorithms.columns.screening import Bound, bound_at, nearest, screen
 from elasticml.algorithms.newton import ROUNDED
 from elasticml.objectives.conjugates import dual_loss_named
 
@@ -177,27 +177,11 @@ class SparseClassifier:
         if model.weights is not None:
             folded *= model.weights
         products = self._columns.correlations(folded, features)
-        value = model.value + penalty.of(w)
-        leaning = np.abs(products - penalty.a2 * w)
-        steepest = float(leaning.max(initial=0.0))
-        share = penalty.a1 / steepest if steepest > penalty.a1 else 1.0
-        square = 0.5 * penalty.a2 * float(w @ w)
-        dual = self._minus(share * alpha) - share * share * square
-        scaled_gap = value - dual
-        if penalty.a2 > 0.0:
-            # The elastic net's own dual takes any point, at a price for what leans over the bar.
-            over = np.maximum(np.abs(products) - penalty.a1, 0.0)
-            dual = max(dual, self._minus(alpha) - 0.5 / penalty.a2 * float(over @ over))
-        return Bound(
-            value=value,
-            gap=value - dual,
-            scaled_gap=scaled_gap,
-            leaning=share * leaning,
-            share=share,
-        )
 
-    def _minus(self, alpha: F64) -> float:
-        return self._loss.minus_conjugate(alpha, self.model.targets, self.model.weights)
+        def minus(share: float) -> float:
+            return self._loss.minus_conjugate(share * alpha, model.targets, model.weights)
+
+        return bound_at(model.value, penalty, w, products, minus)
 
 
 def balance(alpha: F64, targets: F64, weights: F64 | None) -> None:

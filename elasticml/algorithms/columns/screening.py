@@ -10,10 +10,13 @@ sets by the distance from the constraint.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from elasticml.algorithms.columns.products import Penalty
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -30,6 +33,40 @@ class Bound:
     leaning: F64
     #: What makes the model's own dual point feasible is this share of it.
     share: float
+
+
+def bound_at(
+    loss: float, penalty: Penalty, w: F64, products: F64, minus: Callable[[float], float]
+) -> Bound:
+    """Bound the least objective from below by a model's dual point, made feasible.
+
+    Parameters
+    ----------
+    loss : float
+        The model's.
+    w, products : ndarray of one shape
+        Coefficients, and each one's product of its column with the dual point.
+    minus : callable
+        Given a share of the dual point, minus the sum of the losses' conjugates there.
+    """
+    value = loss + penalty.of(w.ravel())
+    leaning = np.abs(products - penalty.a2 * w)
+    steepest = float(leaning.max(initial=0.0))
+    share = penalty.a1 / steepest if steepest > penalty.a1 else 1.0
+    square = 0.5 * penalty.a2 * float((w * w).sum())
+    dual = minus(share) - share * share * square
+    scaled_gap = value - dual
+    if penalty.a2 > 0.0:
+        # The elastic net's own dual takes any point, at a price for what leans over the bar.
+        over = np.maximum(np.abs(products) - penalty.a1, 0.0)
+        dual = max(dual, minus(1.0) - 0.5 / penalty.a2 * float((over * over).sum()))
+    return Bound(
+        value=value,
+        gap=value - dual,
+        scaled_gap=scaled_gap,
+        leaning=share * leaning,
+        share=share,
+    )
 
 
 def screen(leaning: F64, bar: float, lengths: F64, gap: float) -> tuple[NDArray[np.bool_], F64]:

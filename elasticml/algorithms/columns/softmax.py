@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from elasticml.algorithms.columns.elastic_net import FIRST
 from elasticml.algorithms.columns.matrix import movable
 from elasticml.algorithms.columns.products import Penalty
-from elasticml.algorithms.columns.screening import Bound, nearest, screen
+from elasticml.algorithms.columns.screening import Bound, bound_at, nearest, screen
 from elasticml.algorithms.columns.softmax_step import SoftmaxModel
 from elasticml.algorithms.distributions import balanced
 from elasticml.algorithms.newton import ROUNDED
@@ -139,24 +139,9 @@ class SparseSoftmax:
         if model.has_intercept:
             q = balanced(q, self._s, self._of_class)
         products = model.products((own - q) * s)
-        value = model.value + penalty.of(model.W.ravel())
-        leaning = np.abs(products - penalty.a2 * model.W)
-        steepest = float(leaning.max(initial=0.0))
-        share = penalty.a1 / steepest if steepest > penalty.a1 else 1.0
-        square = 0.5 * penalty.a2 * float((model.W**2).sum())
-        dual = self._entropy(share * q + (1.0 - share) * own) - share * share * square
-        scaled_gap = value - dual
-        if penalty.a2 > 0.0:
-            # The elastic net's own dual takes any point, at a price for what leans over the bar.
-            over = np.maximum(np.abs(products) - penalty.a1, 0.0)
-            dual = max(dual, self._entropy(q) - 0.5 / penalty.a2 * float((over * over).sum()))
-        return Bound(
-            value=value,
-            gap=value - dual,
-            scaled_gap=scaled_gap,
-            leaning=share * leaning,
-            share=share,
-        )
 
-    def _entropy(self, q: F64) -> float:
-        return -float(self._s @ (q * np.log(np.maximum(q, 1e-300))).sum(axis=1))
+        def entropy(share: float) -> float:
+            p = share * q + (1.0 - share) * own
+            return -float(self._s @ (p * np.log(np.maximum(p, 1e-300))).sum(axis=1))
+
+        return bound_at(model.value, penalty, model.W, products, entropy)

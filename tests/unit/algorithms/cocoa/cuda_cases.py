@@ -25,6 +25,7 @@ from elasticml.algorithms.cocoa.cuda_local import CudaSolver, blocks_for, thread
 from elasticml.algorithms.cocoa.devices import AUTO_VALUES_MIN, device_of, why_not_cuda
 from elasticml.algorithms.cocoa.groups import GroupedSolver
 from elasticml.algorithms.cocoa.tables import Piece
+from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import csr_chunk
 from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.conjugates import DUAL_LOSSES
@@ -348,16 +349,7 @@ def test_no_rows_are_no_work() -> None:
     p = problem("csr", "hinge", n=70)
     solver, v = on_cuda(p), np.arange(13.0)
     solver.bind([])
-    update = solver.run(
-        v,
-        l2_total=1.0,
-        total_weight=1.0,
-        damping=1.0,
-        epochs=1,
-        seed=0,
-        serial=0,
-        parallel=None,  # type: ignore[arg-type]
-    )
+    update = solver.run(v, p.asked(0), Serial())
     np.testing.assert_array_equal(update.dv, np.zeros(13))
     assert update.visited == 0
 

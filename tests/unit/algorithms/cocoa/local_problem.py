@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece, Update
+from elasticml.algorithms.cocoa.passes import Pass
 from elasticml.algorithms.parallel import Serial, shares
 from elasticml.data.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.ngrams import codes_of_letters, sequence_layout
@@ -87,12 +88,22 @@ class Problem:
         return LocalSolver(loss=self.loss, dtype=self.dtype, **settings)
 
     def run(self, solver: LocalSolver, v: np.ndarray, serial: int, **changed: Any) -> Update:
-        settings = {"damping": 1.0, "epochs": 1, "seed": 3, "parallel": Serial(), **changed}
+        parallel = changed.pop("parallel", Serial())
         solver.bind(self.pieces)
-        total = self.s.sum()
-        return solver.run(
-            v, l2_total=self.l2 * total, total_weight=total, serial=serial, **settings
+        return solver.run(v, self.asked(serial, **changed), parallel)
+
+    def asked(self, serial: int, **changed: Any) -> Pass:
+        """Return one pass, of a member that holds all."""
+        total = float(self.s.sum())
+        one = Pass(
+            l2_total=self.l2 * total,
+            total_weight=total,
+            damping=1.0,
+            epochs=1,
+            seed=3,
+            serial=serial,
         )
+        return replace(one, **changed)
 
 
 def problem(

@@ -14,7 +14,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa.adaptive_damping import PATIENCE, PATIENCE_MAX
 from elasticml.algorithms.cocoa.crowding import Crowding
 from elasticml.algorithms.cocoa.groups import GroupedSolver
-from elasticml.algorithms.cocoa.passes import Ascent, Update
+from elasticml.algorithms.cocoa.passes import Ascent, Pass, Update
 from elasticml.algorithms.parallel import Serial
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.runtime.execution import ThreadParallel
@@ -77,16 +77,8 @@ def test_inner_rounds_bring_a_member_nearer_to_the_optimum_of_its_subproblem() -
         # Half of the data are elsewhere: sigma' of the member is 2.
         solver, total = grouped(p, 2), 2.0 * p.s.sum()
         solver.bind(p.pieces)
-        update = solver.run(
-            np.zeros(p.X.shape[1]),
-            l2_total=p.l2 * total,
-            total_weight=total,
-            damping=1.0,
-            epochs=epochs,
-            seed=3,
-            serial=0,
-            parallel=Serial(),
-        )
+        asked = p.asked(0, l2_total=p.l2 * total, total_weight=total, epochs=epochs)
+        update = solver.run(np.zeros(p.X.shape[1]), asked, Serial())
         assert update.sigma == 2.0
         duals.append(update.dual - p.l2 * total * update.dv @ update.dv)
     assert duals == sorted(duals)
@@ -113,9 +105,9 @@ class Recorded:
     def bind(self, pieces: Any) -> None:
         self.inner.bind(pieces)
 
-    def run(self, v: np.ndarray, **given: Any) -> Update:
-        self.seen.append(given["sigma"])
-        return self.inner.run(v, **given)
+    def run(self, v: np.ndarray, asked: Pass, parallel: Parallel) -> Update:
+        self.seen.append(asked.sigma)
+        return self.inner.run(v, asked, parallel)
 
     def undo(self) -> None:
         self.inner.undo()
@@ -201,8 +193,8 @@ class Bold:
         self.pieces = list(pieces)
         self.inner.bind(pieces)
 
-    def run(self, v: np.ndarray, **given: Any) -> Update:
-        update = self.inner.run(v, **given)
+    def run(self, v: np.ndarray, asked: Pass, parallel: Parallel) -> Update:
+        update = self.inner.run(v, asked, parallel)
         if self.losses == 0:
             return update
         self.losses -= 1

@@ -13,6 +13,7 @@ import pytest
 from elasticml.algorithms.cocoa import together
 from elasticml.algorithms.cocoa.crowding import Crowding, adapted
 from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.passes import Pass
 from elasticml.algorithms.parallel import InPieces
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.objectives.dual_kernels import gap_of
@@ -223,39 +224,20 @@ def test_a_fixed_sigma_takes_the_place_of_the_damped_one() -> None:
     # This member owns half of the weight: sigma' = 2 either way.
     solver = q.solver(grow=False)
     solver.bind(q.pieces)
-    total = q.s.sum()
-    damped = solver.run(
-        zero,
-        l2_total=q.l2 * total,
-        total_weight=2 * total,
-        damping=1.0,
-        epochs=1,
-        seed=3,
-        serial=0,
-        parallel=InTurn(1),
-    ).dv
+    asked = q.asked(0, total_weight=2.0 * float(q.s.sum()))
+    damped = solver.run(zero, asked, InTurn(1)).dv
     np.testing.assert_allclose(damped, fixed, rtol=1e-14)
 
 
 def test_members_with_shares_of_the_chunks_add_up() -> None:
     p = problem("csr", "squared")
-    total, v = p.s.sum(), np.zeros(p.X.shape[1])
+    v = np.zeros(p.X.shape[1])
     halves = [(p.solver(), p.pieces[:2]), (p.solver(), p.pieces[2:])]
     for serial in range(300):
         changes = []
         for solver, pieces in halves:
             solver.bind(pieces)
-            update = solver.run(
-                v,
-                l2_total=p.l2 * total,
-                total_weight=total,
-                damping=1.0,
-                epochs=1,
-                seed=0,
-                serial=serial,
-                parallel=InTurn(1),
-            )
-            changes.append(update.dv)
+            changes.append(solver.run(v, p.asked(serial), InTurn(1)).dv)
         v = v + changes[0] + changes[1]
     np.testing.assert_allclose(v, p.image(), atol=1e-12)
     assert p.primal(v) - p.dual() <= 1e-9
@@ -275,13 +257,13 @@ def test_empty_rows_rows_without_weight_and_no_rows_are_fine() -> None:
     piece = Piece(empty, np.ones(5), weights, np.zeros(5))
     solver = LocalSolver(loss="hinge", dtype="float64", bucket=2, intercept_scaling=None)
     solver.bind([piece])
-    settings = {"l2_total": 0.4, "total_weight": 4.0, "damping": 1.0, "epochs": 1}
-    update = solver.run(np.zeros(12), seed=0, serial=0, parallel=InTurn(2), **settings)
+    asked = Pass(l2_total=0.4, total_weight=4.0, damping=1.0, epochs=1, seed=0, serial=0)
+    update = solver.run(np.zeros(12), asked, InTurn(2))
     np.testing.assert_array_equal(piece.alpha, [1.0, 0.0, 1.0, 0.0, 1.0])
     assert (update.dual, update.visited) == (4.0, 5)
     np.testing.assert_array_equal(update.dv, np.zeros(12))
     solver.bind([])
-    update = solver.run(np.zeros(12), seed=0, serial=0, parallel=InTurn(2), **settings)
+    update = solver.run(np.zeros(12), asked, InTurn(2))
     assert (update.dual, update.visited, update.dv.size) == (0.0, 0, 12)
 
 
