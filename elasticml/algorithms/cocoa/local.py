@@ -140,7 +140,7 @@ class LocalSolver:
         stored = tables.total_stored(pieces)
         if self._bucket_wanted is None:
             self._bucket = bucket_for(stored)
-        self._orders.bind(pieces, self._measure, bucket=self._bucket)
+        self._orders.bind(pieces, bucket=self._bucket)
         self._weight = tables.total_weight(pieces)
         self._stored_per_visit = max(1.0, stored / max(1, self._orders.size))
 
@@ -176,7 +176,7 @@ class LocalSolver:
         -------
         Update
         """
-        self._orders.measure_all(parallel)
+        self._orders.measure_all(self._measure, parallel)
         reach = self._rests.go_on() if asked.start else self._rests.begin(v, asked.serial)
         n_parts = self._parts(parallel.n_threads)
         if self._weight <= 0.0:
@@ -197,7 +197,8 @@ class LocalSolver:
         for epoch, key, share in asked.turns():
             grows, seen = plan.is_first and epoch == 0, 0.0
             sums[4] = 0.0  # the gap is told of the last epoch
-            for order in self._orders.epoch(key, share, whole=plan.is_first):
+            orders = self._orders.epoch(key, share, whole=plan.is_first, measure=self._measure)
+            for order in orders:
                 for some in self._portions(order, plan):
                     before = seen if grows else None
                     seen += self._go_through(some, plan, before, sums, parallel)

@@ -22,6 +22,8 @@ from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data.shelf import Shelf, shelf_of
 
 I64 = NDArray[np.int64]
+#: Called with the number of a piece whose body is here.
+Measure = Callable[[int], None]
 
 _MASK: Final = 2**64 - 1
 #: Rows of a bucket of data that fit into a processor's cache, and of larger ones, which are read
@@ -53,24 +55,13 @@ class Orders:
         self._visits = np.zeros(0, np.int64)
         self._starts = np.zeros(1, np.int64)
         self._shelf: Shelf | None = None
-        self._measure: Callable[[int], None] = lambda number: None
         self._is_measured = True
 
-    def bind(
-        self,
-        pieces: Sequence[Piece],
-        measure: Callable[[int], None] = lambda number: None,
-        *,
-        bucket: int | None = None,
-    ) -> None:
+    def bind(self, pieces: Sequence[Piece], *, bucket: int | None = None) -> None:
         """Lay out the visits: the chunk in a number's upper 32 bits, its first row in the lower.
 
         Parameters
         ----------
-        measure : callable (int) -> None
-            Called with the number of a piece when its body is here and before its rows are
-            visited: by :meth:`measure_all`, or, where bodies stream, in the thread that fetches
-            them.
         bucket : int, optional
             Another number of rows visited together, from now on.
         """
@@ -83,17 +74,16 @@ class Orders:
         self._visits = np.concatenate(each) if each else np.zeros(0, np.int64)
         self._starts = np.cumsum([0, *(part.size for part in each)], dtype=np.int64)
         self._shelf = shelf_of([piece.chunk for piece in pieces])
-        self._measure = measure
         self._is_measured = self._shelf is not None
 
-    def measure_all(self, parallel: Parallel) -> None:
+    def measure_all(self, measure: Measure, parallel: Parallel) -> None:
         """Have the pieces measured that were bound, once, where their bodies stay here."""
         if self._is_measured:
             return
         chunks = [piece.chunk for piece in self._pieces]
         numbers = {id(chunk): number for number, chunk in enumerate(chunks)}
         stored = tables.total_stored(self._pieces)
-        each(lambda chunk: self._measure(numbers[id(chunk)]), chunks, stored, parallel)
+        each(lambda chunk: measure(numbers[id(chunk)]), chunks, stored, parallel)
         self._is_measured = True
 
     @property
@@ -109,7 +99,12 @@ class Orders:
         return len(self._shelf.batches([piece.chunk for piece in self._pieces]))
 
     def epoch(
-        self, key: tuple[int, int, int], share: float, *, whole: bool = False
+        self,
+        key: tuple[int, int, int],
+        share: float,
+        *,
+        whole: bool = False,
+        measure: Measure = lambda number: None,
     ) -> Iterator[I64]:
         """Go through an epoch's visits: all at once, or batch by batch where rows stream.
 
@@ -122,6 +117,9 @@ class Orders:
             stream) has its turn.
         whole : bool
             Leave no chunk out.
+        measure : callable
+            Where bodies stream, called before each one's rows are visited, in the thread that
+            fetches it.
 
         Yields
         ------
@@ -129,7 +127,7 @@ class Orders:
             While it is worked on, its chunks' bodies are here.
         """
         if self._shelf is not None:
-            yield from self._streamed(self._shelf, key, share, whole)
+            yield from self._streamed(self._shelf, key, share, whole, measure)
             return
         order = self._visits.copy()
         visits.shuffle(order, mixed(*key))
@@ -143,7 +141,7 @@ class Orders:
             self._is_turn = False
 
     def _streamed(
-        self, shelf: Shelf, key: tuple[int, int, int], share: float, whole: bool
+        self, shelf: Shelf, key: tuple[int, int, int], share: float, whole: bool, measure: Measure
     ) -> Iterator[I64]:
         turns = np.arange(len(self._pieces), dtype=np.int64)
         self._is_turn = share == 1.0
@@ -159,7 +157,7 @@ class Orders:
         def ordered(k: int) -> I64:
             some = numbers[ends[k] - len(batches[k]) : ends[k]]
             for number in some:
-                self._measure(number)
+                measure(number)
             parts = [self._visits[self._starts[n] : self._starts[n + 1]] for n in some]
             order = np.concatenate(parts)
             visits.shuffle_xorshift(order, mixed(*key, k + 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,13 +68,6 @@ class CocoaSolver:
         #: Chosen and made by the first pass: where one computes, compiling for a GPU delays nobody.
         self._device: Device = "cpu"
         self._local: Ascent | None = None
-        self._operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
-            messages.PASS: self._pass,
-            messages.CERTIFY: self._certify,
-            messages.LARGEST_ROW: self._largest_row,
-            column_statistics.COLUMN_MAXABS: self._maxabs,
-            column_statistics.COLUMN_MOMENTS: self._moments,
-        }
 
     def _local_solver(self, pieces: Sequence[Piece], parallel: Parallel) -> Ascent:
         """Choose device and groups by the first rows, and make the local solver, which stays."""
@@ -130,12 +123,12 @@ class CocoaSolver:
                 release([chunk])  # its labels were looked at
             held[chunk.id] = known
         self._held = held
-        if work.operation not in self._operations:
+        if work.operation not in _OPERATIONS:
             raise LocalProtocolError(
                 f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
-                f"{', '.join(self._operations)}: the trainer is another version's"
+                f"{', '.join(_OPERATIONS)}: the trainer is another version's"
             )
-        return self._operations[work.operation](work, chunks, parallel)
+        return _OPERATIONS[work.operation](self, work, chunks, parallel)
 
     def _hold(self, chunk: Chunk) -> _Held:
         labels = np.asarray(chunk.labels, np.float64)
@@ -377,6 +370,18 @@ class CocoaSolver:
             return np.ones(chunk.n_rows) if weights is None else weights
 
         return column_statistics.moments(chunks, self._facts, parallel, coefficients)
+
+
+#: Not a solver's own, which would be kept, with its chunks, until somebody looks for cycles.
+_OPERATIONS: Final[
+    Mapping[str, Callable[[CocoaSolver, Work, Sequence[Chunk], Parallel], Arrays]]
+] = {
+    messages.PASS: CocoaSolver._pass,
+    messages.CERTIFY: CocoaSolver._certify,
+    messages.LARGEST_ROW: CocoaSolver._largest_row,
+    column_statistics.COLUMN_MAXABS: CocoaSolver._maxabs,
+    column_statistics.COLUMN_MOMENTS: CocoaSolver._moments,
+}
 
 
 def _sigma(work: Work) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +45,6 @@ class PrimalCocoaSolver:
         self._settings = read_settings(settings)
         self._facts = facts
         self._blocks: dict[ChunkId, Block] = {}
-        self._operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
-            messages.TARGETS: self._targets,
-            messages.COLUMNS: self._columns,
-            messages.PASS: self._pass,
-            messages.CERTIFY: self._certify,
-            messages.GATHER: self._gather,
-        }
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over exactly these chunks.
@@ -67,12 +60,12 @@ class PrimalCocoaSolver:
             kept = known is not None and known.chunk is chunk
             blocks[chunk.id] = known if kept and known is not None else Block.of(chunk)
         self._blocks = blocks
-        if work.operation not in self._operations:
+        if work.operation not in _OPERATIONS:
             raise LocalProtocolError(
                 f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
-                f"{', '.join(self._operations)}: the trainer is another version's"
+                f"{', '.join(_OPERATIONS)}: the trainer is another version's"
             )
-        return self._operations[work.operation](work, chunks, parallel)
+        return _OPERATIONS[work.operation](self, work, chunks, parallel)
 
     # --- what is fixed ------------------------------------------------------------------------
 
@@ -280,3 +273,15 @@ def _add_row(chunk: Chunk, row: int, out: F64) -> None:
 def radius_of(gap: float) -> float:
     """Return how far the best dual point may be from the one at hand; never 0, which is none."""
     return max(math.sqrt(2.0 * max(gap, 0.0)), np.finfo(np.float64).tiny)
+
+
+#: Not a solver's own, which would be kept, with its chunks, until somebody looks for cycles.
+_OPERATIONS: Final[
+    Mapping[str, Callable[[PrimalCocoaSolver, Work, Sequence[Chunk], Parallel], Arrays]]
+] = {
+    messages.TARGETS: PrimalCocoaSolver._targets,
+    messages.COLUMNS: PrimalCocoaSolver._columns,
+    messages.PASS: PrimalCocoaSolver._pass,
+    messages.CERTIFY: PrimalCocoaSolver._certify,
+    messages.GATHER: PrimalCocoaSolver._gather,
+}
