@@ -10,11 +10,11 @@ the clock covers ``fit`` alone, after one of little effort that loads what is co
 no intercept. In turn: elasticml is fitted until its certificate encloses the least objective within
 1e-4 (``least``: what the certificate's lower end is then taken for); every peer is fitted from
 scratch with more and more effort until its objective, taken outside the clock, is within 1e-3 of
-that, or until the limit (``find``, for which any machine will do); and the effort found is fitted
-again ``--repeats`` times by peers in turns (which wants a quiet machine; ``--begin-s`` begins no
-problem after so long). What has been found and measured is kept in the folder, problem by
-problem: the same command goes on. The sets, 1.6 GB, are made in the folder where they are not;
-``--rows`` makes another size of a set, under a name of its own.
+that, or until one takes longer than the limit (``find``, for which any machine will do); and the
+effort found is fitted again ``--repeats`` times by peers in turns (which wants a quiet machine;
+``--begin-s`` begins no problem after so long). What has been found and measured is kept in the
+folder, problem by problem: the same command goes on. The sets, 1.6 GB, are made in the folder
+where they are not; ``--rows`` makes another size of a set, under a name of its own.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ TARGET = 1e-3
 #: How far apart a certificate's ends may be, relative to the objective.
 ENCLOSED = 1e-4
 PEERS = ("elasticml", "snapml", "liblinear", "saga", "lbfgs", "vw", "dask-ml", "spark")
+#: Looking for an effort goes on for so many times what one fit may take.
+LOOK = 4
 #: Where looking for an effort begins: fits of less are nowhere near the target.
 FIRST = {"hinge": EFFORTS.index(10), "logistic": EFFORTS.index(3)}
 FIRST_TOLERANCE = {"hinge": 7.5e-4, "logistic": 1e-2}
@@ -57,6 +59,7 @@ def task_of(name: str, model: str, threads: int, options: argparse.Namespace) ->
         "problem": {"model": model, "l2": 1.0 / n},
         "threads": threads,
         "limit_s": options.limit_s,
+        "look_s": LOOK * options.limit_s,
         "repeats": 1,
         "targets": [TARGET],
     }
@@ -190,7 +193,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit-s", type=float, default=120.0, help="of looking for an effort")
+    parser.add_argument("--limit-s", type=float, default=120.0, help="of one fit")
     parser.add_argument("--only", choices=("least", "find", "show"))
     parser.add_argument("--begin-s", type=float, default=math.inf)
     parser.add_argument("--rows", type=int, help="of sets of another size")

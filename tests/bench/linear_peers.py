@@ -18,7 +18,7 @@ limit and python, but for peers that were missing or failed: ``--only find`` loo
 for which any machine will do, and ``--begin-s`` begins no problem after so long.
 
 Peers other than scikit-learn want a venv of their own: ``python -m venv V && V/bin/pip install
-snapml vowpalwabbit dask-ml pyspark scipy``; Spark needs Java.
+snapml vowpalwabbit dask-ml pyspark pyarrow scipy``; Spark needs Java.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _find(fits: Fits, data: Data, problem: Problem, task: Told) -> None:
         told = {"effort": effort, "s": seconds, "objective": objective}
         print(json.dumps(told), flush=True)
         is_there = task["least"] is not None and objective <= task["least"] * (1 + targets[-1])
-        if is_there or time.perf_counter() - began > task["limit_s"]:
+        looked = time.perf_counter() - began
+        if is_there or seconds > task["limit_s"] or looked > task.get("look_s", task["limit_s"]):
             return
 
 
@@ -97,7 +98,7 @@ def run(task: Told, python: str) -> list[Told]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60 + 5 * task["limit_s"],
+            timeout=60 + 5 * task.get("look_s", task["limit_s"]),
         )
         out, failed = done.stdout, done.returncode
         error = done.stderr.strip().splitlines()[-1:]

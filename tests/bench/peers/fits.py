@@ -6,10 +6,15 @@ given the data in the form that they take without a conversion, made outside the
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +33,8 @@ FINE_TOLERANCES = tuple(10.0 ** (-k / 8) for k in range(8, 60))
 LARGE = 50_000_000
 #: Columns from which on a Hessian is too large: 200 MB.
 _HESSIAN_MAX = 5000
+#: Rows of a file that Spark reads at once.
+_BLOCK = 50_000
 
 
 class Fits:
@@ -266,28 +273,22 @@ def dask_ml(data: Data, problem: Problem, threads: int) -> Fits:
 def spark(data: Data, problem: Problem, threads: int) -> Fits:
     """Spark MLlib in local mode, on rows that are cached before the clock starts."""
     from pyspark.ml import classification, regression
-    from pyspark.ml.linalg import Vectors
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master(f"local[{threads}]")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "4g")
+        .config("spark.driver.memory", "8g")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    X, y, d = data.X, data.labels, data.d
+    y = data.labels
     if problem.model in ("hinge", "logistic"):
         y = (y > 0).astype(np.float64)
-
-    def row(i: int) -> tuple[float, Any]:
-        low, high = X.indptr[i], X.indptr[i + 1]
-        return float(y[i]), Vectors.sparse(d, X.indices[low:high], X.data[low:high].astype(float))
-
-    frame = session.createDataFrame([row(i) for i in range(data.n)], ["label", "features"])
-    frame = frame.repartition(threads).cache()
+    frame = _frame(session, data, y).repartition(threads).cache()
     frame.count()
     common = {"regParam": problem.l2 or problem.l1, "fitIntercept": False, "tol": 1e-15}
     common["standardization"] = False
@@ -307,6 +308,26 @@ def spark(data: Data, problem: Problem, threads: int) -> Fits:
         return seconds, np.asarray(model.coefficients.toArray(), np.float64)
 
     return Fits(fit, len(EFFORTS))
+
+
+def _frame(session: Any, data: Data, y: F64) -> Any:
+    """Hand rows over to Spark in a file of columns: as Python's objects large sets take minutes."""
+    import pyarrow as pa
+    from pyarrow import parquet
+    from pyspark.ml.linalg import SparseVector, VectorUDT
+    from pyspark.sql.functions import udf
+
+    X, d = data.X, data.d
+    lists = {
+        name: pa.ListArray.from_arrays(pa.array(X.indptr.astype(np.int32)), pa.array(values))
+        for name, values in (("columns", X.indices), ("values", X.data.astype(np.float64)))
+    }
+    path = f"{tempfile.mkdtemp()}/rows.parquet"
+    atexit.register(shutil.rmtree, Path(path).parent)
+    parquet.write_table(pa.table({"label": y, **lists}), path, row_group_size=_BLOCK)
+    vector = udf(lambda columns, values: SparseVector(d, columns, values), VectorUDT())
+    rows = session.read.parquet(path)
+    return rows.select("label", vector("columns", "values").alias("features"))
 
 
 PEERS: dict[str, Callable[[Data, Problem, int], Fits]] = {
