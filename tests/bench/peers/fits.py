@@ -325,7 +325,8 @@ def _frame(session: Any, data: Data, y: F64) -> Any:
     path = f"{tempfile.mkdtemp()}/rows.parquet"
     atexit.register(shutil.rmtree, Path(path).parent)
     parquet.write_table(pa.table({"label": y, **lists}), path, row_group_size=_BLOCK)
-    vector = udf(lambda columns, values: SparseVector(d, columns, values), VectorUDT())
+    # Vectors are no type of Arrow's.
+    vector = udf(lambda at, x: SparseVector(d, at, x), VectorUDT(), useArrow=False)
     rows = session.read.parquet(path)
     return rows.select("label", vector("columns", "values").alias("features"))
 
