@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
@@ -135,36 +133,3 @@ def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:
         return None
     checked = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return np.asarray(checked, np.float64)
-
-
-def warn_of_gap(gap: float, wanted: float, rounds: int) -> None:
-    """Say that iterations ended before the gap was small enough; ``gap`` may be NaN."""
-    if not gap <= wanted:
-        warnings.warn(
-            f"the duality gap is {gap:.3g} after {rounds} iterations, wanted {wanted:.3g}: "
-            "raise max_iter or tol, or scale the columns",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
-
-
-def warn_without_minimum(steps: int) -> None:
-    """Say that steps still gain where nothing certifies a model, and there may be no best one."""
-    warnings.warn(
-        f"without a penalty (C=inf) there is no certificate, and steps still gain after {steps} of "
-        "them: where a hyperplane parts the classes no finite model is the best, and C must be "
-        "finite; else raise max_iter",
-        ConvergenceWarning,
-        stacklevel=4,
-    )
-
-
-def warn_without_penalty(gap: float, wanted: float) -> None:
-    """Say that a gap without a penalty is no measure of the model."""
-    if not gap <= wanted:
-        warnings.warn(
-            f"alpha=0 leaves no penalty, and without one the gap ({gap:.3g}) is the whole "
-            "objective, however good the model: use em.Ridge(alpha=0), which solves least squares",
-            ConvergenceWarning,
-            stacklevel=4,
-        )

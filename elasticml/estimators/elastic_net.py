@@ -14,8 +14,9 @@ from sklearn.utils._param_validation import Interval
 from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty
-from elasticml.estimators.base import LinearRegressor, warn_of_gap, warn_without_penalty
-from elasticml.estimators.places import client_for, stored_values, warn_fitted_here
+from elasticml.estimators.base import LinearRegressor
+from elasticml.estimators.places import client_for, stored_values
+from elasticml.estimators.warn import warn_fitted_here, warn_of_gap, warn_without_penalty
 
 F64 = NDArray[np.float64]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import closing
 from numbers import Integral, Real
 from typing import Any, ClassVar, Final, Literal
@@ -16,7 +15,6 @@ from sklearn.base import (
     ClusterMixin,
     TransformerMixin,
 )
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -34,6 +32,7 @@ from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk
 from elasticml.errors import DataError
 from elasticml.estimators.inputs import rows_taken
 from elasticml.estimators.places import n_threads
+from elasticml.estimators.warn import warn
 from elasticml.runtime.execution import parallel
 from elasticml.terms import ChunkId
 
@@ -140,11 +139,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             self._fit(X, chunks, InPieces(pool))
         found = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
         if found < self.n_clusters:
-            warnings.warn(
+            warn(
                 f"Number of distinct clusters ({found}) found smaller than n_clusters "
-                f"({self.n_clusters}). Possibly due to duplicate points in X.",
-                ConvergenceWarning,
-                stacklevel=2,
+                f"({self.n_clusters}). Possibly due to duplicate points in X."
             )
         return self
 

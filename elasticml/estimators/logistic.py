@@ -19,17 +19,17 @@ from elasticml.algorithms.newton import minimise
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.algorithms.softmax_function import SoftmaxFunction
 from elasticml.estimators import dual_logistic
-from elasticml.estimators.base import LinearClassifier, warn_of_gap, warn_without_minimum
+from elasticml.estimators.base import LinearClassifier
 from elasticml.estimators.fitting import Solution
 from elasticml.estimators.places import (
     PRODUCT_VALUES_MIN,
     client_for,
     stored_values,
     threads_for,
-    warn_fitted_here,
 )
 from elasticml.estimators.rows import by_columns
 from elasticml.estimators.sparse_classifiers import Found, fit_binary, fit_softmax
+from elasticml.estimators.warn import warn_fitted_here, warn_of_gap, warn_without_minimum
 from elasticml.runtime.execution import parallel
 
 F64 = NDArray[np.float64]

@@ -14,10 +14,11 @@ from sklearn.utils._param_validation import Interval, validate_parameter_constra
 from elasticml.algorithms.columns.elastic_net import ElasticNetSolver, Fitted
 from elasticml.algorithms.columns.matrix import ColumnMatrix
 from elasticml.algorithms.columns.products import Penalty
-from elasticml.estimators.base import LinearRegressor, warn_of_gap
+from elasticml.estimators.base import LinearRegressor
 from elasticml.estimators.elastic_net import ElasticNet, takes_products
 from elasticml.estimators.inputs import taken
 from elasticml.estimators.places import n_threads
+from elasticml.estimators.warn import warn_of_gap
 from elasticml.runtime.execution import parallel
 
 F64 = NDArray[np.float64]

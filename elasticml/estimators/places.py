@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal
@@ -55,16 +54,6 @@ def n_threads(n_jobs: int | None) -> int:
     if n_jobs == 0:
         raise ValueError("n_jobs=0 has no meaning; give None, a number above 0, or below")
     return n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
-
-
-def warn_fitted_here(what: str) -> None:
-    """Say that a client which was given is of no use for this model."""
-    warnings.warn(
-        f"{what} is fitted in this process, not as a job of client: leave client out, unless it "
-        "computes Dask collections",
-        UserWarning,
-        stacklevel=3,
-    )
 
 
 @contextmanager

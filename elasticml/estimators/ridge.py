@@ -19,8 +19,9 @@ from elasticml.algorithms.newton import Minimum, minimise
 from elasticml.algorithms.parallel import Serial
 from elasticml.algorithms.row_blocks import RowBlocks
 from elasticml.algorithms.row_equations import equations
-from elasticml.estimators.base import LinearRegressor, warn_of_gap
-from elasticml.estimators.places import client_for, stored_values, warn_fitted_here
+from elasticml.estimators.base import LinearRegressor
+from elasticml.estimators.places import client_for, stored_values
+from elasticml.estimators.warn import warn_fitted_here, warn_of_gap
 
 F64 = NDArray[np.float64]
 Way = Literal["auto", "cholesky", "newton"]

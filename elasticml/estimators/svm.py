@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.parallel import InPieces
-from elasticml.estimators.base import LinearClassifier, warn_of_gap
+from elasticml.estimators.base import LinearClassifier
 from elasticml.estimators.fitting import Problem, Solution, prepare, solve
 from elasticml.estimators.places import (
     MODEL_VALUES_MIN,
@@ -24,6 +24,7 @@ from elasticml.estimators.places import (
     threads_for,
 )
 from elasticml.estimators.rows import Table
+from elasticml.estimators.warn import warn_of_gap
 from elasticml.runtime.execution import parallel
 
 F64 = NDArray[np.float64]
