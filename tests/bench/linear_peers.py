@@ -101,7 +101,7 @@ def run(task: Told, python: str) -> list[Told]:
             timeout=60 + 5 * task.get("look_s", task["limit_s"]),
         )
         out, failed = done.stdout, done.returncode
-        error = done.stderr.strip().splitlines()[-1:]
+        error = done.stderr.strip().splitlines()[-1:] or [f"exit {failed}"]
     except subprocess.TimeoutExpired as late:
         text = late.stdout or b""
         out, failed = text.decode() if isinstance(text, bytes) else text, 1

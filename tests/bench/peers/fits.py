@@ -7,6 +7,7 @@ given the data in the form that they take without a conversion, made outside the
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import shutil
 import sys
@@ -211,39 +212,55 @@ def coordinate_descent(data: Data, problem: Problem, threads: int) -> Fits:
 
 
 def vowpal_wabbit(data: Data, problem: Problem, threads: int) -> Fits:
-    """Vowpal Wabbit's online learner over examples that are parsed outside the clock."""
+    """Vowpal Wabbit on its own cache file: its L-BFGS where that applies, else plain SGD.
+
+    Its default steps end 2.6 times as high on ``reuters`` after 17 passes as plain ones.
+    """
     from vowpalwabbit import Workspace
 
+    is_smooth = problem.model in ("logistic", "ridge")
     loss = "squared" if problem.model in ("ridge", "lasso") else problem.model
-    words = f"--quiet --noconstant --loss_function {loss} -b 22 --holdout_off"
-    # Its squared loss has no half.
-    factor = 2.0 if loss == "squared" else 1.0
-    words += f" --l2 {factor * problem.l2:.17g}" if problem.l2 else ""
-    words += f" --l1 {factor * problem.l1:.17g}" if problem.l1 else ""
+    # Its squared loss has no half; its L-BFGS adds losses up.
+    factor = (2.0 if loss == "squared" else 1.0) * (data.n if is_smooth else 1.0)
+    bits = max(10, math.ceil(math.log2(data.d)))  # columns have places of their own
+    folder = _scratch()
+    words = f"--quiet --noconstant --loss_function {loss} -b {bits} --holdout_off"
+    words += f" -d {folder / 'rows'} --cache_file {folder / 'cache'}"
+    # Else squares count from the range of the targets on.
+    words += " --min_prediction -1000 --max_prediction 1000" if loss == "squared" else ""
+    options = f" --l2 {factor * problem.l2:.17g}" if problem.l2 else ""
+    options += f" --l1 {factor * problem.l1:.17g}" if problem.l1 else ""
+    options += " --bfgs --termination 1e-14" if is_smooth else f" --sgd -f {folder / 'model'}"
     X, y = data.X, data.labels
-
-    def fit(number: int) -> tuple[float, F64]:
-        learner = Workspace(words, enable_logging=False)
-        examples = []
+    with open(folder / "rows", "w") as file:
         for i in range(data.n):
             low, high = X.indptr[i], X.indptr[i + 1]
             row = zip(X.indices[low:high].tolist(), X.data[low:high].tolist(), strict=True)
-            text = f"{y[i]:g} | " + " ".join(f"{j}:{value:.9g}" for j, value in row)
-            examples.append(learner.parse(text))
-        began = time.perf_counter()
-        for _ in range(EFFORTS[number]):
-            for example in examples:
-                learner.learn(example)
+            file.write(f"{y[i]:.9g} | " + " ".join(f"{j}:{x:.9g}" for j, x in row) + "\n")
+    Workspace(words + " --passes 1 -k", enable_logging=False).finish()
+
+    def fit(number: int) -> tuple[float, F64]:
+        began, passes = time.perf_counter(), f" --passes {EFFORTS[number] + 1}"
+        learner = Workspace(words + options + passes, enable_logging=False)
         seconds = time.perf_counter() - began
+        if not is_smooth:
+            # Penalties are in the weights when they have been written to a file, and not before.
+            learner.finish()
+            learner = Workspace(f"--quiet -t -i {folder / 'model'}", enable_logging=False)
         space = learner.hash_space(" ")
         places = [learner.hash_feature(str(j), space) for j in range(data.d)]
         w = np.array([learner.get_weight(place, 0) for place in places])
-        for example in examples:
-            learner.finish_example(example)
         learner.finish()
         return seconds, w
 
-    return Fits(fit, len(EFFORTS))
+    return Fits(fit, len(EFFORTS), are_iterations=not is_smooth)
+
+
+def _scratch() -> Path:
+    """Make a folder that is gone with this process."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    return folder
 
 
 def dask_ml(data: Data, problem: Problem, threads: int) -> Fits:
@@ -322,8 +339,7 @@ def _frame(session: Any, data: Data, y: F64) -> Any:
         name: pa.ListArray.from_arrays(pa.array(X.indptr.astype(np.int32)), pa.array(values))
         for name, values in (("columns", X.indices), ("values", X.data.astype(np.float64)))
     }
-    path = f"{tempfile.mkdtemp()}/rows.parquet"
-    atexit.register(shutil.rmtree, Path(path).parent)
+    path = str(_scratch() / "rows.parquet")
     parquet.write_table(pa.table({"label": y, **lists}), path, row_group_size=_BLOCK)
     # Vectors are no type of Arrow's.
     vector = udf(lambda at, x: SparseVector(d, at, x), VectorUDT(), useArrow=False)
