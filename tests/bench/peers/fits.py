@@ -98,7 +98,7 @@ def elasticml(data: Data, problem: Problem, threads: int) -> Fits:
         common["n_jobs"] = threads
     is_large = data.X.nnz >= LARGE
     tolerances = FINE_TOLERANCES if is_large else [tol for tol in TOLERANCES if tol >= _OWN_MIN]
-    models = [make(tol=tol, max_iter=100_000, **common) for tol in tolerances]
+    models = [make(tol=tol, max_iter=EFFORTS[-1], **common) for tol in tolerances]
     takes_singles = problem.model == "hinge" or (is_large and problem.model == "logistic")
     X = data.X if takes_singles else data.X.astype(np.float64)
     X = X.tocsc() if problem.model == "lasso" else X
