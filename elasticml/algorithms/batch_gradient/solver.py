@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,13 +13,13 @@ from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import Arrays, Parallel, Work
 from elasticml.algorithms.batch_gradient import messages, surveys
 from elasticml.algorithms.batch_gradient.settings import read_settings
+from elasticml.algorithms.operations import Operation, operation_of
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
 from elasticml.data.products import Adjoint, Forward, make_adjoint, make_forward
 from elasticml.data.shelf import flow, release
 from elasticml.data.source import DataFacts
-from elasticml.errors import LocalProtocolError
 from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
@@ -81,7 +81,7 @@ class BatchGradientSolver:
             if chunk.id not in self._caches:
                 self._caches[chunk.id] = self._new_cache(chunk)
                 release([chunk])  # its labels were looked at
-        operations: dict[str, Callable[[Work, Sequence[Chunk], Parallel], Arrays]] = {
+        operations: dict[str, Operation] = {
             messages.GRADIENT: self._gradient,
             messages.PROBE: self._probe,
             messages.CURVATURE: self._probe,
@@ -91,12 +91,7 @@ class BatchGradientSolver:
             column_statistics.COLUMN_MAXABS: self._maxabs,
             column_statistics.COLUMN_MOMENTS: self._moments,
         }
-        if work.operation not in operations:
-            raise LocalProtocolError(
-                f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
-                f"{', '.join(operations)}: the trainer is another version's"
-            )
-        return operations[work.operation](work, chunks, parallel)
+        return operation_of(work, operations)(work, chunks, parallel)
 
     def _new_cache(self, chunk: Chunk) -> _Cache:
         labels = np.asarray(chunk.labels, np.float64)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,13 @@ from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.statistics import RowMap
 from elasticml.algorithms.cocoa.step_kernels import products, sum_steps
 from elasticml.algorithms.cocoa.tables import Caches, stored_of
+from elasticml.algorithms.operations import Operation, operation_of
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
 from elasticml.data.chunk import Chunk
 from elasticml.data.products import Adjoint, make_adjoint, make_forward
 from elasticml.data.shelf import flow, kept, numbers, release, shelf_of
 from elasticml.data.source import DataFacts
-from elasticml.errors import LocalProtocolError
 from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
@@ -123,12 +123,14 @@ class CocoaSolver:
                 release([chunk])  # its labels were looked at
             held[chunk.id] = known
         self._held = held
-        if work.operation not in _OPERATIONS:
-            raise LocalProtocolError(
-                f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
-                f"{', '.join(_OPERATIONS)}: the trainer is another version's"
-            )
-        return _OPERATIONS[work.operation](self, work, chunks, parallel)
+        operations: dict[str, Operation] = {
+            messages.PASS: self._pass,
+            messages.CERTIFY: self._certify,
+            messages.LARGEST_ROW: self._largest_row,
+            column_statistics.COLUMN_MAXABS: self._maxabs,
+            column_statistics.COLUMN_MOMENTS: self._moments,
+        }
+        return operation_of(work, operations)(work, chunks, parallel)
 
     def _hold(self, chunk: Chunk) -> _Held:
         labels = np.asarray(chunk.labels, np.float64)
@@ -370,18 +372,6 @@ class CocoaSolver:
             return np.ones(chunk.n_rows) if weights is None else weights
 
         return column_statistics.moments(chunks, self._facts, parallel, coefficients)
-
-
-#: Not a solver's own, which would be kept, with its chunks, until somebody looks for cycles.
-_OPERATIONS: Final[
-    Mapping[str, Callable[[CocoaSolver, Work, Sequence[Chunk], Parallel], Arrays]]
-] = {
-    messages.PASS: CocoaSolver._pass,
-    messages.CERTIFY: CocoaSolver._certify,
-    messages.LARGEST_ROW: CocoaSolver._largest_row,
-    column_statistics.COLUMN_MAXABS: CocoaSolver._maxabs,
-    column_statistics.COLUMN_MOMENTS: CocoaSolver._moments,
-}
 
 
 def _sigma(work: Work) -> float | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Arrays, Parallel, Work
+from elasticml.algorithms.operations import Operation, operation_of
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.primal_cocoa import column_state, messages
 from elasticml.algorithms.primal_cocoa.column_blocks import Bent, Block, Parabola, measure
@@ -28,7 +29,6 @@ from elasticml.data.chunk import Chunk
 from elasticml.data.products import make_adjoint
 from elasticml.data.shelf import flow
 from elasticml.data.source import DataFacts
-from elasticml.errors import LocalProtocolError
 from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
@@ -60,12 +60,14 @@ class PrimalCocoaSolver:
             kept = known is not None and known.chunk is chunk
             blocks[chunk.id] = known if kept and known is not None else Block.of(chunk)
         self._blocks = blocks
-        if work.operation not in _OPERATIONS:
-            raise LocalProtocolError(
-                f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
-                f"{', '.join(_OPERATIONS)}: the trainer is another version's"
-            )
-        return _OPERATIONS[work.operation](self, work, chunks, parallel)
+        operations: dict[str, Operation] = {
+            messages.TARGETS: self._targets,
+            messages.COLUMNS: self._columns,
+            messages.PASS: self._pass,
+            messages.CERTIFY: self._certify,
+            messages.GATHER: self._gather,
+        }
+        return operation_of(work, operations)(work, chunks, parallel)
 
     # --- what is fixed ------------------------------------------------------------------------
 
@@ -273,15 +275,3 @@ def _add_row(chunk: Chunk, row: int, out: F64) -> None:
 def radius_of(gap: float) -> float:
     """Return how far the best dual point may be from the one at hand; never 0, which is none."""
     return max(math.sqrt(2.0 * max(gap, 0.0)), np.finfo(np.float64).tiny)
-
-
-#: Not a solver's own, which would be kept, with its chunks, until somebody looks for cycles.
-_OPERATIONS: Final[
-    Mapping[str, Callable[[PrimalCocoaSolver, Work, Sequence[Chunk], Parallel], Arrays]]
-] = {
-    messages.TARGETS: PrimalCocoaSolver._targets,
-    messages.COLUMNS: PrimalCocoaSolver._columns,
-    messages.PASS: PrimalCocoaSolver._pass,
-    messages.CERTIFY: PrimalCocoaSolver._certify,
-    messages.GATHER: PrimalCocoaSolver._gather,
-}
