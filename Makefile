@@ -7,8 +7,13 @@ MAKEFLAGS += --no-print-directory
 
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Each stamp is one set of packages: the package's own, the tests' tools, PyTorch.
 STAMP := $(VENV)/.elasticml-installed
+TEST_STAMP := $(VENV)/.elasticml-test-installed
 TORCH_STAMP := $(VENV)/.elasticml-torch-installed
+
+# A test run starts hundreds of Python processes; without bytecode files each compiles every module.
+unexport PYTHONDONTWRITEBYTECODE
 
 # One thread a process for the libraries: a run has many processes, and its own threads besides.
 export OMP_NUM_THREADS ?= 1
@@ -21,20 +26,32 @@ export PYTHONUNBUFFERED ?= 1
 # pre-emption are missing and all else works.
 AGENT := elasticml/clusters/on_yarn/elasticml-agent.jar
 
+# A file's tests run in one of these processes; see tests/conftest.py.
+TEST_PROCESSES ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
 
 YARN_ARGS ?=
 
-.PHONY: help setup torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test lint format types studies clean
+.PHONY: help setup setup-test torch agent agent-where-possible yarn-up yarn-down yarn-demo demo test test-all lint format types studies clean
 
 help: ## Show what can be made.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
-setup: $(STAMP) agent-where-possible ## Create the virtual environment and install elasticml into it, once.
+# Install this package with the given extras. uv, an installer, takes seconds where pip takes a
+# minute; it is kept apart from the environment's own packages. Without it, or where it fails (it
+# does not read pip's configuration), pip installs.
+define install
+{ [ -x $(VENV)/.uv/bin/uv ] || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)/.uv uv; } \
+	&& $(VENV)/.uv/bin/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.$(1)' \
+	|| $(BIN)/python -m pip install --disable-pip-version-check --editable '.$(1)'
+endef
 
-$(STAMP): pyproject.toml
+setup: $(STAMP) ## Create the virtual environment and install elasticml into it, once.
+
+$(BIN)/python:
 	@python=""; \
 	for candidate in $${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11; do \
 		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -45,64 +62,81 @@ $(STAMP): pyproject.toml
 		echo "make: found no Python 3.11 or newer; install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
 		exit 1; \
 	fi; \
-	if [ ! -x $(BIN)/python ]; then \
-		"$$python" -m venv $(VENV) || { \
-			echo "make: $$python cannot create a virtual environment; install its venv module (Debian: python3-venv)" >&2; \
-			exit 1; \
-		}; \
-	fi
-	@echo "make: installing elasticml and what it needs into $(VENV): a minute or a few, only once"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $(STAMP)
+	echo "make: creating the virtual environment $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV) || { \
+		echo "make: $$python cannot create a virtual environment; install its venv module (Debian: python3-venv)" >&2; \
+		exit 1; \
+	}
 
-torch: $(TORCH_STAMP) ## Install PyTorch, too, for local SGD: 3 GB to load, 5.4 GB on disk.
+$(STAMP): pyproject.toml | $(BIN)/python
+	@echo "make: installing elasticml and its dependencies: 0.8 GB on disk, only once"
+	@$(call install,)
+	@touch $@
+
+setup-test: $(TEST_STAMP)
+
+$(TEST_STAMP): $(STAMP)
+	@echo "make: installing the tools of the tests: 0.3 GB on disk, only once"
+	@$(call install,[test])
+	@touch $@
+
+torch: $(TORCH_STAMP) ## Install PyTorch, for local SGD: 5.4 GB on disk.
 
 $(TORCH_STAMP): $(STAMP)
-	@echo "make: installing PyTorch into $(VENV): 3 GB, a few minutes, only once"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
-	@touch $(TORCH_STAMP)
+	@echo "make: installing PyTorch: 5.4 GB on disk, a few minutes, only once"
+	@$(call install,[torch])
+	@touch $@
 
 agent: $(AGENT) ## Build and test the jar that brings YARN's notices (needs Maven and a JDK).
 
 $(AGENT): yarn/agent/pom.xml $(shell find yarn/agent/src -type f)
+	@echo "make: building the agent that brings YARN's notices"
 	mvn --batch-mode --quiet -Dstyle.color=never --file yarn/agent/pom.xml package
 	@mkdir -p $(@D)
 	cp yarn/agent/target/elasticml-agent.jar $@
 
-agent-where-possible: $(STAMP)
+agent-where-possible:
 	@if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then \
 		[ -e $(AGENT) ] || echo "make: no notices from YARN: found no Maven and JDK; install both (Debian: maven, default-jdk), then: make agent" >&2; \
 	elif ! $(MAKE) --silent agent; then \
 		echo "make: no notices from YARN: Maven could not build the agent, see above; all else works" >&2; \
 	fi
 
-yarn-up: setup ## Start a real Hadoop on this machine: YARN with queues ml and prod, and HDFS.
+yarn-up: setup-test agent-where-possible ## Start a real Hadoop on this machine: YARN with queues ml and prod, and HDFS.
 	$(BIN)/elasticml mini-yarn up $(YARN_ARGS)
 
-yarn-down: ## End it.
+yarn-down: ## Stop it.
 	$(BIN)/elasticml mini-yarn down $(YARN_ARGS)
 
-yarn-demo: setup ## See a job on it lose half of its containers to another queue and get them back.
+yarn-demo: setup-test agent-where-possible ## See a job on it lose half of its containers to another queue and get them back.
 	$(BIN)/elasticml mini-yarn demo --out runs/yarn-demo $(DEMO_ARGS)
 
 demo: setup ## Train on 14 workers, kill 7, bring them back; picture and table in runs/demo.
-	$(BIN)/elasticml demo --out runs/demo $(DEMO_ARGS)
+	@$(BIN)/elasticml demo --out runs/demo $(DEMO_ARGS)
 
-test: setup ## Run every test.
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+# With ALL set a second run follows: PyTorch is installed, and what the first run left out is run.
+test: setup-test agent-where-possible ## Run the tests in ten minutes; with ALL=1 every test, with PyTorch.
+	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+ifdef ALL
+	@$(MAKE) torch
+	@$(PYTEST) -m "slow or torch" $(PYTEST_ARGS)
+endif
 
-lint: setup ## Check the format and the rules of ruff.
+test-all: ## Run every test, those that need PyTorch and the slow ones included.
+	@$(MAKE) test ALL=1
+
+lint: setup-test ## Check the format and the rules of ruff.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-format: setup ## Write the format, and fix what ruff can fix.
+format: setup-test ## Write the format, and fix what ruff can fix.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-types: setup ## Check the types with mypy.
+types: setup-test ## Check the types with mypy.
 	$(BIN)/mypy
 
-studies: setup ## Run the heavy studies one after the other: the papers' figures, the benchmarks.
+studies: setup-test ## Run the heavy studies one after the other: the papers' figures, the benchmarks.
 	@for script in $(STUDIES); do \
 		echo "== $$script"; \
 		$(BIN)/python "$$script"; \

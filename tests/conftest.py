@@ -1,8 +1,10 @@
-"""What all tests share: where the real data are, and that CI skips nothing."""
+"""What all tests share: the real data, the order of files, and that CI skips nothing."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,6 +16,16 @@ ROOT = Path(__file__).resolve().parents[1]
 #: machine's software can bring the hardware.
 HARDWARE = ("GPU",)
 
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+#: Folders in the order in which two processes take their files: the longest first, so that both
+#: end at about the same time. All files on the real YARN share one, and so run in one process.
+FOLDERS = ("yarn", "cluster", "paper", "faults", "property", "sim", "unit")
+
+
+# A shell without job control starts a background command with SIGINT ignored, and its children
+# inherit that. Tests send SIGINT to children and wait for their ends.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What a test reads does not belong into the user's cache; tests of the cache name a folder.
 os.environ["ELASTICML_CACHE"] = "off"
@@ -34,7 +46,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a skipped test into a failed one under ``ELASTICML_CI=1``."""
     report = yield
-    _refuse_skip(report)
+    _refuse_skip(report, allowed=not HAS_TORCH and item.get_closest_marker("torch") is not None)
     return report
 
 
@@ -44,12 +56,33 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Turn a skipped file into a failed one under ``ELASTICML_CI=1``."""
     report = yield
-    _refuse_skip(report)
+    _refuse_skip(report, allowed=not HAS_TORCH and "'torch'" in str(report.longrepr))
     return report
 
 
-def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    if not report.skipped or os.environ.get("ELASTICML_CI") != "1":
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of networks where PyTorch is not installed."""
+    if not HAS_TORCH and item.get_closest_marker("torch") is not None:
+        pytest.skip("PyTorch is not installed; make torch")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, and begin with the longest folders."""
+    folders = {
+        item: item.path.relative_to(ROOT / "tests").parts[0]
+        for item in items
+        if item.path.is_relative_to(ROOT / "tests")
+    }
+    places = {name: place for place, name in enumerate(FOLDERS)}
+    items.sort(key=lambda item: places.get(folders.get(item, ""), len(places)))
+    for item in items:
+        group = "yarn" if folders.get(item) == "yarn" else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport, *, allowed: bool) -> None:
+    """Turn a skip into a failure in continuous integration, unless it is one that is allowed."""
+    if allowed or not report.skipped or os.environ.get("ELASTICML_CI") != "1":
         return
     reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     if any(word in reason for word in HARDWARE):

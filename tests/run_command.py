@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +10,6 @@ from pathlib import Path
 import elasticml as em
 
 WAIT_S = 120
-
-
-def _hear_interrupts() -> None:
-    """Undo what a shell does to jobs in its background: they ignore SIGINT, and so do theirs."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def start_run(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -28,7 +22,6 @@ def start_run(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=_hear_interrupts,
     )
 
 

@@ -125,14 +125,28 @@ def test_every_block_of_python_compiles_and_names_what_is_public(document):
             assert set(re.findall(r"\bem\.(\w+)", text)) - set(elasticml.__all__) == set()
 
 
-@every_document
-def test_every_block_of_yaml_that_names_an_algorithm_is_a_job(document):
+def algorithms_in(document):
+    """Yield the job files of a document that name an algorithm, with that name."""
     for language, text in blocks(document):
         raw = yaml.safe_load(text) if language == "yaml" else {}
-        if raw.get("algorithm", {}).get("name") == "local_sgd":
-            pytest.importorskip("torch")
         if "algorithm" in raw:
+            yield raw["algorithm"].get("name"), raw
+
+
+@every_document
+def test_every_block_of_yaml_that_names_an_algorithm_is_a_job(document):
+    for name, raw in algorithms_in(document):
+        if name != "local_sgd":
             parse_job(raw, folder=ROOT, name="example")
+
+
+@pytest.mark.torch
+def test_every_block_of_yaml_for_a_network_is_a_job():
+    jobs = [raw for document in DOCUMENTS for name, raw in algorithms_in(document)
+            if name == "local_sgd"]  # fmt: skip
+    assert jobs
+    for raw in jobs:
+        parse_job(raw, folder=ROOT, name="example")
 
 
 @every_document

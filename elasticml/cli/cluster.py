@@ -19,8 +19,12 @@ CONNECT_S = 10
 
 
 @contextmanager
-def client_of(cluster: LocalWorkers | Address, *, verbose: bool = False) -> Iterator[Client]:
+def client_of(
+    cluster: LocalWorkers | Address, algorithm: str, *, verbose: bool = False
+) -> Iterator[Client]:
     """Open a client of the cluster that a job names; local workers are started and ended here.
+
+    Local workers compile the kernels of ``algorithm`` before they register.
 
     Raises
     ------
@@ -55,6 +59,7 @@ def client_of(cluster: LocalWorkers | Address, *, verbose: bool = False) -> Iter
         memory_limit=cluster.memory,
         workers_max=cluster.workers_max,
         slowdown=cluster.slowdown,
+        algorithms=[algorithm],
     )
     local.launch()  # it starts while Dask's client is imported
     try:

@@ -52,6 +52,7 @@ Examples:
 def demo(out: Path, rows: int, rounds: int, workers: int, as_json: bool, verbose: bool) -> None:
     """Show what the package is for."""
     from elasticml.cli.cluster import client_of
+    from elasticml.jobs.algorithms import BatchGradient
     from elasticml.jobs.settings import LocalWorkers
 
     started_s = time.monotonic()
@@ -62,9 +63,11 @@ def demo(out: Path, rows: int, rounds: int, workers: int, as_json: bool, verbose
         f"Training on {rows} synthetic splice sites with {workers} worker processes; {half} are "
         f"killed in round {rounds // 3} and come back in round {2 * rounds // 3}."
     )
+    click.echo(f"Starting {workers} workers; the first time on a machine they compile kernels.")
     cluster = LocalWorkers(workers=workers)
     summaries: dict[str, Any] = {}
-    with client_of(cluster, verbose=verbose) as client:
+    with client_of(cluster, BatchGradient.name, verbose=verbose) as client:
+        click.echo(f"Started after {time.monotonic() - started_s:.0f} s.")
         for (label, _, absent), directory in zip(SCENARIOS, directories, strict=True):
             job = _job(label, absent, rows, rounds, workers)
             summaries[label] = _run(job, client, label, directory, cluster.model_dump())

@@ -94,7 +94,7 @@ def run(
         made.check_data()
         if file.cluster.memory != "auto":
             made.check_memory(parse_size(file.cluster.memory))
-    with client_of(file.cluster, verbose=verbose) as client:
+    with client_of(file.cluster, made.algorithm.name, verbose=verbose) as client:
         result = made.run(
             client,
             progress=True,

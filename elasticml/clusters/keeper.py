@@ -226,6 +226,7 @@ class Keeper(SchedulerPlugin):
             log_file=record.log_file,
             scratch_dir=self._options.scratch_dir,
             slowdown=self._options.slowdown.get(record.name, 1.0),
+            algorithms=self._options.algorithms,
         )
         read_end, record.lifeline = os.pipe()
         try:

@@ -146,11 +146,14 @@ class ZygoteLauncher:
         Threads for the numeric libraries of the workers.
     log_file : str
         Where the zygote writes what it has to say.
+    algorithms : list of str or None
+        Algorithms whose kernels the zygote compiles before it forks; None for all.
     """
 
-    def __init__(self, threads: int, log_file: str) -> None:
+    def __init__(self, threads: int, log_file: str, algorithms: list[str] | None) -> None:
         self._threads = threads
         self._log_file = log_file
+        self._algorithms = json.dumps(algorithms)
         self._zygote: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         #: One future per request that the zygote has not answered, oldest first.
@@ -163,7 +166,7 @@ class ZygoteLauncher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, open(self._log_file, "ab") as log:
             self._zygote = subprocess.Popen(
-                python_command("elasticml.clusters.zygote", str(theirs.fileno())),
+                python_command("elasticml.clusters.zygote", str(theirs.fileno()), self._algorithms),
                 env=python_environment(self._threads),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

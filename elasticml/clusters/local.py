@@ -78,6 +78,9 @@ class LocalCluster:
     slowdown : mapping of int to float
         How many times as long the computations of a worker take, by its place among the workers in
         the order of their start; the extra time is spent on real work. For tests and studies.
+    algorithms : sequence of str or None
+        Algorithms that the cluster will run, such as ``["cocoa"]``: workers compile their kernels
+        before they register, which takes some seconds the first time. None compiles all.
 
     Raises
     ------
@@ -100,6 +103,7 @@ class LocalCluster:
         log_dir: str | Path | None = None,
         workers_max: int | None = None,
         slowdown: Mapping[int, float] | None = None,
+        algorithms: Sequence[str] | None = None,
     ) -> None:
         _check_count("workers", workers)
         _check_count("workers_max", workers if workers_max is None else workers_max)
@@ -110,6 +114,7 @@ class LocalCluster:
         self._workers = workers
         self._workers_max = workers if workers_max is None else workers_max
         self._slowdown = _slowdown(slowdown or {})
+        self._algorithms = None if algorithms is None else list(algorithms)
         self._threads = threads
         self._memory_limit = _memory_bytes(memory_limit)
         self._keep = keep
@@ -263,6 +268,7 @@ class LocalCluster:
             workers=self._workers,
             workers_max=self._workers_max,
             slowdown=self._slowdown,
+            algorithms=self._algorithms,
             threads=self._threads,
             memory_limit=self._memory_limit,
             keep=self._keep,

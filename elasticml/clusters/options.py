@@ -37,6 +37,8 @@ class ClusterOptions:
     own_dir: str
     #: How many times as long computations take, by the worker's name.
     slowdown: dict[str, float] = field(default_factory=dict)
+    #: Algorithms whose kernels workers compile before they register; None for all.
+    algorithms: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,9 @@ class WorkerOptions:
     scratch_dir: str
     #: How many times as long computations take.
     slowdown: float = 1.0
+    #: Algorithms whose kernels it compiles before it registers, where it was not forked; None for
+    #: all.
+    algorithms: list[str] | None = None
 
 
 def encode(options: ClusterOptions | WorkerOptions) -> str:

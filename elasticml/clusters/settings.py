@@ -8,13 +8,14 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
-#: Modules that a member or driver uses; loaded before a worker registers, so that no exchange
-#: waits for an import. Those that are not installed are left out.
-WORKER_MODULES = (
+#: Modules that every member uses; loaded before a worker registers, so that no exchange waits for
+#: an import. Those that are not installed are left out.
+_WORKER_MODULES = (
     "numpy",
     "numba",
     "distributed.worker",
@@ -22,13 +23,16 @@ WORKER_MODULES = (
     "elasticml.data.source",
     "elasticml.data.products",
     "elasticml.objectives.losses",
-    "elasticml.objectives.conjugates",
-    "elasticml.algorithms.async_sgd.kmeans",
-    "elasticml.algorithms.cocoa.warming",
-    "elasticml.algorithms.primal_cocoa.column_blocks",
     "elasticml.collective.dask_links",
     "elasticml.runtime.member_plugin",
 )
+#: Modules with the kernels of one algorithm, loaded besides. With an empty cache each takes seconds
+#: to compile, so a worker whose algorithm is known skips the others.
+_ALGORITHM_MODULES = {
+    "async_sgd": ("elasticml.algorithms.async_sgd.kmeans",),
+    "cocoa": ("elasticml.objectives.conjugates", "elasticml.algorithms.cocoa.warming"),
+    "primal_cocoa": ("elasticml.algorithms.primal_cocoa.column_blocks",),
+}
 SCHEDULER_MODULES = ("distributed.scheduler", "elasticml.runtime.scheduler_plugin")
 
 _DASK_SETTINGS: dict[str, Any] = {
@@ -58,6 +62,20 @@ _NO_ROUTES: dict[str, Any] = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
+
+
+def worker_modules(algorithms: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the modules that a worker loads before it registers.
+
+    Parameters
+    ----------
+    algorithms : iterable of str or None
+        Names of the algorithms that the worker will run; None for all.
+    """
+    names = _ALGORITHM_MODULES if algorithms is None else algorithms
+    return _WORKER_MODULES + tuple(
+        module for name in names for module in _ALGORITHM_MODULES.get(name, ())
+    )
 
 
 def configure_dask(*, dashboard: bool) -> None:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from elasticml.clusters.linux import die_with_parent, set_process_name
 from elasticml.clusters.options import WorkerOptions, worker_options
 from elasticml.clusters.settings import (
-    WORKER_MODULES,
     configure_dask,
     configure_logging,
     load,
     redirect_output,
+    worker_modules,
 )
 from elasticml.clusters.worker_life import WorkerLife, exit_soon, first, prepare_interpreter
 
@@ -116,7 +116,7 @@ def main() -> None:
     redirect_output(options.log_file)
     configure_dask(dashboard=False)
     configure_logging()
-    load(WORKER_MODULES)
+    load(worker_modules(options.algorithms))
     status = run_worker(options, lifeline)
     sys.stderr.flush()
     os._exit(status)

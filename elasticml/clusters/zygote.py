@@ -19,12 +19,12 @@ from types import FrameType
 from elasticml.clusters.linux import set_process_name
 from elasticml.clusters.options import WorkerOptions, worker_options
 from elasticml.clusters.settings import (
-    WORKER_MODULES,
     configure_dask,
     configure_logging,
     freeze_memory,
     load,
     redirect_output,
+    worker_modules,
 )
 
 #: Seconds that orphaned workers have to end by themselves, once the scheduler is gone.
@@ -127,13 +127,16 @@ def _become_worker(options: WorkerOptions, lifeline: int) -> None:
 
 
 def main() -> None:
-    """Run the zygote: ``python -m elasticml.clusters.zygote CONTROL_FD``."""
+    """Run the zygote: ``python -m elasticml.clusters.zygote CONTROL_FD ALGORITHMS``.
+
+    ``ALGORITHMS`` is JSON: a list of the algorithms whose kernels are compiled, or null for all.
+    """
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_process_name("em-zygote")
     configure_dask(dashboard=False)
     configure_logging()
-    load((*WORKER_MODULES, "elasticml.clusters.worker_process"))
+    load((*worker_modules(json.loads(sys.argv[2])), "elasticml.clusters.worker_process"))
     freeze_memory()
     Zygote(control).serve()
     sys.stderr.flush()

@@ -6,8 +6,10 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from elasticml.report.style import Picture, svg_markup
+if TYPE_CHECKING:
+    from elasticml.report.style import Picture
 
 
 def esc(value: object) -> str:
@@ -43,6 +45,8 @@ def table_html(
 
 def figure(picture: Picture, heading: str | None = None) -> str:
     """Put a picture into a page as inline SVG, under its heading."""
+    from elasticml.report.style import svg_markup  # loads matplotlib, which tables do not need
+
     drawn = svg_markup(picture.figure, picture.name, picture.title, picture.alt)
     title = esc(heading or picture.title)
     return (

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,13 @@ def test_what_can_be_known_before_anything_starts(
     assert len(ended.err.splitlines()) == 1
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[em.LocalCluster]:
+    """Two workers for all jobs that members refuse: none of them leaves anything there."""
+    with em.LocalCluster(2, algorithms=["batch_gradient"]) as cluster:
+        yield cluster
+
+
 @pytest.mark.parametrize(
     ("content", "job", "said"),
     [
@@ -178,10 +186,13 @@ def test_what_can_be_known_before_anything_starts(
     ],
 )
 def test_what_only_the_members_see(
-    tmp_path: Path, content: bytes | str, job: dict[str, Any], said: str
+    tmp_path: Path, cluster: em.LocalCluster, content: bytes | str, job: dict[str, Any], said: str
 ) -> None:
     (tmp_path / "train").write_bytes(content.encode() if isinstance(content, str) else content)
-    check_refused(tmp_path, run(tmp_path, job, "--out", "runs/deep/run"), said)
+    address = {"kind": "address", "address": cluster.scheduler_address}
+    check_refused(
+        tmp_path, run(tmp_path, {**job, "cluster": address}, "--out", "runs/deep/run"), said
+    )
 
 
 def test_a_place_that_holds_something_else_is_refused_before_anything_starts(

@@ -12,7 +12,7 @@ from distributed import Client
 import elasticml as em
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
 MEMBERS, ROWS, EPOCHS = 3, 1200, 4
 _rng = np.random.default_rng(3)

@@ -15,9 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 300
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
-)
+pytestmark = pytest.mark.torch
 
 
 def chicle(out: Path) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ from tests.property.schedules import Schedule, moves, schedules
 from tests.serial_world import Asked, Return, Vanish, World, deal
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 MEMBERS, ROWS, ROUNDS = 5, 60, 9
 #: Every example has a column of its own, so that its weight tells how often it was taken.

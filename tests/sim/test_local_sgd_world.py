@@ -13,6 +13,7 @@ from elasticml.sim.options import Granted, Taken, WorldOptions
 from elasticml.sim.run import SimResult, Simulation
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 ROWS, EPOCHS = 240, 4
 SETTINGS: dict[str, Any] = {

@@ -44,9 +44,16 @@ def prod(skein_client):
 
 @pytest.fixture(autouse=True)
 def _put_right(request):
-    """Start what a test has ended, and take back what its tenant held."""
+    """End what a test has submitted, start what it has ended, take back what its tenant held."""
+    if "mini_yarn" not in request.fixturenames:
+        yield
+        return
+    client = request.getfixturevalue("skein_client")
+    before = {application.id for application in client.get_applications()}
     yield
-    if "mini_yarn" in request.fixturenames:
-        request.getfixturevalue("mini_yarn").repair()
+    request.getfixturevalue("mini_yarn").repair()
+    for application in client.get_applications():
+        if application.id not in before:
+            client.kill_application(application.id)
     if "prod" in request.fixturenames:
         request.getfixturevalue("prod").give_back()

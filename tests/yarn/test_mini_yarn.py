@@ -192,26 +192,35 @@ def test_a_second_one_stands_beside_and_ends_with_what_started_it(tmp_path):
     owner = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    pids = [int(word) for word in owner.stdout.readline().split()]
     root = tmp_path / "second"
-    assert len(pids) == 4
-    assert all(is_ours(pid, root) for pid in pids)
-    owner.kill()
-    owner.communicate()
-    wait_for(lambda: marked(root), [])
+    try:
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 4
+        assert all(is_ours(pid, root) for pid in pids)
+        owner.kill()
+        owner.communicate()
+        wait_for(lambda: marked(root), [])
+    finally:
+        owner.kill()
+        MiniYarn.end_at(root)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing(tmp_path, number):
     root = tmp_path / "third"
     command = [sys.executable, "-m", "elasticml", "mini-yarn", "up", "--root", str(root)]
-    up = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: len(marked(root)) >= 3, True)
-    up.send_signal(number)
-    _, said = up.communicate(timeout=WAIT_S)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as up:
+        try:
+            wait_for(lambda: len(marked(root)) >= 3, True)
+            up.send_signal(number)
+            _, said = up.communicate(timeout=WAIT_S)
+            left = marked(root)
+        finally:
+            up.kill()
+            MiniYarn.end_at(root)
     assert up.returncode == 130
     assert "Traceback" not in said
-    assert marked(root) == []
+    assert left == []
 
 
 def test_a_taken_port_means_another_try(tmp_path, monkeypatch):

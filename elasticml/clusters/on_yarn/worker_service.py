@@ -29,7 +29,7 @@ from elasticml.clusters.on_yarn.surroundings import (
     worker_options,
 )
 from elasticml.clusters.on_yarn.tls import container_security
-from elasticml.clusters.settings import WORKER_MODULES, configure_dask, configure_logging, load
+from elasticml.clusters.settings import configure_dask, configure_logging, load, worker_modules
 from elasticml.clusters.worker_life import WorkerLife, first, prepare_interpreter
 from elasticml.errors import ConfigError, one_line
 
@@ -225,7 +225,7 @@ def run_worker(nthreads: int | None = None, memory_limit: str | int | None = Non
     configure_dask(dashboard=False)
     configure_logging()
     # Kernels first: what is registered is ready.
-    load(WORKER_MODULES)
+    load(worker_modules(None))
     prepare_interpreter()
     scheduler = _find_scheduler(import_skein().ApplicationClient.from_current())
     if scheduler is None:

@@ -18,10 +18,19 @@ MODULES = [
 HEAVY = {"numba", "llvmlite", "pandas", "pyarrow", "scipy", "sklearn", "torch"}
 
 
+def loaded_by(module: str) -> set[str]:
+    """Names of the packages that a process has loaded after the import of a module."""
+    text = f"import {module}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
 # Files of chunks had come to import the kernel of their checksums, and so did whatever may hold a
 # chunk: workers of a packed environment without numba ended as they began.
 @pytest.mark.parametrize("module", MODULES)
 def test_what_begins_a_process_loads_no_compiled_code(module):
-    text = f"import {module}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert sorted(HEAVY & set(done.stdout.split())) == []
+    assert sorted(HEAVY & loaded_by(module)) == []
+
+
+def test_a_job_loads_no_library_for_pictures_tables_or_estimators():
+    assert sorted({"matplotlib", "pandas", "pyarrow", "sklearn"} & loaded_by("elasticml.job")) == []

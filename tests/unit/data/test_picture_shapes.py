@@ -47,6 +47,7 @@ def test_other_data_have_none():
     assert picture_shape(em.from_arrays(np.zeros((2, 16)), np.zeros(2))) is None
 
 
+@pytest.mark.torch
 def test_a_network_s_test_pictures_of_equal_area_and_another_shape_are_refused(tmp_path):
     train = em.read_images(idx_file(tmp_path / "train", 4, 6))
     test = em.read_images(idx_file(tmp_path / "test", 3, 8))
@@ -63,5 +64,9 @@ def test_a_network_s_test_pictures_of_equal_area_and_another_shape_are_refused(t
         em.Job(shaped, rows, test=test).check_data()
     flat = em.LocalSGD(model="tests.networks:linear", shape=(24,))
     em.Job(flat, rows, test=test).check_data()
-    # A linear model's columns are numbers without a place.
+
+
+def test_a_linear_model_takes_test_pictures_of_another_shape_and_equal_area(tmp_path):
+    train = em.read_images(idx_file(tmp_path / "train", 4, 6))
+    test = em.read_images(idx_file(tmp_path / "test", 3, 8))
     em.Job(em.BatchGradient(), train, test=test).check_data()

@@ -20,6 +20,8 @@ from elasticml.jobs.told_progress import share_done
 pytest.importorskip("torch")
 from tests.networks import linear
 
+pytestmark = pytest.mark.torch
+
 DATA = em.from_arrays(np.zeros((9, 4), np.float32), np.arange(9) % 3)
 
 

@@ -14,6 +14,7 @@ from elasticml.jobs.wire import Outcome
 from tests.unit.data.test_images import write
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 SECTION = {"name": "local_sgd", "model": "tests.networks:linear"}
 

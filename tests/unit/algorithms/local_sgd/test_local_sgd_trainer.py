@@ -19,6 +19,7 @@ from elasticml.runtime.execution import parallel
 from tests.serial_world import Return, Run, Vanish, World, deal, facts_of
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 SEED, RATE, MOMENTUM = 3, 0.02, 0.9
 RNG = np.random.default_rng(1)

@@ -16,6 +16,7 @@ from elasticml.terms import ChunkId
 from tests.serial_world import facts_of
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 RNG = np.random.default_rng(0)
 

@@ -248,7 +248,9 @@ def test_a_job_goes_on_in_another_process_from_its_last_model():
     coef = resume.arrays["coef"]
     again = resumed(judge, resume)
     assert np.count_nonzero(coef) > 0
-    assert again["gap"] == resume.values["best"]["primal"] - resume.values["best"]["dual"]
+    # One member adds up what two added up before: the last bits depend on the processor.
+    best = resume.values["best"]
+    assert again["gap"] == pytest.approx(best["primal"] - best["dual"], rel=1e-12)
     np.testing.assert_array_equal(again["coef"], coef)
     assert_same(again["run"], judge)
 
