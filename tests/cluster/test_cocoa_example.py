@@ -48,6 +48,7 @@ def test_the_job_file_trains_to_its_gap_and_gives_members_back(
     assert "What policies decided" in page
 
 
+@pytest.mark.slow
 def test_the_script_reaches_the_gap_in_each_of_its_ways(data_dir: Path) -> None:
     lines = run(data_dir, EXAMPLES / "cocoa_knee.py").splitlines()
     told = [line.split() for line in lines if " rounds " in line and "gap" in line]

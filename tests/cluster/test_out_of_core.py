@@ -66,7 +66,10 @@ def test_what_is_copied_to_the_disk_has_no_name_while_it_is_used() -> None:
     assert nameless > 0
 
 
-@pytest.mark.parametrize("kind", ["generated", "converted", "compressed"])
+@pytest.mark.parametrize(
+    "kind",
+    ["generated", *(pytest.param(k, marks=pytest.mark.slow) for k in ("converted", "compressed"))],
+)
 def test_batch_gradients_are_the_same_from_the_disk(tmp_path: Path, kind: str) -> None:
     data: Source = synthetic("rcv1", ROWS, seed=1, dtype="float32")
     if kind == "converted":

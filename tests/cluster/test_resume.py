@@ -14,6 +14,7 @@ import yaml
 
 from elasticml.report.run import read_run
 from tests.run_command import WAIT_S, end_run, start_run
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -34,15 +35,17 @@ DESCENT = {
 
 
 def until_written(process: subprocess.Popen[str], folder: Path, attempt: int) -> None:
-    """Wait until an attempt has written a second checkpoint and run on for a while."""
+    """Wait until an attempt has written a second checkpoint."""
     story = folder / "run" / "story.jsonl"
-    assert process.stderr is not None
-    for _ in process.stderr:  # a line every few seconds: the wait has no clock of its own
-        told = story.read_text() if story.exists() else ""
-        last = told.rpartition('"JobResumed"')[2]
-        has_resumed = told.count('"JobResumed"') == attempt - 1
-        if has_resumed and last.count('"CheckpointWritten"') > 1:
-            return
+
+    def is_written() -> bool:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        text = story.read_text() if story.exists() else ""
+        last = text.rpartition('"JobResumed"')[2]
+        has_resumed = text.count('"JobResumed"') == attempt - 1
+        return has_resumed and last.count('"CheckpointWritten"') > 1
+
+    until(is_written, f"a second checkpoint of attempt {attempt}")
 
 
 def story_of(folder: Path) -> list[dict]:

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.asyncio
 BATCH = 6
 
 
-@pytest.mark.parametrize("first", range(0, 30, BATCH))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(BATCH, 30, BATCH))]
+)
 async def test_gaps_are_true_and_no_example_is_lost_under_random_faults(first):
     runs: list[CocoaRun] = [await cocoa_run(seed) for seed in range(first, first + BATCH)]
     assert [run for run in runs if not run.is_good] == []

@@ -14,6 +14,8 @@ import pytest
 
 from elasticml.report.style import new_figure
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = ROOT / "examples" / "papers"
 WAIT_S = 300

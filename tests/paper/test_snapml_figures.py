@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = ROOT / "examples" / "papers"
 WAIT_S = 300

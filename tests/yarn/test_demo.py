@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 COMMAND = [sys.executable, "-m", "elasticml", "mini-yarn", "demo", "--json"]
 
 
+@pytest.mark.slow
 def test_half_of_a_jobs_containers_go_by_pre_emption_and_come_back(mini_yarn, tmp_path):
     out = tmp_path / "run"
     done = subprocess.run(

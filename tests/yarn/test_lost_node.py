@@ -19,6 +19,7 @@ pytestmark = pytest.mark.yarn
 MEMBERS = 6
 
 
+@pytest.mark.slow
 def test_workers_of_a_lost_node_are_fenced_and_replaced(skein_client: Any, mini_yarn: Any) -> None:
     with (
         make_cluster(skein_client, MEMBERS, name="lost-node", deploy_mode="local") as cluster,

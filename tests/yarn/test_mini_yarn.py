@@ -133,6 +133,7 @@ def test_applications_go_on_when_the_resource_manager_is_killed(mini_yarn, appli
     assert running(application) == before
 
 
+@pytest.mark.slow
 def test_killed_node_is_lost_and_its_containers_are_asked_for_again(mini_yarn, application):
     node = node_without_master(mini_yarn, application)
     mini_yarn.kill_node(node, containers=True)
@@ -223,6 +224,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path, number):
     assert left == []
 
 
+@pytest.mark.slow
 def test_a_taken_port_means_another_try(tmp_path, monkeypatch):
     """The first choice of ports names one that is taken."""
     from elasticml.clusters import mini_yarn as module

@@ -161,6 +161,7 @@ def test_every_pre_empted_container_is_told_of_before_its_sigterm(application, p
         assert told.at_s(ContainerMarked, container) < application.sigterm_s(container)
 
 
+@pytest.mark.slow
 def test_a_mark_lapses_when_the_other_queue_asks_no_more(application, prod):
     told = application.told
     prod.take(1)

@@ -52,6 +52,7 @@ def test_a_job_lives_through_preemption_and_gets_its_containers_back(
     assert len(job.processes()) == MEMBERS + len(job.of("MemberLost"))
 
 
+@pytest.mark.slow
 def test_a_certificate_holds_through_preemption(
     cluster: em.YarnCluster, client: Client, prod: Any
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_certificate_holds_through_preemption(
     assert last["absent_examples"] == 0
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_while_the_resource_manager_is_restarted(
     cluster: em.YarnCluster, client: Client, mini_yarn: Any
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_policy_gives_containers_back_at_the_knee(
     assert job.stop()["gap"] <= GAP
 
 
+@pytest.mark.slow
 def test_an_application_whose_workers_cannot_start_ends_with_the_reason(skein_client: Any) -> None:
     with make_cluster(skein_client, 1, name="no-worker", worker_class="nowhere.Worker") as cluster:
         until(

@@ -127,6 +127,7 @@ def test_a_job_on_data_from_hdfs_ends_with_its_certificate_and_its_run(
     assert not places.exists(places.join(known.place, "checkpoint"))
 
 
+@pytest.mark.slow
 def test_run_does_the_same_on_a_shared_path(command, job_file, text, tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -247,6 +248,7 @@ def test_a_job_that_nobody_watches_outlives_its_scheduler_and_its_master(
     assert {"02"} <= attempts <= {"01", "02"}
 
 
+@pytest.mark.slow
 def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path):
     exclude = [f"*/site-packages/{name}*" for name in LEFT_OUT]
     exclude += ["bin/ruff", "*mypyc*", "*/__pycache__/*", "*/tests/*"]

@@ -51,7 +51,9 @@ def values_after(model: Any, kind: str, classes: int) -> weakref.ref[np.ndarray]
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("kind", ["dense", "float64", "float32"])
+@pytest.mark.parametrize(
+    "kind", ["dense", "float64", pytest.param("float32", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_are_freed_with_their_last_name(name: str, kind: str, classes: int) -> None:
     assert values_after(MODELS[name], kind, classes)() is None

@@ -43,6 +43,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(WAIT_S + 60)
 @pytest.mark.parametrize("cases", ["cuda_cases.py", "cuda_job_cases.py"])
 def test_the_gpu_solver_holds_on_the_simulator(cases: str) -> None:
