@@ -44,8 +44,8 @@ help: ## Show what can be made.
 # minute; it is kept apart from the environment's own packages. Without it, or where it fails (it
 # does not read pip's configuration), pip installs.
 define install
-{ [ -x $(VENV)/.uv/bin/uv ] || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)/.uv uv; } \
-	&& $(VENV)/.uv/bin/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.$(1)' \
+{ [ -x $(VENV)-uv/bin/uv ] || $(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)-uv uv; } \
+	&& $(VENV)-uv/bin/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.$(1)' \
 	|| $(BIN)/python -m pip install --disable-pip-version-check --editable '.$(1)'
 endef
 
@@ -143,5 +143,5 @@ studies: setup-test ## Run the heavy studies one after the other: the papers' fi
 	done
 
 clean: ## Remove what was built here: environment, caches, runs.
-	rm -rf $(VENV) $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	rm -rf $(VENV) $(VENV)-uv $(AGENT) yarn/agent/target build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
 	find elasticml tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -66,6 +66,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("PyTorch is not installed; make torch")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file in one process, and begin with the longest folders."""
     folders = {

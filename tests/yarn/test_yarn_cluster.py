@@ -110,6 +110,7 @@ def test_scaling_down_loses_no_result(client, cluster):
     assert (retried, sum(client.gather(futures))) == ([], 8555)
 
 
+@pytest.mark.slow
 def test_the_load_decides_between_the_limits(client, cluster):
     cluster.adapt(minimum=2, maximum=2, interval="200ms", wait_count=1)
     client.wait_for_workers(2, timeout=WAIT_S_MAX)
@@ -141,6 +142,7 @@ def test_a_container_finds_its_own_cluster(client, cluster):
     assert (app_id, count) == (cluster.app_id, len(cluster.workers()))
 
 
+@pytest.mark.slow
 def test_async_code_and_a_local_scheduler_without_encryption(mini_yarn, skein_client):
     async def use():
         async with em.YarnCluster(
@@ -170,6 +172,7 @@ def test_async_code_and_a_local_scheduler_without_encryption(mini_yarn, skein_cl
     )
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_without_closing_leaves_nothing_and_says_nothing(
     mini_yarn, skein_client, tmp_path
 ):
@@ -202,6 +205,7 @@ def test_a_program_that_ends_without_closing_leaves_nothing_and_says_nothing(
     assert skein_client.application_report(app_id).name == "written-for-dask-yarn"
 
 
+@pytest.mark.slow
 def test_a_packed_environment_is_sent_once_and_runs(mini_yarn, skein_client):
     import dask.array as da
 
@@ -252,6 +256,7 @@ def test_an_application_that_has_ended_cannot_be_found(mini_yarn, skein_client):
         em.YarnCluster.from_application_id("application_1_0001", skein_client)
 
 
+@pytest.mark.slow
 def test_a_resource_manager_that_is_down_is_said(mini_yarn):
     mini_yarn.stop_resource_manager()
     with pytest.raises(em.SubmissionError, match="resource manager does not answer") as caught:
