@@ -29,6 +29,12 @@ AGENT := elasticml/clusters/on_yarn/elasticml-agent.jar
 # A file's tests run in one of these processes; see tests/conftest.py.
 TEST_PROCESSES ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
+# Run tests with a temporary folder of their own. Processes that tests kill leave files there; it is
+# removed unless a test failed.
+define run-tests
+folder=$$(mktemp -d); TMPDIR=$$folder $(PYTEST) $(1) $(PYTEST_ARGS) && rm -rf "$$folder" || { \
+	status=$$?; echo "make: what the tests left is in $$folder" >&2; exit $$status; }
+endef
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 STUDIES ?= $(sort $(wildcard examples/papers/*.py tests/bench/*.py))
@@ -116,10 +122,10 @@ demo: setup ## Train on 14 workers, kill 7, bring them back; picture and table i
 
 # With ALL set a second run follows: PyTorch is installed, and what the first run left out is run.
 test: setup-test agent-where-possible ## Run the tests in ten minutes; with ALL=1 every test, with PyTorch.
-	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+	@$(call run-tests,-m "not slow")
 ifdef ALL
 	@$(MAKE) torch
-	@$(PYTEST) -m "slow or torch" $(PYTEST_ARGS)
+	@$(call run-tests,-m "slow or torch")
 endif
 
 test-all: ## Run every test, those that need PyTorch and the slow ones included.

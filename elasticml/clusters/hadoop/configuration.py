@@ -92,6 +92,7 @@ def yarn(
         "yarn.nodemanager.remote-app-log-dir": "/tmp/logs",
         "yarn.node-labels.enabled": "true",
         "yarn.node-labels.fs-store.root-dir": f"file://{layout.root}/labels",
+        "yarn.node-attribute.fs-store.root-dir": f"file://{layout.root}/attributes",
         "yarn.timeline-service.enabled": "false",
         **_recovery(settings, layout),
         **_monitor(settings),
