@@ -1,8 +1,8 @@
-"""Own the worker processes of a local cluster: start, lose, bring back, keep standbys, end.
+"""Supervise the worker processes of a local cluster: start, kill, bring back, pre-fork, end.
 
-The keeper lives in the scheduler process, on its loop. It learns of registrations from the
-scheduler and of ends from the processes themselves, so a worker that dies by itself is simply
-gone; nothing is restarted unless it was asked for.
+The supervisor runs in the scheduler process, on its event loop. The scheduler reports registrations
+and the processes themselves report their exit. A worker that dies stays dead: nothing is restarted
+unless it was requested.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ logger = logging.getLogger(__name__)
 
 State = Literal["standby", "starting", "running", "leaving", "gone"]
 
-#: Seconds between a worker's deadline and its SIGKILL: it has announced its end by then and only
+#: Seconds between a worker's deadline and its SIGKILL. By then it has announced its exit and only
 #: has to close its connections.
 CLOSE_S_MAX = 2.0
 
-#: Seconds that the workers have to end by themselves when the cluster is over.
+#: Seconds that the workers have to exit by themselves when the cluster closes.
 END_S_MAX = 3.0
 
 
 @dataclass(slots=True, eq=False)
 class WorkerRecord:
-    """What the keeper knows of one worker process; names are never used twice."""
+    """One worker process. Names are never reused."""
 
     name: str
     log_file: str
@@ -51,12 +51,12 @@ class WorkerRecord:
     process: Process | None = None
     #: Set at registration, kept afterwards.
     address: str | None = None
-    #: Set at registration or at the end, whichever is first.
+    #: Set at registration or exit, whichever comes first.
     settled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Keeper(SchedulerPlugin):
-    """Starts and ends the cluster's workers, on purpose and on request.
+    """Start and end the cluster's workers on request.
 
     It is the cluster's :class:`~elasticml.runtime.faults.FaultInjector` and its
     :class:`~elasticml.runtime.scaling.Scaler`.
@@ -66,7 +66,7 @@ class Keeper(SchedulerPlugin):
     scheduler : distributed.Scheduler
         The running scheduler that the workers register with.
     launcher : Launcher
-        How processes are started.
+        Starts the processes.
     options : ClusterOptions
         The cluster's options.
     memory_limit : int
@@ -86,26 +86,26 @@ class Keeper(SchedulerPlugin):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
-    # What the scheduler tells.
+    # Scheduler callbacks.
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Note that a worker has registered."""
+        """Record that a worker has registered."""
         record = self._records.get(str(scheduler.workers[worker].name))
         if record is not None and record.state == "starting":
             record.address = worker
             record.state = "running"
             record.settled.set()
 
-    # What is asked of the keeper.
+    # Requests.
 
     def status(self) -> list[WorkerRecord]:
-        """List the workers and standbys that are there, oldest first."""
+        """List the workers and standbys that have not ended, oldest first."""
         return [record for record in self._records.values() if record.state != "gone"]
 
     async def scale(self, n: int) -> None:
-        """Start or end workers until ``n`` are there; return when they are registered or gone.
+        """Start or end workers until there are ``n``; return when they have registered or ended.
 
-        The youngest leave first, with a notice.
+        The youngest leave first, after a notice.
 
         Raises
         ------
@@ -118,25 +118,25 @@ class Keeper(SchedulerPlugin):
             raise ConfigError(
                 f"a cluster needs workers: got {n}, wanted at least 1; close the cluster to end it"
             )
-        there = self._in_state("starting", "running")
-        if n >= len(there):
-            await self.bring_back(n - len(there))
+        current = self._in_state("starting", "running")
+        if n >= len(current):
+            await self.bring_back(n - len(current))
         else:
-            await self._end_all(there[n:], "notice", self._options.grace_s)
+            await self._end_all(current[n:], "notice", self._options.grace_s)
 
     async def prepare(self, n: int) -> None:
-        """Have ``n`` standbys at least; see :class:`~elasticml.runtime.faults.FaultInjector`."""
+        """Ensure at least ``n`` standbys; see :class:`~elasticml.runtime.faults.FaultInjector`."""
         missing = n - len(self._in_state("standby"))
         records = [self._new_record("standby") for _ in range(missing)]
         await asyncio.gather(*(self._launch(record) for record in records))
 
     async def bring_back(self, n: int) -> None:
-        """Start ``n`` workers, standbys first; return when all are registered.
+        """Start ``n`` workers, standbys first; return when all have registered.
 
         Raises
         ------
         SubmissionError
-            When a worker ends or takes too long before it registers; it is ended.
+            When a worker exits before it registers, or takes too long; it is killed.
         """
         released = self._in_state("standby")[: max(n, 0)]
         for record in released:
@@ -154,14 +154,14 @@ class Keeper(SchedulerPlugin):
         Parameters
         ----------
         addresses : sequence of str
-            Addresses or names of workers; those that are gone already are passed over.
+            Addresses or names of workers; those that have ended already are skipped.
         how, grace_s
             As in the protocol.
 
         Raises
         ------
         ConfigError
-            When an address was never one of this cluster's, or ``how`` is unknown.
+            When an address never belonged to this cluster, or ``how`` is unknown.
         """
         if how not in ("kill", "terminate", "notice"):
             raise ConfigError(
@@ -187,14 +187,14 @@ class Keeper(SchedulerPlugin):
         return granted
 
     async def release(self, addresses: Sequence[str]) -> None:
-        """End workers that a job gives back; see :class:`~elasticml.runtime.scaling.Scaler`."""
+        """End workers that a job releases; see :class:`~elasticml.runtime.scaling.Scaler`."""
         running = {r.address: r for r in self._in_state("running")}
-        given = [running[address] for address in addresses if address in running]
-        # With a notice: other jobs may have members there.
-        await self._end_all(given, "notice", self._options.grace_s)
+        released = [running[address] for address in addresses if address in running]
+        # With a notice, because other jobs may have members there.
+        await self._end_all(released, "notice", self._options.grace_s)
 
     async def close(self) -> None:
-        """End every worker and standby, by force after ``END_S_MAX`` seconds."""
+        """End every worker and standby; kill those left after ``END_S_MAX`` seconds."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -215,7 +215,7 @@ class Keeper(SchedulerPlugin):
         return record
 
     async def _launch(self, record: WorkerRecord) -> None:
-        """Start the process of a record and watch it."""
+        """Start the process of a record and watch for its exit."""
         options = WorkerOptions(
             name=record.name,
             scheduler=self._scheduler.address,
@@ -237,7 +237,7 @@ class Keeper(SchedulerPlugin):
         finally:
             os.close(read_end)
         if record.state in ("leaving", "gone"):
-            # It was asked to end before it was there.
+            # It was told to end before its process existed.
             record.process.send_signal(signal.SIGKILL)
         task = asyncio.create_task(self._follow(record, record.process))
         self._tasks.add(task)
@@ -259,7 +259,7 @@ class Keeper(SchedulerPlugin):
             record.lifeline = None
 
     async def _registered(self, records: list[WorkerRecord]) -> None:
-        """Wait until all records are settled; raise for those that did not register."""
+        """Wait until all records are settled; raise if one did not register."""
         waits = (record.settled.wait() for record in records)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*waits), self._options.start_timeout_s)
@@ -281,16 +281,16 @@ class Keeper(SchedulerPlugin):
         return [record for record in self._records.values() if record.state in states]
 
     def _find(self, address: str) -> WorkerRecord:
-        # The youngest first: the kernel hands out the port of a worker that is gone again.
+        # Youngest first: the kernel reuses the port of a worker that has ended.
         for record in reversed(self._records.values()):
             if address in (record.address, record.name):
                 return record
-        known = ", ".join(sorted(r.address or r.name for r in self.status()))
-        raise ConfigError(f"no worker {address!r} in this cluster; its workers are {known}")
+        names = ", ".join(sorted(r.address or r.name for r in self.status()))
+        raise ConfigError(f"no worker {address!r} in this cluster; its workers are {names}")
 
     async def _end_all(self, records: list[WorkerRecord], how: How, grace_s: float) -> None:
         if how == "kill":
-            # All signals first: what is lost together is lost at one moment.
+            # Send all signals first, so that workers that are lost together vanish together.
             for record in records:
                 self._signal(record, signal.SIGKILL)
         await asyncio.gather(*(self._end(record, how, grace_s) for record in records))
@@ -307,27 +307,27 @@ class Keeper(SchedulerPlugin):
         await self._ended(record, left_s)
 
     async def _announce(self, record: WorkerRecord, grace_s: float) -> None:
-        """Tell a worker that it goes; return when it agrees, at the latest after the grace."""
+        """Send a worker its notice; return when it is ready to go, or after the grace."""
         if record.address is None:
             return
         try:
             await asyncio.wait_for(self._send_notice(record.address, grace_s), grace_s)
         except TimeoutError:
-            logger.info("%s: the notice's grace of %g s is over", record.name, grace_s)
+            logger.info("%s: the notice's grace of %g s has expired", record.name, grace_s)
         except OSError as error:
-            logger.info("%s: went before it answered the notice: %s", record.name, error)
+            logger.info("%s: exited before it answered the notice: %s", record.name, error)
 
     async def _send_notice(self, address: str, grace_s: float) -> None:
         await self._scheduler.rpc(address).em_notice(grace_s=grace_s, reason="noticed")
 
     async def _ended(self, record: WorkerRecord, left_s: float) -> None:
-        """Wait for the end of a process; kill it when the time is over."""
+        """Wait for a process to exit; kill it after ``left_s`` seconds."""
         if record.process is None:
             return
         try:
             await asyncio.wait_for(record.process.ended.wait(), left_s)
         except TimeoutError:
-            logger.info("%s is still there after %g s and is killed", record.name, left_s)
+            logger.info("%s is still running after %g s and is killed", record.name, left_s)
             self._signal(record, signal.SIGKILL)
             await record.process.ended.wait()
         self._note_end(record)

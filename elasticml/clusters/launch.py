@@ -1,4 +1,4 @@
-"""Start worker processes, by forking a zygote or by spawning, and watch them until they end."""
+"""Start worker processes through a fork server or by spawning, and watch for their exit."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from elasticml.errors import SubmissionError
 
 logger = logging.getLogger(__name__)
 
-#: Requests in flight at the zygote: its socket's buffer holds a few times as many.
+#: Requests in flight at the fork server; its socket's buffer holds a few times as many.
 REQUESTS_MAX = 16
 
-#: Seconds that the zygote has to end when the cluster is over.
+#: Seconds that the fork server has to exit when the cluster closes.
 CLOSE_S_MAX = 5.0
 
 
 class Process:
-    """A process that the cluster started, by whatever parent.
+    """A process that the cluster started, a child of this process or of the fork server.
 
     Parameters
     ----------
     pid : int
         Its process id.
     popen : subprocess.Popen or None
-        Where it is a child of this process.
+        Set if it is a child of this process.
     """
 
     def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
-        #: Set when the process has ended.
+        #: Set when the process has exited.
         self.ended = asyncio.Event()
         self._popen = popen
         self._descriptor: int | None = None
 
     def watch(self) -> None:
-        """Begin to wait for the end of the process."""
+        """Start waiting for the process to exit."""
         loop = asyncio.get_running_loop()
         if sys.platform != "linux":
             assert self._popen is not None
@@ -69,9 +69,9 @@ class Process:
         loop.add_reader(self._descriptor, self._on_end, loop)
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process; nothing happens where it has ended.
+        """Send a signal to the process; do nothing if it has exited.
 
-        The descriptor names this very process, so that a reused process id is never hit.
+        A pidfd refers to this very process, so a reused process id is never hit.
         """
         with suppress(ProcessLookupError):
             if sys.platform != "linux":
@@ -91,7 +91,7 @@ class Process:
 
 
 class Launcher(Protocol):
-    """A way to start worker processes."""
+    """Start worker processes."""
 
     async def start(self, options: WorkerOptions, lifeline: int) -> Process:
         """Start a worker in a new session.
@@ -99,7 +99,7 @@ class Launcher(Protocol):
         Parameters
         ----------
         options : WorkerOptions
-            What the worker is told.
+            The worker's options.
         lifeline : int
             Descriptor that becomes its standard input; the caller closes its own copy.
 
@@ -111,12 +111,12 @@ class Launcher(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give up what the launcher keeps; the workers have ended before."""
+        """Release the launcher's own resources; the workers have exited before."""
         ...
 
 
 class SpawnLauncher:
-    """Starts each worker as a fresh interpreter."""
+    """Start each worker as a fresh interpreter."""
 
     def __init__(self, threads: int) -> None:
         self._environment = python_environment(threads)
@@ -138,34 +138,34 @@ class SpawnLauncher:
 
 
 class ZygoteLauncher:
-    """Starts workers by forking a zygote, which it starts anew where it was lost.
+    """Start workers through a fork server, which is restarted if it dies.
 
     Parameters
     ----------
     threads : int
         Threads for the numeric libraries of the workers.
     log_file : str
-        Where the zygote writes what it has to say.
+        Log file of the fork server.
     algorithms : list of str or None
-        Algorithms whose kernels the zygote compiles before it forks; None for all.
+        Algorithms whose kernels the fork server compiles before it forks; None for all.
     """
 
     def __init__(self, threads: int, log_file: str, algorithms: list[str] | None) -> None:
         self._threads = threads
         self._log_file = log_file
         self._algorithms = json.dumps(algorithms)
-        self._zygote: subprocess.Popen[bytes] | None = None
+        self._forkserver: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        #: One future per request that the zygote has not answered, oldest first.
-        self._waiting: deque[asyncio.Future[int]] = deque()
+        #: One future per request that the fork server has not answered, oldest first.
+        self._pending: deque[asyncio.Future[int]] = deque()
         self._reading = False
-        self._turns = asyncio.Semaphore(REQUESTS_MAX)
+        self._request_slots = asyncio.Semaphore(REQUESTS_MAX)
 
     def launch(self) -> None:
-        """Start the zygote; it needs no event loop yet, so that its imports begin at once."""
+        """Start the fork server; this needs no event loop, so its imports can begin early."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, open(self._log_file, "ab") as log:
-            self._zygote = subprocess.Popen(
+            self._forkserver = subprocess.Popen(
                 python_command("elasticml.clusters.zygote", str(theirs.fileno()), self._algorithms),
                 env=python_environment(self._threads),
                 stdin=subprocess.DEVNULL,
@@ -180,27 +180,27 @@ class ZygoteLauncher:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the zygote, None where there is none."""
-        return None if self._zygote is None else self._zygote.pid
+        """Process id of the fork server; None if it is not running."""
+        return None if self._forkserver is None else self._forkserver.pid
 
     async def start(self, options: WorkerOptions, lifeline: int) -> Process:
         """Start a worker in a new session; see :class:`Launcher`."""
-        async with self._turns:
+        async with self._request_slots:
             return await self._start(options, lifeline)
 
     async def _start(self, options: WorkerOptions, lifeline: int) -> Process:
         try:
             pid = await self._request(options, lifeline)
         except ConnectionError:
-            # The zygote was lost between two requests: a new one gets one try.
-            logger.warning("the process that forks workers was lost; it is started again")
+            # The fork server died between two requests: retry once with a new one.
+            logger.warning("the fork server for workers died; restarting it")
             try:
                 pid = await self._request(options, lifeline)
             except ConnectionError as error:
                 raise SubmissionError(
-                    f"cannot start worker {options.name}: the process that forks workers ended "
-                    f"with {last_line(self._log_file)!r}, wanted a running one; see "
-                    f"{self._log_file} or use start_method='spawn'",
+                    f"cannot start worker {options.name}: the fork server exited, its last log "
+                    f"line is {last_line(self._log_file)!r}; see {self._log_file} or use "
+                    "start_method='spawn'",
                     log_file=self._log_file,
                 ) from error
         process = Process(pid)
@@ -219,9 +219,9 @@ class ZygoteLauncher:
         try:
             socket.send_fds(self._control, [encode(options).encode()], [lifeline])
         except ConnectionError:
-            self._forget()
+            self._clean_up()
             raise
-        self._waiting.append(answer)
+        self._pending.append(answer)
         return await answer
 
     def _on_answer(self) -> None:
@@ -233,35 +233,35 @@ class ZygoteLauncher:
         except ConnectionError:
             message = b""
         if message:
-            answer = self._waiting.popleft()
+            answer = self._pending.popleft()
             if not answer.done():
                 answer.set_result(json.loads(message)["pid"])
         else:
-            self._forget()
+            self._clean_up()
 
-    def _forget(self) -> None:
-        """Drop a zygote that has ended; requests without an answer fail."""
+    def _clean_up(self) -> None:
+        """Clean up after a fork server that has exited; unanswered requests fail."""
         if self._control is not None:
             if self._reading:
                 asyncio.get_running_loop().remove_reader(self._control.fileno())
             self._control.close()
             self._control = None
-        if self._zygote is not None:
-            self._zygote.kill()
-            self._zygote.wait()
-            self._zygote = None
-        while self._waiting:
-            answer = self._waiting.popleft()
+        if self._forkserver is not None:
+            self._forkserver.kill()
+            self._forkserver.wait()
+            self._forkserver = None
+        while self._pending:
+            answer = self._pending.popleft()
             if not answer.done():
-                answer.set_exception(ConnectionError("the zygote ended"))
+                answer.set_exception(ConnectionError("the fork server exited"))
 
     async def close(self) -> None:
-        """Let the zygote end, with whatever it forked last."""
-        zygote, self._zygote = self._zygote, None
-        self._forget()
-        if zygote is not None:
+        """Let the fork server exit, after the last workers that it forked."""
+        forkserver, self._forkserver = self._forkserver, None
+        self._clean_up()
+        if forkserver is not None:
             try:
-                await asyncio.to_thread(zygote.wait, CLOSE_S_MAX)
+                await asyncio.to_thread(forkserver.wait, CLOSE_S_MAX)
             except subprocess.TimeoutExpired:
-                zygote.kill()
-                zygote.wait()
+                forkserver.kill()
+                forkserver.wait()

@@ -1,4 +1,4 @@
-"""The client's end of the line to the scheduler process: commands out, answers back."""
+"""The client's end of the control pipe to the scheduler process: commands out, replies back."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ from elasticml.clusters.options import (
 )
 from elasticml.errors import SubmissionError
 
-#: Seconds from the wish to close to the SIGKILL of a scheduler process that is still there.
+#: Seconds from the request to close to the SIGKILL of a scheduler process that is still running.
 CLOSE_S_MAX = 15.0
 
-#: Seconds for an answer, on top of what the command itself may take.
+#: Seconds for a reply, on top of the time that the command itself may take.
 ANSWER_S_MAX = 30.0
 
 
 class SchedulerLine:
-    """A scheduler process that this process has started, and the line to it.
+    """A scheduler process that this process has started, and the pipes to it.
+
+    Each command and each reply is one line of JSON.
 
     Parameters
     ----------
     options : ClusterOptions
-        What the process is told.
+        Options of the process.
     """
 
     def __init__(self, options: ClusterOptions) -> None:
         self._log_dir = Path(options.log_dir)
-        #: Held for a command and its answer.
-        self._turn = threading.Lock()
+        #: Held for a command and its reply.
+        self._lock = threading.Lock()
         self._unread = b""
-        #: Number of the last command; the answer of an interrupted one is passed over.
+        #: Number of the last command; the reply to an interrupted one is skipped.
         self._number = 0
         with open(self._log_dir / "scheduler.log", "ab") as log:
             self._process = subprocess.Popen(
@@ -63,38 +65,38 @@ class SchedulerLine:
         return self._process.pid
 
     def ask(self, takes_s: float, **command: Any) -> dict[str, Any]:
-        """Send a command and wait for its answer.
+        """Send a command and return its reply.
 
         Parameters
         ----------
         takes_s : float, seconds
             Longest time that the command itself takes.
         **command
-            Its fields, the name under ``op``.
+            Its fields; ``op`` names the command.
 
         Raises
         ------
         ElasticmlError
-            What went wrong over there; SubmissionError where there was no answer.
+            The scheduler process's own error; SubmissionError if there was no reply.
         """
-        with self._turn:
+        with self._lock:
             self._number += 1
             self._write(json.dumps({**command, "number": self._number}))
             return self._answer(takes_s)
 
     def first_answer(self, takes_s: float) -> dict[str, Any]:
-        """Wait for the line that the process writes by itself when its workers are there."""
-        with self._turn:
+        """Wait for the line that the process writes unasked when its workers have registered."""
+        with self._lock:
             return self._answer(takes_s)
 
     def let_go(self) -> None:
-        """Close the line; the process goes on only where it was told to outlive its client."""
-        self._hang_up()
-        # Somebody has to take note of its end one day.
+        """Close the pipes; the process goes on only if it was started to outlive its client."""
+        self._close_pipes()
+        # Reap the process when it exits.
         threading.Thread(target=self._process.wait, daemon=True).start()
 
     def end(self) -> int:
-        """End the process and wait for it; its exit status, 0 when it ended in good order."""
+        """End the process and wait for it; return its exit status, 0 for a clean shutdown."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(b'{"op": "close"}\n')
@@ -104,10 +106,10 @@ class SchedulerLine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._hang_up()
+        self._close_pipes()
         return self._process.returncode
 
-    def _hang_up(self) -> None:
+    def _close_pipes(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -120,7 +122,7 @@ class SchedulerLine:
             raise self._lost() from None
 
     def _answer(self, takes_s: float) -> dict[str, Any]:
-        """Read the answer to the last command; raise the error that it holds."""
+        """Read the reply to the last command; raise the error that it holds."""
         wait_s = takes_s + ANSWER_S_MAX
         deadline_s = time.monotonic() + wait_s
         while True:
@@ -139,8 +141,8 @@ class SchedulerLine:
             left_s = max(0.0, deadline_s - time.monotonic())
             if not select.select([descriptor], [], [], left_s)[0]:
                 raise SubmissionError(
-                    f"the scheduler process gave no answer: got {self._last_line()!r} as its last "
-                    f"log line, wanted an answer within {wait_s:g} s; see {self._log_dir}",
+                    f"the scheduler process did not reply within {wait_s:g} s; its last log line "
+                    f"is {self._last_line()!r}; see {self._log_dir}",
                     log_dir=str(self._log_dir),
                 )
             piece = os.read(descriptor, 65536)
@@ -155,7 +157,7 @@ class SchedulerLine:
 
     def _lost(self) -> SubmissionError:
         return SubmissionError(
-            f"the scheduler process has ended: got {self._last_line()!r} as its last log line, "
-            f"wanted it running; see {self._log_dir} and start a new cluster",
+            f"the scheduler process has exited; its last log line is {self._last_line()!r}; see "
+            f"{self._log_dir} and start a new cluster",
             log_dir=str(self._log_dir),
         )

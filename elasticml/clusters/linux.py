@@ -1,4 +1,4 @@
-"""The two process attributes that only Linux has; elsewhere these calls do nothing."""
+"""Process name and parent death signal, which only Linux has; elsewhere these calls do nothing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _PR_SET_NAME = 15
 
 
 def set_process_name(name: str) -> None:
-    """Show the process under ``name`` (15 characters at most) in ``ps`` and ``top``."""
+    """Set the name (at most 15 characters) that ``ps`` and ``top`` show for this process."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel send SIGKILL to this process when its parent ends, however it ends.
+    """Ask the kernel to send SIGKILL to this process when its parent exits for any reason.
 
     Parameters
     ----------
     parent_pid : int
-        The expected parent; where it has ended already this process exits at once.
+        The expected parent; if it has exited already, this process exits at once.
     """
     if sys.platform != "linux":
         return

@@ -1,8 +1,8 @@
-"""A cluster on this machine: a scheduler process and worker processes of its own.
+"""``LocalCluster``: a scheduler process and worker processes on this machine.
 
-Unlike Dask's cluster of the same name it has no nannies, so a lost worker stays lost until somebody
-asks for another, and every process is in a session of its own, so that Ctrl-C reaches the client
-only. All of it ends with the client, unless ``keep`` is set.
+Unlike Dask's class of the same name it has no nannies, so a lost worker stays lost until another is
+requested. Every process has a session of its own, so that Ctrl-C reaches the client only. All
+processes end with the client, unless ``keep`` is set.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalWorker:
-    """One worker process; ``state`` is standby, starting, running or leaving."""
+    """One worker process; ``state`` is ``standby``, ``starting``, ``running`` or ``leaving``."""
 
     name: str
     address: str | None
@@ -38,46 +38,47 @@ class LocalWorker:
 
 
 class _Done:
-    """An awaitable that is done: ``close()`` may be awaited, as Dask's client does."""
+    """A completed awaitable: Dask's client may await ``close()``."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
 
 
 class LocalCluster:
-    """Worker processes on this machine, with a scheduler process and faults on demand.
+    """A scheduler process and worker processes on this machine, with faults on demand.
 
     Nothing is started before ``start()`` or ``with``. ``distributed.Client(cluster)`` connects.
 
     Parameters
     ----------
     workers : int, at least 1
-        Worker processes to begin with.
+        Initial number of worker processes.
     threads : int, at least 1
         Compute threads per worker, for Dask, OpenMP, BLAS and numba alike.
     memory_limit : "auto" or size
-        Memory per worker, such as ``"2 GiB"`` or bytes; ``"auto"`` shares the machine's out.
+        Memory per worker, such as ``"2 GiB"`` or bytes; ``"auto"`` divides the machine's memory
+        among the workers.
     keep : bool
         Whether the cluster outlives its client; end it with ``shutdown()``, or by its address.
     name : str
-        A name for people; it begins the name of the folder of the logs.
+        Display name; also the prefix of the log folder's name.
     grace_s : float, seconds
-        Longest time that a worker takes from SIGTERM to its end.
+        Longest time that a worker takes from SIGTERM to its exit.
     dashboard_address : str or None
         Such as ``"127.0.0.1:8787"``; None for no dashboard.
     start_method : "fork", "spawn" or None
         Whether workers are forked from a process that has imported everything (fast) or start
-        as fresh interpreters; None is ``"fork"`` on Linux.
+        as fresh interpreters; None is ``"fork"`` on Linux, ``"spawn"`` elsewhere.
     start_timeout_s : float, seconds
         Longest time for workers to register; the first start compiles kernels.
     log_dir : path or None
-        Folder for the logs of all processes; None is a temporary one, which goes with the cluster
-        unless something failed.
+        Folder for the logs of all processes. None is a temporary one, which is removed with the
+        cluster unless something failed.
     workers_max : int or None
-        Workers at most, where a job's policies ask for more; None is ``workers``.
+        Most workers that a job's policies may request; None is ``workers``.
     slowdown : mapping of int to float
-        How many times as long the computations of a worker take, by its place among the workers in
-        the order of their start; the extra time is spent on real work. For tests and studies.
+        Factor by which a worker's computations are slowed, by the worker's index in start order;
+        the extra time is spent on real work. For tests and studies.
     algorithms : sequence of str or None
         Algorithms that the cluster will run, such as ``["cocoa"]``: workers compile their kernels
         before they register, which takes some seconds the first time. None compiles all.
@@ -124,18 +125,18 @@ class LocalCluster:
         self._start_timeout_s = start_timeout_s
         self._given_log_dir = None if log_dir is None else Path(log_dir).absolute()
         self._own_dir: Path | None = None
-        self._line: SchedulerLine | None = None
+        self._pipe: SchedulerLine | None = None
         self._address: str | None = None
         self._has_closed = False
 
-    # Life.
+    # Lifecycle.
 
     def launch(self) -> Self:
-        """Begin to start the cluster and return at once; ``start()`` waits for it."""
+        """Start the cluster in the background; ``start()`` waits until it is ready."""
         if self._has_closed:
             raise ConfigError("the cluster is closed; make a new LocalCluster")
-        if self._line is None:
-            self._line = SchedulerLine(self._options())
+        if self._pipe is None:
+            self._pipe = SchedulerLine(self._options())
         return self
 
     def start(self) -> Self:
@@ -147,27 +148,27 @@ class LocalCluster:
             When the scheduler or a worker does not start; the message holds its last log line.
         """
         self.launch()
-        assert self._line is not None
+        assert self._pipe is not None
         if self._address is None:
             try:
-                self._address = self._line.first_answer(self._start_timeout_s)["address"]
+                self._address = self._pipe.first_answer(self._start_timeout_s)["address"]
             except BaseException as error:
                 self._end(keep_logs=isinstance(error, SubmissionError))
                 raise
         return self
 
     def close(self) -> _Done:
-        """End all processes and wait until they are gone; with ``keep``, only let go of them."""
-        if self._keep and self._address is not None and self._line is not None:
-            self._line.let_go()
-            self._line = None
+        """End all processes and wait for them; with ``keep``, only disconnect."""
+        if self._keep and self._address is not None and self._pipe is not None:
+            self._pipe.let_go()
+            self._pipe = None
             self._has_closed = True
         else:
             self.shutdown()
         return _Done()
 
     def shutdown(self) -> None:
-        """End all processes, ``keep`` or not, and wait until they are gone."""
+        """End all processes, even with ``keep``, and wait for them."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -180,7 +181,7 @@ class LocalCluster:
         yield from ()
         return self
 
-    # What one may ask.
+    # Queries.
 
     @property
     def scheduler_address(self) -> str:
@@ -197,7 +198,7 @@ class LocalCluster:
 
     @property
     def status(self) -> Status:
-        """Dask's word for the state of the cluster, which its client asks for."""
+        """State of the cluster as Dask's client asks for it."""
         from distributed.core import Status
 
         if self._has_closed:
@@ -207,9 +208,9 @@ class LocalCluster:
     @property
     def scheduler_pid(self) -> int:
         """Process id of the scheduler process."""
-        if self._line is None:
+        if self._pipe is None:
             raise _not_running()
-        return self._line.pid
+        return self._pipe.pid
 
     @property
     def log_dir(self) -> Path:
@@ -221,41 +222,41 @@ class LocalCluster:
         return self._own_dir
 
     def workers(self) -> list[LocalWorker]:
-        """List the workers and standbys that are there, oldest first."""
+        """List the workers and standbys that have not ended, oldest first."""
         return [LocalWorker(**row) for row in self._ask(op="workers")["workers"]]
 
     def scale(self, n: int) -> None:
-        """Start or end workers until ``n`` are there; the youngest leave, with a notice."""
+        """Start or end workers until there are ``n``; the youngest leave first, after a notice."""
         _check_count("workers", n)
         self._ask(self._start_timeout_s + self._grace_s, op="scale", n=n)
 
     def prepare(self, n: int) -> None:
-        """Have ``n`` standby processes at least, which ``bring_back`` uses first."""
+        """Ensure at least ``n`` standby processes, which ``bring_back`` uses first."""
         self._ask(op="prepare", n=n)
 
     def bring_back(self, n: int) -> None:
-        """Start ``n`` workers, standbys first; return when they are registered."""
+        """Start ``n`` workers, standbys first; return when they have registered."""
         self._ask(self._start_timeout_s, op="bring_back", n=n)
 
     def lose(self, workers: Sequence[str], how: How = "kill", grace_s: float = 5.0) -> None:
-        """End workers, named by name or address, as a planned fault does.
+        """End workers as a planned fault does.
 
         Parameters
         ----------
         workers : sequence of str
             Names or addresses.
         how : {"kill", "terminate", "notice"}
-            SIGKILL; SIGTERM, then SIGKILL after the grace; a notice first.
+            SIGKILL; or SIGTERM, then SIGKILL after the grace; or the same after a notice.
         grace_s : float, seconds
-            The grace, not used by ``"kill"``.
+            The grace; unused by ``"kill"``.
         """
         self._ask(grace_s, op="lose", workers=list(workers), how=how, grace_s=grace_s)
 
     def slow(self, workers: Sequence[str], factor: float) -> None:
-        """Let workers take ``factor`` times as long for computations, by real work; 1 ends it."""
+        """Slow down workers' computations by ``factor``, with real work; 1 restores full speed."""
         self._ask(op="slow", workers=list(workers), factor=factor)
 
-    # Within.
+    # Internals.
 
     def _options(self) -> ClusterOptions:
         prefix = re.sub(r"[^\w.-]", "-", self.name) + "-"
@@ -282,15 +283,15 @@ class LocalCluster:
         )
 
     def _ask(self, takes_s: float = 0.0, **command: Any) -> dict[str, Any]:
-        if self._address is None or self._line is None:
+        if self._address is None or self._pipe is None:
             raise _not_running()
-        return self._line.ask(takes_s, **command)
+        return self._pipe.ask(takes_s, **command)
 
     def _end(self, *, keep_logs: bool = False) -> None:
-        line, self._line, self._has_closed = self._line, None, True
-        if line is not None:
-            # Logs of a scheduler that did not end in good order are evidence.
-            keep_logs = line.end() != 0 or keep_logs
+        pipe, self._pipe, self._has_closed = self._pipe, None, True
+        if pipe is not None:
+            # Keep the logs of a scheduler that did not shut down cleanly: they are evidence.
+            keep_logs = pipe.end() != 0 or keep_logs
         if self._own_dir is not None and not (keep_logs and self._given_log_dir is None):
             shutil.rmtree(self._own_dir, ignore_errors=True)
 
@@ -314,12 +315,12 @@ def _check_count(what: str, n: int) -> None:
 
 
 def _slowdown(factors: Mapping[int, float]) -> dict[str, float]:
-    """Factors by the names of the workers."""
+    """Return the factors by worker name."""
     for index, factor in factors.items():
         if not (isinstance(index, int) and index >= 0 and factor >= 1.0 and math.isfinite(factor)):
             raise ConfigError(
-                f"slowdown: got {{{index!r}: {factor!r}}}, wanted the place of a worker, from "
-                "0 on, and a factor of at least 1"
+                f"slowdown: got {{{index!r}: {factor!r}}}, wanted the index of a worker, "
+                "counted from 0, and a factor of at least 1"
             )
     return {f"worker-{index}": float(factor) for index, factor in factors.items()}
 
@@ -330,7 +331,7 @@ def _check_seconds(what: str, seconds: float) -> None:
 
 
 def _memory_bytes(limit: str | int) -> int | None:
-    """Bytes of a memory limit, None for ``"auto"``."""
+    """Return a memory limit in bytes; None for ``"auto"``."""
     if limit == "auto":
         return None
     try:

@@ -1,4 +1,4 @@
-"""A real Hadoop on one machine: ResourceManager, NodeManagers, NameNode and DataNode."""
+"""``MiniYarn``: a real Hadoop on one machine: ResourceManager, NodeManagers, NameNode, DataNode."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ from elasticml.clusters.hadoop.settings import (
 from elasticml.clusters.hadoop.start import PortTakenError, Start
 from elasticml.errors import ConfigError, SubmissionError
 
-#: Seconds for a tool of Hadoop.
+#: Seconds for a Hadoop command-line tool.
 TOOL_S_MAX = 60.0
 
-#: Seconds that a daemon has to end, on top of what its containers may take.
+#: Seconds that a daemon has to exit, on top of the time that its containers may take.
 DAEMON_S_MAX = 10.0
 
-#: The ResourceManager's administration.
+#: The ResourceManager's administration tool.
 RM_ADMIN = "yarn.client.cli.RMAdminCLI"
 
-#: Starts that may fail because another program took a port in between.
+#: Attempts to start when other programs take the chosen ports.
 TRIES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What there is of a mini YARN once it has been started.
+    """A started mini YARN.
 
     Parameters
     ----------
     daemons : Daemons
         Its processes.
     programs : Programs
-        How they are run, and where they lie.
+        Command lines and paths.
     ports : mapping of str to int
         Port of each service.
     """
@@ -65,19 +65,19 @@ class Running:
 
 
 class MiniYarn:
-    """A real Hadoop on this machine, for trying things out and for tests.
+    """A real Hadoop on this machine, for experiments and tests.
 
-    Every process listens on loopback addresses, on ports that were free. As a context manager it
-    ends with its block, and with this process, however that ends; after :meth:`up` it goes on until
+    Every process listens on loopback addresses, on free ports. As a context manager it ends with
+    its block, and with this process, even if that is killed; after :meth:`up` it runs until
     :meth:`down`, which another process may call on ``MiniYarn.at(root)``.
 
     Parameters
     ----------
     root : str, Path or None
-        Directory for configuration, data and logs, absent or empty or of a former mini YARN; None:
-        a temporary one, which goes with the cluster.
+        Directory for configuration, data and logs; it may be absent, empty, or of a former mini
+        YARN. None is a temporary one, which is removed with the cluster.
     say : callable or None
-        Told in a line what is being done.
+        Called with progress messages of one line.
     **settings
         Fields of :class:`MiniSettings`, such as ``nodes`` and ``preemption``.
     """
@@ -91,9 +91,9 @@ class MiniYarn:
     ) -> None:
         self.settings = MiniSettings(**settings)
         self._say = say or (lambda line: None)
-        self._given = None if root is None else Path(root).resolve()
+        self._given_root = None if root is None else Path(root).resolve()
         self._running: Running | None = None
-        self._warden: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def at(cls, root: str | Path) -> MiniYarn:
@@ -102,7 +102,7 @@ class MiniYarn:
         Raises
         ------
         ConfigError
-            When none was started there.
+            When there is none.
         """
         layout = Layout(Path(root).resolve())
         daemons = Daemons(layout)
@@ -110,24 +110,24 @@ class MiniYarn:
             daemons.load()
         except FileNotFoundError:
             raise ConfigError(
-                f"no mini YARN: got no {layout.state.name} in {layout.root}, wanted a started one; "
-                "start one with: elasticml mini-yarn up"
+                f"no mini YARN: there is no {layout.state.name} in {layout.root}; start one: "
+                "elasticml mini-yarn up"
             ) from None
         facts = daemons.facts
         settings = dict(facts["settings"])
         if settings["preemption"] is not None:
             settings["preemption"] = Preemption(**settings["preemption"])
-        found = cls(layout.root, **settings)
-        found._running = Running(
+        cluster = cls(layout.root, **settings)
+        cluster._running = Running(
             daemons=daemons,
             programs=Programs(java=Java(**facts["java"]), jars=Path(facts["jars"]), layout=layout),
             ports=facts["ports"],
         )
-        return found
+        return cluster
 
     @classmethod
     def end_at(cls, root: str | Path) -> int:
-        """End whatever there is of a mini YARN at ``root``, however broken; count its processes."""
+        """End the mini YARN at ``root``, even a broken one; return the number of its processes."""
         layout = Layout(Path(root).resolve())
         count = len(marked(layout.root))
         if layout.state.exists():
@@ -136,19 +136,19 @@ class MiniYarn:
         return count
 
     def up(self) -> Self:
-        """Start everything and wait until containers can be granted.
+        """Start all daemons and wait until YARN can grant containers.
 
         Raises
         ------
         ConfigError
             When Java, Maven, the directory or ports are missing; nothing was started.
         SubmissionError
-            When a daemon ended or did not get ready; nothing is left running.
+            When a daemon exits or does not become ready; nothing is left running.
         """
         return self._up(is_kept=True)
 
     def __enter__(self) -> Self:
-        """Start everything; it ends with this process at the latest."""
+        """Start all daemons; they end with this process at the latest."""
         return self._up(is_kept=False)
 
     def __exit__(
@@ -157,15 +157,15 @@ class MiniYarn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End everything."""
+        """End all daemons and containers."""
         self.down()
 
     def down(self) -> None:
-        """End every process: daemons, containers and what containers left behind."""
+        """End every process: daemons, containers and their remaining children."""
         if self._running is None:
             return
         self._running.daemons.end_all(self.settings.sigkill_delay_s)
-        self._clear_away()
+        self._clean_up()
 
     @property
     def root(self) -> Path:
@@ -174,34 +174,34 @@ class MiniYarn:
 
     @property
     def conf_dir(self) -> Path:
-        """What ``HADOOP_CONF_DIR`` names."""
+        """Directory for ``HADOOP_CONF_DIR``."""
         return self._now.programs.layout.conf
 
     @property
     def hdfs_url(self) -> str:
-        """Where HDFS is, such as ``hdfs://127.0.0.1:12345``."""
+        """URL of HDFS, such as ``hdfs://127.0.0.1:12345``."""
         return f"hdfs://{HOST}:{self._now.ports['name-rpc']}"
 
     @property
     def webhdfs_url(self) -> str:
-        """Where HDFS is over HTTP, such as ``http://127.0.0.1:12346``."""
+        """URL of WebHDFS, such as ``http://127.0.0.1:12346``."""
         return f"http://{HOST}:{self._now.ports['name-http']}"
 
     @property
     def rm_url(self) -> str:
-        """The ResourceManager's web service."""
+        """URL of the ResourceManager's web service."""
         return f"http://{HOST}:{self._now.ports['resource-http']}"
 
     def environment(self) -> dict[str, str]:
-        """Return what a client adds to its environment: configuration, Java, path."""
+        """Return the environment variables for a client: configuration, Java, PATH."""
         return self._now.programs.client_environment()
 
     def pids(self) -> dict[str, int]:
-        """Return the process id of each daemon that runs, such as of ``node-0``."""
+        """Return the process ids of the running daemons by name, such as ``node-0``."""
         return self._now.daemons.pids()
 
     def daemons(self) -> list[str]:
-        """Return the names of the daemons that there should be."""
+        """Return the names of all daemons of this cluster, running or not."""
         nodes = [node_name(i) for i in range(self.settings.nodes)]
         return ["resource", *nodes, "name", "data"]
 
@@ -210,27 +210,27 @@ class MiniYarn:
         return [process.pid for process in marked(self.root)]
 
     def nodes(self) -> dict[str, str]:
-        """Return the state of each node that the ResourceManager knows, such as ``RUNNING``."""
+        """Return the state, such as ``RUNNING``, of each node that the ResourceManager knows."""
         return requests.node_states(self.rm_url)
 
     def kill_node(self, number: int, *, containers: bool = False) -> None:
-        """Kill a NodeManager with SIGKILL; its containers live on, as they would, or go with it.
+        """Kill a NodeManager with SIGKILL; its containers keep running unless they are killed too.
 
         Parameters
         ----------
         number : int
-            Which, from 0.
+            Index of the node, from 0.
         containers : bool
-            Whether its containers are killed with it, as when a machine dies.
+            Whether to kill its containers too, as when a machine dies.
         """
         self._end(node_name(number), signal.SIGKILL)
         if containers:
             host = node_host(number)
-            mine = [p for p in marked(self.root) if environment_of(p.pid).get("NM_HOST") == host]
-            kill_all(mine)
+            on_node = [p for p in marked(self.root) if environment_of(p.pid).get("NM_HOST") == host]
+            kill_all(on_node)
 
     def start_node(self, number: int) -> None:
-        """Start a NodeManager again; returns when the ResourceManager has it back."""
+        """Restart a NodeManager; return when it has registered with the ResourceManager."""
         self._begin(node_name(number))
 
     def kill_resource_manager(self) -> None:
@@ -238,15 +238,15 @@ class MiniYarn:
         self._end("resource", signal.SIGKILL)
 
     def stop_resource_manager(self) -> None:
-        """End the ResourceManager in good order; applications go on."""
+        """Stop the ResourceManager with SIGTERM; applications keep running."""
         self._end("resource", signal.SIGTERM)
 
     def start_resource_manager(self) -> None:
-        """Start the ResourceManager again; returns when it has its nodes back."""
+        """Restart the ResourceManager; return when its nodes have registered again."""
         self._begin("resource")
 
     def repair(self) -> None:
-        """Start every daemon that has ended, and take back nodes that were told to leave."""
+        """Restart every daemon that has exited, and recommission nodes."""
         if "resource" not in self.pids():
             self._begin("resource")
         if self._now.programs.layout.leaving.read_text():
@@ -258,31 +258,31 @@ class MiniYarn:
             host = node_host(number)
             if any(s == "RUNNING" for node, s in states.items() if node.startswith(f"{host}:")):
                 continue
-            # One that was told to leave, or was given up for lost, ends by itself sooner or later.
+            # A decommissioned or lost NodeManager exits by itself sooner or later.
             self._end(node_name(number), signal.SIGKILL)
             self._begin(node_name(number))
 
     def decommission(self, number: int, seconds: int) -> None:
-        """Tell the ResourceManager that a node is to leave, and when at the latest.
+        """Decommission a node gracefully.
 
         Parameters
         ----------
         number : int
-            Which, from 0.
+            Index of the node, from 0.
         seconds : int
-            Time that its containers have.
+            Timeout for its containers.
         """
         leaving = self._now.programs.layout.leaving
         leaving.write_text(leaving.read_text() + f"{node_host(number)}\n")
         self.tool(RM_ADMIN, "-refreshNodes", "-g", str(seconds), "-server")
 
     def recommission(self) -> None:
-        """Take all nodes back that were told to leave; one that has left is to be started again."""
+        """Recommission all nodes; one that has left must be started again."""
         self._now.programs.layout.leaving.write_text("")
         self.tool(RM_ADMIN, "-refreshNodes")
 
     def tool(self, main: str, *arguments: str) -> str:
-        """Run a tool of Hadoop, such as ``yarn.client.cli.NodeCLI``; return what it prints.
+        """Run a Hadoop tool, such as ``yarn.client.cli.NodeCLI``; return its standard output.
 
         Raises
         ------
@@ -298,9 +298,9 @@ class MiniYarn:
             check=False,
         )
         if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            output = (done.stderr or done.stdout).strip().splitlines()[-1:]
             raise SubmissionError(
-                f"{main} {' '.join(arguments)}: got exit code {done.returncode} and {said}, "
+                f"{main} {' '.join(arguments)}: got exit code {done.returncode} and {output}, "
                 f"wanted 0; see {self._now.programs.layout.logs}"
             )
         return done.stdout
@@ -308,7 +308,7 @@ class MiniYarn:
     @property
     def _now(self) -> Running:
         if self._running is None:
-            raise ConfigError("no mini YARN: got one that is not started, wanted a started one; up")
+            raise ConfigError("the mini YARN is not running; call up() first, or use it in `with`")
         return self._running
 
     def _end(self, name: str, number: int) -> None:
@@ -319,22 +319,24 @@ class MiniYarn:
             daemons.wait([name], DAEMON_S_MAX)
 
     def _begin(self, name: str) -> None:
-        """Start a daemon again; nothing happens where it runs."""
+        """Restart a daemon; do nothing if it is running."""
         now = self._now
         if name not in now.daemons.pids():
             self._start(now).again(name)
 
     def _up(self, *, is_kept: bool) -> Self:
         if self._running is not None:
-            raise ConfigError(f"a mini YARN: got one that runs at {self.root}, wanted none; down")
+            raise ConfigError(
+                f"this mini YARN is already running at {self.root}; call down() first"
+            )
         java = find_java()
         jars = jars_directory(self._say)
         for left in reversed(range(TRIES_MAX)):
-            layout = Layout(make_root(self._given, self._say))
+            layout = Layout(make_root(self._given_root, self._say))
             now = self._running = Running(
                 daemons=Daemons(layout),
                 programs=Programs(java=java, jars=jars, layout=layout),
-                # Chance that no seed decides: two clusters must not choose the same ports.
+                # Not seeded: two clusters must not choose the same ports.
                 ports=choose_ports(port_names(self.settings.nodes), random.SystemRandom()),
             )
             now.daemons.facts = {
@@ -347,17 +349,17 @@ class MiniYarn:
                 now.daemons.save()
                 if not is_kept:
                     wait_s = self.settings.sigkill_delay_s
-                    self._warden = warden.hire(layout.root, wait_s, self._given is None)
+                    self._watchdog = warden.hire(layout.root, wait_s, self._given_root is None)
                 write_configuration(self.settings, layout, now.ports, jars)
                 now.programs.write_shims()
                 self._start(now).everything()
             except PortTakenError:
-                self._abandon()
+                self._roll_back()
                 if not left:
                     raise
-                self._say("another program took a port meanwhile; trying others")
+                self._say("another program has taken a port; trying others")
             except BaseException:
-                self._abandon()
+                self._roll_back()
                 raise
             else:
                 return self
@@ -366,21 +368,21 @@ class MiniYarn:
     def _start(self, now: Running) -> Start:
         return Start(now.daemons, now.programs, self.settings, now.ports, self._say)
 
-    def _abandon(self) -> None:
-        """End what was started of a cluster that did not get ready."""
+    def _roll_back(self) -> None:
+        """End the daemons of a cluster that did not become ready."""
         kill_all(marked(self.root))
         self._now.daemons.end_all(0.0)
-        self._clear_away()
+        self._clean_up()
 
-    def _clear_away(self) -> None:
-        """Remove a temporary directory, or what says that a cluster runs in a given one."""
-        if self._given is None:
+    def _clean_up(self) -> None:
+        """Remove a temporary directory, or the state file in a given one."""
+        if self._given_root is None:
             shutil.rmtree(self.root, ignore_errors=True)
         else:
             self._now.programs.layout.state.unlink(missing_ok=True)
-        if self._warden is not None:
-            assert self._warden.stdin is not None
-            self._warden.stdin.close()
-            self._warden.wait()
-            self._warden = None
+        if self._watchdog is not None:
+            assert self._watchdog.stdin is not None
+            self._watchdog.stdin.close()
+            self._watchdog.wait()
+            self._watchdog = None
         self._running = None

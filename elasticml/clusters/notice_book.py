@@ -1,7 +1,7 @@
-"""What the ResourceManager tells an application, read from the agent's documents: pure, typed.
+"""Parse the YARN agent's documents into typed notices: marks, exits, node changes. Pure.
 
-The agent in skein's application master (``yarn/agent``) writes what it hears as four JSON
-documents. A ``NoticeBook`` is shown them as they come and says what is new in them.
+The agent in skein's application master (``yarn/agent``) publishes what the ResourceManager says as
+four JSON documents. A ``NoticeBook`` reads each version of them and returns what is new in it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any, Final, Literal
 from elasticml.clusters.on_yarn.hadoop_conf import GraceSettings
 from elasticml.errors import RemoteProtocolError
 
-#: Beginning of the keys under which the agent publishes.
+#: Prefix of the keys under which the agent publishes.
 PREFIX: Final = "elasticml.agent."
 HELLO: Final = PREFIX + "hello"
 MARKS: Final = PREFIX + "marks"
 EXITS: Final = PREFIX + "exits"
 NODES: Final = PREFIX + "nodes"
 
-#: The form of the documents that is understood here.
+#: The document format that this parser understands.
 _FORMAT: Final = 1
 
-#: Why a container ended. Pre-empted, released and node are nobody's fault.
+#: Why a container ended. ``preempted``, ``released`` and ``node`` are not failures of its program.
 ExitReason = Literal[
     "preempted", "released", "node", "memory", "aborted", "killed", "exit", "success"
 ]
 
-#: YARN's exit statuses (``ContainerExitStatus``); -100 says less than its text.
+#: YARN's exit statuses (``ContainerExitStatus``); for -100 the text says more than the status.
 _REASON_OF_STATUS: Final[Mapping[int, ExitReason]] = {
     0: "success",
     -101: "node",  # its disks failed
@@ -49,39 +49,39 @@ _SIGNALS: Final = range(128 + 1, 128 + 65)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSeen:
-    """The agent is there: notices will come."""
+    """The agent is running, so notices will arrive."""
 
-    #: Milliseconds between two looks at the ResourceManager.
+    #: Milliseconds between two heartbeats to the ResourceManager.
     heartbeat_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerMarked:
-    """The ResourceManager will take a container, unless it is given as much by another one."""
+    """The ResourceManager will pre-empt a container, unless as much is released elsewhere."""
 
-    #: YARN's id.
+    #: YARN's container id.
     container: str
-    #: Seconds from now until SIGTERM, at the earliest; 0 when it may come at any moment.
+    #: Seconds until the earliest possible SIGTERM; 0 if it may come at any moment.
     deadline_s: float
-    #: Whether exactly this container is wanted.
+    #: Whether no other container can be released in its place.
     strict: bool
-    #: How often it has been marked, this time included.
+    #: How often it has been marked, including this time.
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLapsed:
-    """A marked container lives on, and would be marked anew before it is taken."""
+    """A mark has expired: the container would be marked again before it is pre-empted."""
 
     container: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerExited:
-    """A container ended."""
+    """A container has ended."""
 
     container: str
-    #: The ResourceManager's: negative, or what its program ended with.
+    #: Exit status from the ResourceManager: negative, or that of the container's program.
     status: int
     reason: ExitReason
     message: str
@@ -89,13 +89,13 @@ class ContainerExited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChanged:
-    """A node of the cluster is in another state."""
+    """A node of the cluster has changed state."""
 
     #: Host and port of its NodeManager.
     node: str
-    #: YARN's word: RUNNING, UNHEALTHY, DECOMMISSIONING, DECOMMISSIONED, LOST, SHUTDOWN, ...
+    #: YARN's node state: RUNNING, UNHEALTHY, DECOMMISSIONING, DECOMMISSIONED, LOST, SHUTDOWN, ...
     state: str
-    #: Seconds until a node that is DECOMMISSIONING goes, where that is known; else None.
+    #: Seconds until a DECOMMISSIONING node is removed; None if unknown or in any other state.
     timeout_s: float | None
     health: str
 
@@ -105,23 +105,23 @@ Notice = AgentSeen | ContainerMarked | MarkLapsed | ContainerExited | NodeChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionTimes:
-    """How a cluster takes containers back; the defaults are YARN's."""
+    """Timing of a cluster's pre-emption; the defaults are YARN's."""
 
-    #: Seconds from a mark to SIGTERM, at the least.
+    #: Least seconds from a mark to SIGTERM.
     max_wait_s: float = 15.0
-    #: Seconds between two looks of the ResourceManager at its queues.
+    #: Seconds between two pre-emption rounds of the ResourceManager.
     interval_s: float = 3.0
     #: Seconds from SIGTERM to SIGKILL.
     sigkill_delay_s: float = 0.25
 
     @property
     def mark_life_s(self) -> float:
-        """Seconds for which a mark holds: that long a kill needs no second one."""
+        """Seconds for which a mark is valid: within them a kill needs no second mark."""
         return 2 * self.max_wait_s + self.interval_s
 
 
 def preemption_times(grace: GraceSettings) -> PreemptionTimes:
-    """Take the times out of a cluster's configuration."""
+    """Extract the pre-emption timing from a cluster's configuration."""
     return PreemptionTimes(
         max_wait_s=grace.max_wait_s,
         interval_s=grace.interval_s,
@@ -130,15 +130,15 @@ def preemption_times(grace: GraceSettings) -> PreemptionTimes:
 
 
 def exit_reason(status: int, message: str) -> ExitReason:
-    """Say why a container ended.
+    """Return why a container ended.
 
     Parameters
     ----------
     status : int
         The ResourceManager's exit status.
     message : str
-        Its text: the status -100 stands for a container that the application gave back as well as
-        for one whose node went.
+        Its diagnostics. Status -100 alone is ambiguous: it means that the application released the
+        container, or that its node was lost.
     """
     if status == _ABORTED:
         text = message.lower()
@@ -151,17 +151,17 @@ def exit_reason(status: int, message: str) -> ExitReason:
 
 
 def _leaves_in_s(node: Mapping[str, Any]) -> float | None:
-    # A node that may stay after all still has the time that it was given.
+    # A node whose decommissioning was withdrawn still carries its old timeout.
     if node["state"] != "DECOMMISSIONING" or node["timeout_s"] is None:
         return None
     return float(node["timeout_s"])
 
 
 class NoticeBook:
-    """Reads the agent's documents and says what is new in each.
+    """Read the agent's documents and return what is new in each.
 
-    Every document repeats what earlier ones of its key said, so it may be shown some twice, or only
-    the last. Time is passed in: seconds since the epoch, by a clock that does not jump.
+    Every document repeats the earlier ones of its key, so reading one twice, or only the last, is
+    harmless. Time is an argument: seconds since the epoch, from a clock that does not jump.
 
     Parameters
     ----------
@@ -171,25 +171,25 @@ class NoticeBook:
     def __init__(self, times: PreemptionTimes) -> None:
         self._times = times
         self._is_agent_seen = False
-        #: Whether what is read has just been written.
+        #: Whether documents are read as soon as they are written.
         self._is_following = False
-        #: Until it has said so, the agent's usual one.
+        #: The agent's default until its hello document is read.
         self._heartbeat_s = 1.0
-        #: Marks seen so far, of containers that are not known to have ended.
+        #: Marks seen so far, of containers that have not ended.
         self._count: dict[str, int] = {}
-        #: When each live mark lapses.
-        self._lapses_at_s: dict[str, float] = {}
+        #: When each live mark expires.
+        self._expires_at_s: dict[str, float] = {}
         self._ended: set[str] = set()
-        #: Number of the last item, or of the last document, read under a key.
+        #: Sequence number of the last item, or of the last document, read under a key.
         self._seq = {MARKS: 0, EXITS: 0, NODES: 0}
 
     def read(self, key: str, value: bytes, now_s: float) -> list[Notice]:
-        """Say what is new in a document; nothing where the key is not one of the agent's.
+        """Return what is new in a document; an empty list if the key is not one of the agent's.
 
         Raises
         ------
         RemoteProtocolError
-            When the document is not of the form that is known here. The book is as before.
+            When the document has another format. The parser's state is unchanged.
         """
         if key not in (HELLO, *self._seq):
             return []
@@ -207,25 +207,25 @@ class NoticeBook:
         except (ValueError, TypeError, KeyError) as error:
             raise RemoteProtocolError(
                 f"the agent's document {key} cannot be read ({type(error).__name__}: {error}), "
-                f"wanted format {_FORMAT}; build it anew from this version: make agent",
+                f"wanted format {_FORMAT}; rebuild the agent from this version: make agent",
                 key=key,
             ) from error
 
     def follow(self) -> None:
-        """Take it from now on that a document is read as soon as it is written."""
+        """Assume from now on that documents are read as soon as they are written."""
         self._is_following = True
 
     def lapse(self, now_s: float) -> list[Notice]:
-        """Say which marks no longer hold, the oldest first."""
-        lapsed = [mark for mark, at_s in self._lapses_at_s.items() if at_s <= now_s]
-        lapsed.sort(key=lambda mark: (self._lapses_at_s[mark], mark))
-        for container in lapsed:
-            del self._lapses_at_s[container]
-        return [MarkLapsed(container=container) for container in lapsed]
+        """Return the marks that have expired, the oldest first."""
+        expired = [mark for mark, at_s in self._expires_at_s.items() if at_s <= now_s]
+        expired.sort(key=lambda mark: (self._expires_at_s[mark], mark))
+        for container in expired:
+            del self._expires_at_s[container]
+        return [MarkLapsed(container=container) for container in expired]
 
     def next_lapse_s(self) -> float | None:
-        """When the next mark lapses; None where there is none."""
-        return min(self._lapses_at_s.values(), default=None)
+        """Return when the next mark expires; None if there is none."""
+        return min(self._expires_at_s.values(), default=None)
 
     def _read_hello(self, document: Mapping[str, Any]) -> list[Notice]:
         heartbeat_ms = int(document["heartbeat_ms"])
@@ -238,7 +238,7 @@ class NoticeBook:
         seq, written_s = int(document["seq"]), int(document["t"]) / 1000
         if seq <= self._seq[MARKS]:
             return []
-        # How old a document is, only the clocks of two machines tell, and they may disagree.
+        # The age of a document compares the clocks of two machines, which may disagree.
         delay_s = 0.0 if self._is_following else max(0.0, now_s - written_s)
         marks = [
             (str(mark["id"]), int(mark["last"]) / 1000, int(mark["count"]), bool(mark["strict"]))
@@ -253,8 +253,8 @@ class NoticeBook:
             age_s = max(0.0, written_s - last_s) + delay_s
             if age_s >= self._times.mark_life_s:
                 continue
-            self._lapses_at_s[container] = now_s + self._times.mark_life_s - age_s
-            # The mark waited for a heartbeat before it was heard of.
+            self._expires_at_s[container] = now_s + self._times.mark_life_s - age_s
+            # The mark may have waited up to one heartbeat before it was reported.
             deadline_s = max(0.0, self._times.max_wait_s - self._heartbeat_s - age_s)
             news.append(
                 ContainerMarked(
@@ -271,12 +271,12 @@ class NoticeBook:
         self._seq[EXITS] = max(items, default=self._seq[EXITS])
         news: list[Notice] = []
         for container, status, message in exits:
-            # The ResourceManager tells it again after it was started anew.
+            # The ResourceManager reports it again after a restart.
             if container in self._ended:
                 continue
             self._ended.add(container)
             self._count.pop(container, None)
-            self._lapses_at_s.pop(container, None)
+            self._expires_at_s.pop(container, None)
             reason = exit_reason(status, message)
             news.append(
                 ContainerExited(container=container, status=status, reason=reason, message=message)
@@ -298,6 +298,6 @@ class NoticeBook:
         return news
 
     def _new_items(self, key: str, document: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-        """Items of a document that were not in an earlier one, by their numbers, in order."""
+        """Return the items of a document that are new, by sequence number, in order."""
         items = {int(item["seq"]): item for item in document["items"]}
         return {seq: items[seq] for seq in sorted(items) if seq > self._seq[key]}

@@ -1,9 +1,9 @@
-"""The stream of notices from a YARN cluster: marks for pre-emption, exits, changes of nodes.
+"""Stream notices from a YARN cluster: pre-emption marks, container exits, node changes.
 
-The ResourceManager tells them to the application master alone, and skein's drops them. An agent
-beside it (``yarn/agent``) publishes them in skein's key-value store, where any process of the
-application reads them within milliseconds. Without the agent everything works but the warning: what
-is left is SIGTERM, and the loss itself.
+The ResourceManager sends them to the application master only, and skein's master drops them. An
+agent in the same JVM (``yarn/agent``) publishes them in skein's key-value store, where any process
+of the application can read them within milliseconds. Without the agent everything but the advance
+warning works: what remains is SIGTERM, and the loss itself.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Milliseconds between two looks of the application master at the ResourceManager. A notice is up
-#: to one of these late: skein's own 5 s are longer than some clusters' whole warning.
+#: Milliseconds between two heartbeats of the application master to the ResourceManager. A notice is
+#: late by up to one heartbeat; skein's own 5 s exceed the whole warning time of some clusters.
 HEARTBEAT_MS: Final = 1000
 
 _JAR: Final = "elasticml-agent.jar"
@@ -47,7 +47,7 @@ _CLOSE_S_MAX: Final = 5.0
 
 
 def agent_jar() -> Path | None:
-    """Find the agent's jar; None where it was not built (``make agent``)."""
+    """Return the path of the agent's jar; None if it was not built (``make agent``)."""
     jar = Path(__file__).parent / "on_yarn" / _JAR
     return jar if jar.is_file() else None
 
@@ -55,27 +55,27 @@ def agent_jar() -> Path | None:
 def with_agent(
     spec: skein.ApplicationSpec, heartbeat_ms: int = HEARTBEAT_MS
 ) -> skein.ApplicationSpec:
-    """Return a copy of a specification whose application master has the agent.
+    """Return a copy of a specification whose application master loads the agent.
 
-    Where there is no jar, the copy is the same. Further options for the JVM are kept.
+    Without a jar the copy is unchanged. Other JVM options are kept.
 
     Parameters
     ----------
     spec : skein.ApplicationSpec
     heartbeat_ms : int
-        Milliseconds between two looks at the ResourceManager.
+        Milliseconds between two heartbeats to the ResourceManager.
     """
     import skein
 
     spec = copy.deepcopy(spec)
     jar = agent_jar()
     if jar is None:
-        logger.info("no %s: pre-emption comes without notice; build it: make agent", _JAR)
+        logger.info("no %s: pre-emption will come without notice; build it: make agent", _JAR)
         return spec
     master = spec.master
-    # Only the constructor of a skein.Master makes files out of paths.
+    # Only the constructor of skein.Master converts paths to files.
     master.files = {**master.files, _JAR: skein.File(source=jar.as_uri())}
-    # The launch script fills in $PWD. A relative path would end every JVM that the application's
+    # The launch script expands $PWD. A relative path would break every JVM that the application's
     # own scripts start in another folder, because they inherit the variable.
     option = f"-javaagent:$PWD/{_JAR}={heartbeat_ms}"
     others = [word for word in master.env.get(_OPTIONS, "").split() if _JAR not in word]
@@ -84,23 +84,23 @@ def with_agent(
 
 
 class NoticeStream:
-    """Calls back for every notice that an application gets, from a thread of its own.
+    """Call back for every notice of an application, from a thread of its own.
 
-    What was told before it started is told first, as far as it still holds. It ends with
-    ``close``, or when the application master goes.
+    Notices from before the start that are still valid come first. The stream ends with ``close``,
+    or when the application master exits.
 
     Parameters
     ----------
     application_client : skein.ApplicationClient
     times : PreemptionTimes
-        How the cluster takes containers back.
+        Timing of the cluster's pre-emption.
     """
 
     def __init__(self, application_client: skein.ApplicationClient, times: PreemptionTimes) -> None:
         self._app = application_client
-        self._book = NoticeBook(times)
-        # The application master's clock says seconds since the epoch; from now on this one counts
-        # on evenly, whatever is done to the machine's.
+        self._parser = NoticeBook(times)
+        # Documents carry seconds since the epoch. The monotonic clock extends them evenly, even if
+        # the machine's clock is set.
         self._epoch_s = time.time() - time.monotonic()
         self._thread: threading.Thread | None = None
         self._is_closed = threading.Event()
@@ -109,24 +109,24 @@ class NoticeStream:
     def start(
         self, on_notice: Callable[[Notice], None], on_end: Callable[[], None] | None = None
     ) -> None:
-        """Begin to call back.
+        """Start calling back.
 
         Parameters
         ----------
         on_notice : callable
             Called in the stream's thread, which waits for it.
         on_end : callable, optional
-            Called there when the application master is gone, and no notice will come any more.
+            Called in that thread when the application master has exited: no more notices follow.
         """
         assert self._thread is None, "a stream starts once"
-        # Not waited for at the end of the process: skein waits for its server without a limit.
+        # A daemon thread: skein waits for its server without a limit.
         self._thread = threading.Thread(
             target=self._run, args=(on_notice, on_end), name="elasticml-notices", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Call back no more; waits for a call that is under way."""
+        """Stop calling back; wait for a call in progress."""
         self._is_closed.set()
         if self._events is not None:
             self._events.put(None)
@@ -145,30 +145,30 @@ class NoticeStream:
                     on_end()
 
     def _read_all(self, on_notice: Callable[[Notice], None]) -> None:
-        # Subscribed first, then read: the events do not begin with what is there already.
+        # Subscribe before reading: the events do not include what is in the store already.
         with self._app.kv.events(prefix=PREFIX, event_type="PUT") as events:
             self._events = events
             for key, value in self._app.kv.get_prefix(PREFIX).items():
                 self._read(key, value, on_notice)
-            self._book.follow()
+            self._parser.follow()
             while not self._is_closed.is_set():
                 try:
                     event = events.get(timeout=self._wait_s())
                 except queue.Empty:
-                    self._tell(self._book.lapse(self._now_s()), on_notice)
+                    self._deliver(self._parser.lapse(self._now_s()), on_notice)
                     continue
                 if event is not None:
                     self._read(event.key, event.result.value, on_notice)
 
     def _read(self, key: str, value: bytes, on_notice: Callable[[Notice], None]) -> None:
         try:
-            notices = self._book.read(key, value, self._now_s())
+            notices = self._parser.read(key, value, self._now_s())
         except RemoteProtocolError as error:
             logger.warning("%s", error)
             return
-        self._tell(notices, on_notice)
+        self._deliver(notices, on_notice)
 
-    def _tell(self, notices: list[Notice], on_notice: Callable[[Notice], None]) -> None:
+    def _deliver(self, notices: list[Notice], on_notice: Callable[[Notice], None]) -> None:
         for notice in notices:
             if self._is_closed.is_set():
                 return
@@ -176,8 +176,8 @@ class NoticeStream:
             on_notice(notice)
 
     def _wait_s(self) -> float | None:
-        """Seconds until a mark lapses; None where none does."""
-        at_s = self._book.next_lapse_s()
+        """Return the seconds until the next mark expires; None if there is none."""
+        at_s = self._parser.next_lapse_s()
         return None if at_s is None else max(0.0, at_s - self._now_s())
 
     def _now_s(self) -> float:

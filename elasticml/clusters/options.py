@@ -1,4 +1,4 @@
-"""The options that travel between the processes of a local cluster, as one line of JSON each."""
+"""Options passed between the processes of a local cluster, each as one line of JSON."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ StartMethod = Literal["fork", "spawn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What the scheduler process of a local cluster is told at its start."""
+    """Options of the scheduler process of a local cluster."""
 
     name: str
     workers: int
-    #: Workers at most, where a job asks for more.
+    #: Most workers that a job may request.
     workers_max: int
     threads: int
-    #: Bytes per worker; None shares the machine's memory out among the first workers.
+    #: Bytes per worker; None divides the machine's memory among the initial workers.
     memory_limit: int | None
     keep: bool
-    #: Seconds that a worker takes at most between SIGTERM and its end.
+    #: Most seconds between SIGTERM and a worker's exit.
     grace_s: float
     dashboard_address: str | None
     start_method: StartMethod
     start_timeout_s: float
     #: Folder of the log files.
     log_dir: str
-    #: Folder of the workers' own files, removed with the cluster.
+    #: Folder of the workers' scratch files, removed with the cluster.
     scratch_dir: str
-    #: The cluster's temporary folder, which holds all that no one asked to keep.
+    #: The cluster's temporary folder; removed with the cluster unless its logs are kept.
     own_dir: str
-    #: How many times as long computations take, by the worker's name.
+    #: Slowdown factor of computations, by worker name.
     slowdown: dict[str, float] = field(default_factory=dict)
     #: Algorithms whose kernels workers compile before they register; None for all.
     algorithms: list[str] | None = None
@@ -43,7 +43,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What one worker process is told at its start."""
+    """Options of one worker process."""
 
     name: str
     scheduler: str
@@ -54,7 +54,7 @@ class WorkerOptions:
     standby: bool
     log_file: str
     scratch_dir: str
-    #: How many times as long computations take.
+    #: Slowdown factor of computations.
     slowdown: float = 1.0
     #: Algorithms whose kernels it compiles before it registers, where it was not forked; None for
     #: all.
@@ -62,32 +62,32 @@ class WorkerOptions:
 
 
 def encode(options: ClusterOptions | WorkerOptions) -> str:
-    """Write options as one line of JSON."""
+    """Encode options as one line of JSON."""
     return json.dumps(asdict(options))
 
 
 def cluster_options(text: str) -> ClusterOptions:
-    """Read back what ``encode`` wrote for a scheduler process."""
+    """Decode the options of a scheduler process."""
     return ClusterOptions(**json.loads(text))
 
 
 def worker_options(text: str) -> WorkerOptions:
-    """Read back what ``encode`` wrote for a worker process."""
+    """Decode the options of a worker process."""
     return WorkerOptions(**json.loads(text))
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Command line that runs a module of this package with this interpreter."""
+    """Return the command line that runs a module of this package with this interpreter."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def python_environment(threads: int | None = None) -> dict[str, str]:
-    """Environment in which a child finds the modules that this process finds.
+    """Return an environment in which a child finds the same modules as this process.
 
     Parameters
     ----------
     threads : int or None
-        Threads that OpenMP, BLAS and numba may use in the child; None leaves them alone.
+        Threads for OpenMP, BLAS and numba in the child; None keeps the current settings.
     """
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -98,7 +98,7 @@ def python_environment(threads: int | None = None) -> dict[str, str]:
 
 
 def last_line(log_file: str | Path) -> str:
-    """Last line with text in a log file; says so where there is none."""
+    """Return the last non-blank line of a log file; a placeholder if there is none."""
     try:
         lines = Path(log_file).read_text(errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Waiting for what nobody tells: YARN, its daemons and its files have to be asked again."""
+"""Poll a condition, or retry an action, where YARN and its file systems send no event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def until(is_so: Callable[[], bool], *, wait_s: float, every_s: float) -> bool:
-    """Ask until something is so; return whether it was within so many seconds."""
+    """Poll a condition every ``every_s`` seconds; return whether it held within ``wait_s``."""
     until_s = time.monotonic() + wait_s
     while not is_so():
         if time.monotonic() > until_s:
@@ -22,12 +22,12 @@ def until(is_so: Callable[[], bool], *, wait_s: float, every_s: float) -> bool:
 
 
 def persistently(act: Callable[[], T], *, tries: int, pause_s: float) -> T:
-    """Do what needs a place that may be away for a while.
+    """Retry an action that raises ``ConfigError`` while a file system is unreachable.
 
     Raises
     ------
     ConfigError
-        When it stays away.
+        When the last try fails.
     """
     for _ in range(tries - 1):
         try:

@@ -1,7 +1,7 @@
-"""The scheduler process of a local cluster: Dask's scheduler, the keeper, and a line to the client.
+"""The scheduler process of a local cluster: Dask's scheduler and the worker supervisor.
 
 The first line on standard input holds the options; each further line is a command, answered by one
-line of JSON on standard output. The end of standard input means that the client is gone.
+line of JSON on standard output. End of file on standard input means that the client has exited.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the scheduler has to close its connections when the cluster is over.
+#: Seconds that the scheduler has to close its connections when the cluster closes.
 CLOSE_S_MAX = 5.0
 
 
 class SchedulerProcess:
-    """Serves one local cluster until its client closes it, goes away, or Dask closes it.
+    """Serve one local cluster until its client closes it or exits, or Dask closes it.
 
     Parameters
     ----------
     options : ClusterOptions
-        What the client asked for.
+        The client's options.
     answers : int
-        Descriptor for the lines to the client.
+        Descriptor for the replies to the client.
     launcher : Launcher
-        How workers are started.
+        Starts the workers.
     """
 
     def __init__(self, options: ClusterOptions, answers: int, launcher: Launcher) -> None:
@@ -65,25 +65,25 @@ class SchedulerProcess:
         self._over = asyncio.Event()
 
     async def run(self) -> None:
-        """Start scheduler and workers, serve commands, end everything."""
+        """Start scheduler and workers, serve commands, then end everything."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._over.set)
-        scheduler, keeper = await self._start()
+        scheduler, supervisor = await self._start()
         reading = asyncio.create_task(self._read())
-        serving = asyncio.create_task(self._serve(scheduler.address, keeper))
+        serving = asyncio.create_task(self._serve(scheduler.address, supervisor))
         serving.add_done_callback(lambda _: self._over.set())
         closed = asyncio.create_task(scheduler.finished())
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait([closed, over], return_when=asyncio.FIRST_COMPLETED)
         for task in (reading, serving, closed, over):
             task.cancel()
-        # The scheduler first: closed in this order, no job takes the end for lost members.
+        # Close the scheduler first, so that no job takes the shutdown for lost members.
         with suppress(TimeoutError):
             await asyncio.wait_for(scheduler.close(reason="elasticml-cluster-over"), CLOSE_S_MAX)
-        await keeper.close()
+        await supervisor.close()
         failure = serving.exception() if serving.done() and not serving.cancelled() else None
-        # The client that closes the cluster decides on the logs; without one nobody reads them.
+        # A client that closes the cluster decides about the logs; without one they are removed.
         keeps_logs = self._was_closed or failure is not None
         doomed = self._options.scratch_dir if keeps_logs else self._options.own_dir
         shutil.rmtree(doomed, ignore_errors=True)
@@ -96,24 +96,25 @@ class SchedulerProcess:
 
         from elasticml.clusters.keeper import Keeper
 
-        # Dask's scheduler has a working folder, too; it would be left where temporary files go.
+        # Dask's scheduler has a working folder too; otherwise it would stay behind in the
+        # system's temporary folder.
         dask.config.set({"temporary-directory": self._options.scratch_dir})
-        shown = self._options.dashboard_address
+        dashboard_address = self._options.dashboard_address
         scheduler = await Scheduler(
             host="127.0.0.1",
             port=0,
             protocol="tcp",
-            dashboard=shown is not None,
-            dashboard_address=shown or "127.0.0.1:0",
+            dashboard=dashboard_address is not None,
+            dashboard_address=dashboard_address or "127.0.0.1:0",
         )
-        keeper = Keeper(scheduler, self._launcher, self._options, _memory_limit(self._options))
-        scheduler.add_plugin(keeper)
-        scheduler.extensions[KEEPER_EXTENSION] = keeper
-        scheduler.extensions[SCALER_EXTENSION] = keeper
-        return scheduler, keeper
+        supervisor = Keeper(scheduler, self._launcher, self._options, _memory_limit(self._options))
+        scheduler.add_plugin(supervisor)
+        scheduler.extensions[KEEPER_EXTENSION] = supervisor
+        scheduler.extensions[SCALER_EXTENSION] = supervisor
+        return scheduler, supervisor
 
     async def _read(self) -> None:
-        """Queue the client's commands; its end, or its wish to end, counts at once."""
+        """Queue the client's commands; act on ``close`` and on the client's exit at once."""
         reader = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(0, "rb", buffering=0)
@@ -128,23 +129,23 @@ class SchedulerProcess:
         if not self._options.keep:
             self._over.set()
 
-    async def _serve(self, address: str, keeper: Keeper) -> None:
-        """Start the workers, then answer the client's commands in order."""
-        await self._answer(0, keeper.scale(self._options.workers), lambda: {"address": address})
+    async def _serve(self, address: str, supervisor: Keeper) -> None:
+        """Start the workers, then run the client's commands in order."""
+        await self._answer(0, supervisor.scale(self._options.workers), lambda: {"address": address})
         while True:
             command = await self._commands.get()
             number = command["number"]
             match command["op"]:
                 case "scale" | "prepare" | "bring_back" as op:
-                    await self._answer(number, getattr(keeper, op)(command["n"]))
+                    await self._answer(number, getattr(supervisor, op)(command["n"]))
                 case "lose":
                     how, grace_s = command["how"], command["grace_s"]
-                    await self._answer(number, keeper.lose(command["workers"], how, grace_s))
+                    await self._answer(number, supervisor.lose(command["workers"], how, grace_s))
                 case "slow":
                     factor = command["factor"]
-                    await self._answer(number, keeper.slow(command["workers"], factor))
+                    await self._answer(number, supervisor.slow(command["workers"], factor))
                 case "workers":
-                    await self._answer(number, _nothing(), lambda: {"workers": _rows(keeper)})
+                    await self._answer(number, _nothing(), lambda: {"workers": _rows(supervisor)})
 
     async def _answer(
         self, number: int, work: Awaitable[None], result: Callable[[], dict[str, Any]] = dict
@@ -159,14 +160,14 @@ class SchedulerProcess:
         try:
             os.write(self._answers, (json.dumps({**answer, "number": number}) + "\n").encode())
         except BrokenPipeError:
-            logger.info("the client has gone before it was answered")
+            logger.info("the client exited before it got its reply")
 
 
 async def _nothing() -> None:
-    """Do nothing, for commands that only ask."""
+    """Do nothing: a query has no work to wait for."""
 
 
-def _rows(keeper: Keeper) -> list[dict[str, Any]]:
+def _rows(supervisor: Keeper) -> list[dict[str, Any]]:
     return [
         {
             "name": record.name,
@@ -174,12 +175,12 @@ def _rows(keeper: Keeper) -> list[dict[str, Any]]:
             "pid": None if record.process is None else record.process.pid,
             "state": record.state,
         }
-        for record in keeper.status()
+        for record in supervisor.status()
     ]
 
 
 def _memory_limit(options: ClusterOptions) -> int:
-    """Bytes per worker: as asked, or the machine's memory shared out among the first workers."""
+    """Return the bytes per worker: the limit given, or an equal share of the machine's memory."""
     if options.memory_limit is not None:
         return options.memory_limit
     from distributed.system import MEMORY_LIMIT
@@ -201,7 +202,7 @@ async def _run(options: ClusterOptions, answers: int, launcher: Launcher) -> Non
 
 
 def _read_line(descriptor: int) -> str:
-    """Read up to the end of the line and no further: what follows is for the event loop."""
+    """Read one line and not a byte more: the event loop reads the rest."""
     line = bytearray()
     while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
         line += byte
@@ -211,11 +212,11 @@ def _read_line(descriptor: int) -> str:
 def main() -> None:
     """Run the scheduler process; the options come as the first line of standard input."""
     options = cluster_options(_read_line(0))
-    # The client's line must not be mixed with what libraries print.
+    # Replies must not be mixed with what libraries print.
     answers = os.dup(1)
     redirect_output(f"{options.log_dir}/scheduler.log")
     set_process_name("em-scheduler")
-    # The zygote imports on the other core while this process imports the scheduler.
+    # The fork server runs its imports on another core while this process imports the scheduler.
     launcher = _new_launcher(options)
     configure_dask(dashboard=options.dashboard_address is not None)
     configure_logging()

@@ -1,4 +1,4 @@
-"""Dask's settings and the logging of the scheduler and worker processes that we start."""
+"""Prepare the scheduler and worker processes that we start: Dask settings, logging, imports."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-#: Modules that every member uses; loaded before a worker registers, so that no exchange waits for
-#: an import. Those that are not installed are left out.
+#: Modules that every member uses. They are imported before a worker registers, so that no exchange
+#: waits for an import. Modules that are not installed are skipped.
 _WORKER_MODULES = (
     "numpy",
     "numba",
@@ -36,13 +36,13 @@ _ALGORITHM_MODULES = {
 SCHEDULER_MODULES = ("distributed.scheduler", "elasticml.runtime.scheduler_plugin")
 
 _DASK_SETTINGS: dict[str, Any] = {
-    # Memory is the member's own business: Dask must neither spill, pause nor end our workers.
+    # Members manage their memory themselves: Dask must not spill, pause or terminate our workers.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": False,
     "distributed.scheduler.worker-ttl": None,
-    # Timers that serve dashboards only; fourteen workers on two cores feel each of them.
+    # Timers that serve dashboards only; with fourteen workers on two cores each of them costs.
     "distributed.worker.profile.enabled": False,
     "distributed.worker.use-file-locking": False,
     "distributed.admin.tick.interval": "500ms",
@@ -84,7 +84,7 @@ def configure_dask(*, dashboard: bool) -> None:
     Parameters
     ----------
     dashboard : bool
-        Whether the HTTP routes of the dashboard are wanted.
+        Whether to serve the HTTP routes of the dashboard.
     """
     import dask
 
@@ -94,7 +94,7 @@ def configure_dask(*, dashboard: bool) -> None:
 
 
 def configure_logging() -> None:
-    """Log to stderr, one line a record: our own from INFO on, others' from WARNING on."""
+    """Log to stderr, one line per record: our loggers from INFO, others from WARNING."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING
     )
@@ -102,7 +102,7 @@ def configure_logging() -> None:
 
 
 def redirect_output(log_file: str) -> None:
-    """Send what this process writes on stdout and stderr to a file, appending."""
+    """Append this process's stdout and stderr to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -112,11 +112,11 @@ def redirect_output(log_file: str) -> None:
 
 
 def load(modules: tuple[str, ...]) -> None:
-    """Import modules and warm their kernels, leaving out modules that do not exist.
+    """Import modules and warm up their kernels; skip modules that do not exist.
 
-    A module that defines ``warm_kernels()`` has it called: it compiles or loads the module's
-    compiled functions in the calling thread, and starts no thread of its own. A module that
-    cannot be imported is a warning here: whoever needs it says so in better words.
+    Calls ``warm_kernels()`` of each module that defines it: it compiles or loads the module's
+    compiled functions in the calling thread and starts no thread. A failed import is only a warning
+    here: the code that needs the module raises a better error.
     """
     for name in modules:
         if importlib.util.find_spec(name) is None:
@@ -124,7 +124,7 @@ def load(modules: tuple[str, ...]) -> None:
         try:
             module = importlib.import_module(name)
         except ImportError as error:
-            logger.warning("cannot load %s beforehand: %s", name, error)
+            logger.warning("cannot preload %s: %s", name, error)
             continue
         warm_kernels = getattr(module, "warm_kernels", None)
         if warm_kernels is not None:
@@ -132,6 +132,6 @@ def load(modules: tuple[str, ...]) -> None:
 
 
 def freeze_memory() -> None:
-    """Keep the collector off what is loaded, so that forked children share these pages."""
+    """Exclude all live objects from garbage collection, so that forked children share the pages."""
     gc.collect()
     gc.freeze()

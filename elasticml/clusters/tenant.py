@@ -1,4 +1,4 @@
-"""Another tenant of a YARN, who takes containers from others and gives them back."""
+"""A second YARN application for demos and tests, which takes containers from a job for a while."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Any, Self
 from elasticml.clusters.polling import until
 from elasticml.errors import SubmissionError
 
-#: Seconds between two looks at which containers run.
+#: Seconds between two polls of the running containers.
 LOOK_S = 0.1
 
 _SERVICE = "hold"
 
-#: What containers do. exec, so that SIGTERM ends it: memory that is given back is free at once.
+#: Script of the containers. With exec, SIGTERM ends it and its memory is free at once.
 _SLEEP = "exec sleep 1000000"
 
 
 class Tenant:
     """An application that holds containers and does nothing with them.
 
-    It starts without any, so that :meth:`take` and :meth:`give_back` cost no start of an
-    application: what its queue is guaranteed and others use is taken from them by pre-emption.
+    It starts with none, so that :meth:`take` and :meth:`give_back` do not wait for an application
+    to start. Containers within its queue's guaranteed share are pre-empted from other queues.
 
     Parameters
     ----------
     client : skein.Client
-        Who submits.
+        Submits the application.
     queue : str
-        Where.
+        Queue to submit to.
     memory : str
-        Of each container, its master's too: with containers of several sizes the scheduler counts
-        memory as free that is too scattered for one more, and takes nothing back for it.
+        Memory of each container, including the master's. With containers of several sizes the
+        scheduler counts fragmented memory as free, and pre-empts nothing for it.
     vcores : int
-        Of each container.
+        Virtual cores of each container.
     name : str
-        Of the application.
+        Name of the application.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Tenant:
 
     @property
     def id(self) -> str:
-        """The application's id."""
+        """Id of the application."""
         return str(self._application.id)
 
     def start(self) -> Self:
@@ -68,7 +68,7 @@ class Tenant:
         specification = skein.ApplicationSpec(
             name=self._name,
             queue=self._queue,
-            # Without this the application would end with the last container given back.
+            # Without a master script the application would end with its last container.
             master=skein.Master(resources=resources, script=_SLEEP),
             services={_SERVICE: hold},
         )
@@ -76,21 +76,21 @@ class Tenant:
         return self
 
     def take(self, containers: int) -> None:
-        """Ask for containers until it holds or awaits so many; does not wait for them."""
+        """Request containers until it holds or awaits ``containers``; do not wait for them."""
         self._application.scale(_SERVICE, containers)
 
     def held(self) -> list[str]:
-        """Return the YARN ids of the containers that it holds."""
+        """Return the YARN ids of the running containers."""
         running = self._application.get_containers(states=["RUNNING"])
         return [container.yarn_container_id for container in running]
 
     def wait(self, containers: int, wait_s: float) -> list[str]:
-        """Wait until it holds so many containers; return their YARN ids.
+        """Wait until it holds ``containers`` containers; return their YARN ids.
 
         Raises
         ------
         SubmissionError
-            When it does not within ``wait_s`` seconds.
+            When they are not granted within ``wait_s`` seconds.
         """
         held: list[str] = []
 
@@ -101,17 +101,17 @@ class Tenant:
         if not until(has_them, wait_s=wait_s, every_s=LOOK_S):
             raise SubmissionError(
                 f"queue {self._queue}: got {len(held)} containers of {self._memory} within "
-                f"{wait_s:g} s, wanted {containers}; see what the queue is guaranteed, and "
-                "whether pre-emption is on"
+                f"{wait_s:g} s, wanted {containers}; check the queue's guaranteed capacity and "
+                "whether pre-emption is enabled"
             )
         return held
 
     def give_back(self) -> None:
-        """Give all containers back; does not wait until others have them."""
+        """Release all containers; do not wait until others have them."""
         self._application.scale(_SERVICE, 0)
 
     def close(self) -> None:
-        """End the application; nothing happens where it has ended."""
+        """End the application; do nothing if it has ended."""
         from skein.exceptions import ConnectionError as Unreachable
 
         if self._application is None:

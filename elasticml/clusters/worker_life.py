@@ -1,7 +1,7 @@
-"""The end of a worker process: notices and SIGTERM announce it, then the worker leaves.
+"""Graceful shutdown of a worker process: on a notice or SIGTERM, announce it to jobs, then exit.
 
-The same in every cluster whose workers are ours: nobody restarts them, and a job is told first what
-it will lose.
+Shared by every cluster whose workers are ours: workers are not restarted, and jobs learn in advance
+what they will lose.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds from the decision to leave to the end of the process, whatever the worker does.
+#: Seconds from the decision to leave to the forced exit of the process.
 EXIT_S_MAX = 2.0
 
-#: Interpreter's thread switch interval: a busy Python thread then delays a frame by half a
-#: millisecond, not five (measured in the prototypes of the collective).
+#: Interpreter's thread switch interval: with it a busy Python thread delays a frame by half a
+#: millisecond instead of five (measured in the prototypes of the collective).
 SWITCH_INTERVAL_S = 5e-4
 
 
 async def announce(worker: Worker, grace_s: float, reason: str) -> None:
-    """Tell the jobs that this worker goes; return when it may, at the latest after the grace."""
+    """Tell jobs that this worker leaves; return when they agree, at the latest after the grace."""
     module = "elasticml.runtime.member_plugin"
     if importlib.util.find_spec(module) is None:
         return
@@ -39,37 +39,37 @@ async def announce(worker: Worker, grace_s: float, reason: str) -> None:
         announce_notice = importlib.import_module(module).announce_notice
         await asyncio.wait_for(announce_notice(worker, grace_s, reason), grace_s)
     except TimeoutError:
-        logger.info("worker %s: the grace of %g s is over", worker.name, grace_s)
+        logger.info("worker %s: the grace of %g s has expired", worker.name, grace_s)
     except Exception:
-        # Whatever a job makes of the notice, the worker goes.
-        logger.exception("worker %s: its end could not be announced", worker.name)
+        # The worker leaves even if a job cannot handle the notice.
+        logger.exception("worker %s: its departure could not be announced", worker.name)
 
 
 class WorkerLife:
-    """The life of a worker from its registration on: work, be told to go, go.
+    """Run a worker from its registration to its announced departure.
 
     Parameters
     ----------
     grace_s : float
-        Seconds that the process has from SIGTERM on.
+        Seconds that the process has after SIGTERM.
     slowdown : float
-        How many times as long computations take.
+        Slowdown factor of computations.
     """
 
     def __init__(self, grace_s: float, slowdown: float = 1.0) -> None:
         self.grace_s = grace_s
-        #: Set when the process must end.
+        #: Set when the process must exit.
         self.leave = asyncio.Event()
-        #: Whether somebody told the process to go.
+        #: Whether the process has received SIGTERM.
         self.was_told = False
-        #: The announcement under way or done; a second one is never made.
+        #: The announcement, in progress or done; there is only one.
         self._announcement: asyncio.Task[None] | None = None
         self._departure: asyncio.Task[None] | None = None
         self._worker: Worker | None = None
         self._slowness = Slowness(slowdown)
 
     async def serve(self, worker: Worker) -> None:
-        """Register a worker and serve until it is closed, by whomever, or has to leave."""
+        """Register a worker and serve until it is closed or must leave."""
         worker.handlers["em_notice"] = self.notice
         worker.handlers["em_slow"] = self.slow
         worker.extensions[SLOWNESS_EXTENSION] = self._slowness
@@ -80,16 +80,16 @@ class WorkerLife:
         await worker.close(timeout=1, executor_wait=False, reason="elasticml-worker-leaves")
 
     async def notice(self, grace_s: float, reason: str = "notice") -> str:
-        """Announce the end of this worker; the reply means that it may be ended.
+        """Announce this worker's departure; the reply means that it may be killed.
 
         This is the worker's handler ``em_notice``.
 
         Parameters
         ----------
         grace_s : float
-            Seconds until the worker is ended.
+            Seconds until the worker is killed.
         reason : str
-            Why, for the job's story.
+            Reason for the job's story.
         """
         if self._announcement is None:
             assert self._worker is not None
@@ -98,12 +98,12 @@ class WorkerLife:
         return "OK"
 
     async def slow(self, factor: float) -> str:
-        """Take so many times as long for computations: the worker's handler ``em_slow``."""
+        """Slow down computations by ``factor``: the worker's handler ``em_slow``."""
         self._slowness.factor = factor
         return "OK"
 
     def terminated(self) -> None:
-        """Act on SIGTERM: announce it, then leave; after a notice or a second time leave now."""
+        """Handle SIGTERM: announce the departure, then leave; after a notice, leave at once."""
         self.was_told = True
         if self._worker is None or self._announcement is not None or self._departure is not None:
             self.leave.set()
@@ -118,14 +118,14 @@ class WorkerLife:
 
 
 def exit_soon(status: int = 1) -> None:
-    """End the process in ``EXIT_S_MAX`` seconds, whichever thread is stuck."""
+    """Force the process to exit after ``EXIT_S_MAX`` seconds, even if a thread is stuck."""
     timer = threading.Timer(EXIT_S_MAX, os._exit, (status,))
     timer.daemon = True
     timer.start()
 
 
 async def first(*waits: Any) -> None:
-    """Wait for the first of several awaitables and cancel the others."""
+    """Wait for the first of several awaitables, then cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +135,7 @@ async def first(*waits: Any) -> None:
 
 
 def prepare_interpreter() -> None:
-    """Set what concerns the whole interpreter in a process with a member."""
+    """Apply interpreter-wide settings in a process that runs a member."""
     import numpy as np
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)

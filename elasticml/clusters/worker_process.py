@@ -1,7 +1,7 @@
-"""One worker process of a local cluster: a Dask worker without nanny that leaves in good order.
+"""A worker process of a local cluster: a Dask worker without a nanny that shuts down gracefully.
 
-It holds the read end of its *lifeline*, a pipe whose other end only the scheduler process has: a
-line on it lets a standby register, its end means that the cluster is over.
+It holds the read end of its *lifeline*, a pipe whose write end only the scheduler process holds: a
+line on it tells a standby to register, end of file means that the cluster has closed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class WorkerProcess:
-    """The life of the process: register, work, be told to go, go.
+    """Run one worker of a local cluster, after waiting as a standby if it is one.
 
     Parameters
     ----------
     options : WorkerOptions
-        What the keeper asked for.
+        The supervisor's options.
     lifeline : int
         Descriptor of the lifeline.
     """
@@ -44,17 +44,17 @@ class WorkerProcess:
         self._lifeline = lifeline
         #: Set by the first line on the lifeline.
         self._released = asyncio.Event()
-        self._life = WorkerLife(options.grace_s, options.slowdown)
+        self._lifecycle = WorkerLife(options.grace_s, options.slowdown)
 
     async def run(self) -> None:
-        """Serve until the worker is closed, by whomever."""
+        """Serve until the worker is closed or must leave."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._life.terminated)
+        loop.add_signal_handler(signal.SIGTERM, self._lifecycle.terminated)
         threading.Thread(target=self._watch_lifeline, args=(loop,), daemon=True).start()
         if self._options.standby:
-            await first(self._released.wait(), self._life.leave.wait())
-        if not self._life.leave.is_set():
-            await self._life.serve(self._new_worker())
+            await first(self._released.wait(), self._lifecycle.leave.wait())
+        if not self._lifecycle.leave.is_set():
+            await self._lifecycle.serve(self._new_worker())
 
     def _new_worker(self) -> Worker:
         from distributed.worker import Worker
@@ -71,27 +71,27 @@ class WorkerProcess:
         )
 
     def _watch_lifeline(self, loop: asyncio.AbstractEventLoop) -> None:
-        # A thread, not a reader on the loop: it must end the process where the loop hangs.
+        # A thread, not a reader on the loop: it must end the process even if the loop hangs.
         while os.read(self._lifeline, 4096):
             loop.call_soon_threadsafe(self._released.set)
         exit_soon()
-        loop.call_soon_threadsafe(self._life.leave.set)
+        loop.call_soon_threadsafe(self._lifecycle.leave.set)
 
 
 def run_worker(options: WorkerOptions, lifeline: int) -> int:
-    """Run a worker in this process until it ends.
+    """Run a worker in this process until it exits.
 
     Parameters
     ----------
     options : WorkerOptions
-        What the keeper asked for.
+        The supervisor's options.
     lifeline : int
         Descriptor of the read end of the lifeline.
 
     Returns
     -------
     int
-        Exit status: 0 when it left in good order.
+        Exit status: 0 after a clean shutdown.
     """
     set_process_name(f"em-{options.name}")
     prepare_interpreter()
@@ -104,7 +104,7 @@ async def _run(options: WorkerOptions, lifeline: int) -> None:
 
 
 def main() -> None:
-    """Run a worker that was not forked: arguments are its options and its parent's id."""
+    """Run a spawned worker; the arguments are its options and its parent's process id."""
     options = worker_options(sys.argv[1])
     die_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)

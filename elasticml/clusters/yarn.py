@@ -1,6 +1,6 @@
 """A Dask cluster in containers of Hadoop YARN, with elasticml's scheduler and workers.
 
-It takes the arguments, the configuration (``yarn.*``) and the specifications of dask-yarn.
+It accepts the arguments, the configuration (``yarn.*``) and the specifications of dask-yarn.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class YarnCluster(ApplicationCluster):
-    """Dask workers in YARN containers, and a scheduler in one or at the client.
+    """Dask workers in YARN containers, with the scheduler in a container or at the client.
 
-    What is not given is taken from ``yarn.*`` in Dask's configuration; where nothing that describes
-    containers is given and ``yarn.specification`` is set, that specification is used.
+    Arguments that are not given default to ``yarn.*`` in Dask's configuration. If no argument
+    describes containers and ``yarn.specification`` is set, that specification is used.
 
     Parameters
     ----------
     environment : str, optional
-        Python environment of the containers, with elasticml in it: an archive (a local file or a
-        URL), or what is on every node: ``venv:///path``, ``conda:///path``, ``python:///path``.
+        Python environment of the containers, with elasticml installed: an archive (a local file or
+        a URL), or a path on every node: ``venv:///path``, ``conda:///path``, ``python:///path``.
     n_workers : int, optional
-        Workers to begin with.
+        Initial number of workers.
     worker_vcores, scheduler_vcores : int, optional
         Virtual cores of a container.
     worker_memory, scheduler_memory : str or int, optional
         Memory of a container, such as ``"2 GiB"``, or bytes.
     worker_restarts : int, optional
-        Failed workers that are replaced before the application fails; -1 is any number.
+        Failed workers that are replaced before the application fails; -1 is no limit.
     worker_env : dict, optional
         Environment variables of the workers.
     worker_class, worker_options : str and dict, optional
@@ -49,16 +49,15 @@ class YarnCluster(ApplicationCluster):
     deploy_mode : {"remote", "local"}, optional
         Whether the scheduler runs in a container or in this process.
     name, queue, user : str, optional
-        Name of the application, queue to submit to, user on whose behalf.
+        Name of the application, queue to submit to, user to impersonate.
     tags : sequence of str, optional
         Tags of the application.
     host, port, dashboard_address : optional
         Where a local scheduler listens.
     skein_client : skein.Client, optional
-        Otherwise one is started for the submission.
+        Client to submit with; by default one is started for the submission.
     asynchronous : bool
-        Whether the cluster is used in async code; it is then awaited, or entered with
-        ``async with``.
+        Whether the cluster is used in async code: await it, or enter it with ``async with``.
     loop : IOLoop, optional
         A running loop to use.
     security : {"tls", "none"}, optional
@@ -70,14 +69,14 @@ class YarnCluster(ApplicationCluster):
     nodes, racks : list of str, optional
         Hosts and racks for the workers.
     relax_locality : bool, optional
-        Whether workers may be elsewhere when those are full.
+        Whether workers may run elsewhere when those are full.
 
     Raises
     ------
     ConfigError
         When an argument is wrong.
     SubmissionError
-        When YARN cannot be reached, or could never grant what is asked for.
+        When YARN cannot be reached, or could never grant the containers.
     """
 
     def __init__(
@@ -161,15 +160,15 @@ class YarnCluster(ApplicationCluster):
         keytab: str | None = None,
         principal: str | None = None,
     ) -> Self:
-        """Start a cluster from a specification for dask-yarn, which need not know of elasticml.
+        """Start a cluster from a dask-yarn specification, which need not mention elasticml.
 
         Parameters
         ----------
         spec : skein.ApplicationSpec, mapping or path
-            With a service ``dask.worker``; where there is none called ``dask.scheduler``, the
-            scheduler runs in this process.
+            It needs a service ``dask.worker``; without a service ``dask.scheduler`` the scheduler
+            runs in this process.
         skein_client, asynchronous, loop, security, keytab, principal
-            As of the class.
+            As for the class.
         """
         self = cls.__new__(cls)
         ours = specs.rewrite(specs.read_specification(spec))
@@ -185,7 +184,7 @@ class YarnCluster(ApplicationCluster):
 
     @classmethod
     def from_current(cls, asynchronous: bool = False, loop: IOLoop | None = None) -> Self:
-        """Connect from inside one of the cluster's containers to the cluster."""
+        """Connect to the cluster from inside one of its containers."""
         self = cls.__new__(cls)
         self._begin(
             application_client=submission.current_application(),
@@ -202,12 +201,12 @@ class YarnCluster(ApplicationCluster):
         asynchronous: bool = False,
         loop: IOLoop | None = None,
     ) -> Self:
-        """Connect to the running cluster of an application; closing it leaves that running.
+        """Connect to the running cluster of an application; ``close`` leaves it running.
 
         Raises
         ------
         SubmissionError
-            When it is not running.
+            When the application is not running.
         """
         self = cls.__new__(cls)
         with submission.client_or_own(skein_client) as client:

@@ -1,9 +1,9 @@
-"""The process that has imported everything and forks a worker per request.
+"""The fork server of a local cluster: it has imported everything and forks a worker per request.
 
 A worker's imports cost more than half a second of CPU; forking costs milliseconds and shares the
-memory. The zygote starts neither threads nor an event loop, so a fork copies a quiet process; each
-child becomes the leader of a session of its own. It reaps its children, and when the scheduler
-process ends (end of file on the control socket) it sees every child ended before it ends itself.
+memory. The fork server starts neither threads nor an event loop, so that forking is safe. Each
+child leads a session of its own. The fork server reaps its children. When the scheduler process
+exits (end of file on the control socket), it ends every child before it exits itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from elasticml.clusters.settings import (
     worker_modules,
 )
 
-#: Seconds that orphaned workers have to end by themselves, once the scheduler is gone.
+#: Seconds that orphaned workers have to exit by themselves after the scheduler has exited.
 ORPHAN_GRACE_S = 3.0
 
 #: Largest request, bytes.
@@ -35,18 +35,18 @@ REQUEST_BYTES_MAX = 65536
 
 
 class Zygote:
-    """Forks workers on request until its control socket is closed at the other end."""
+    """Fork workers on request until the other end of the control socket is closed."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        #: Children that were forked and not yet reaped.
+        #: Children that have been forked and not yet reaped.
         self._children: set[int] = set()
 
     def serve(self) -> None:
-        """Answer requests; return when the scheduler process is gone, its workers too.
+        """Serve requests; return when the scheduler process and all workers have exited.
 
-        A request is one message: ``encode(WorkerOptions)`` together with the read end of the
-        worker's lifeline. The answer is ``{"pid": int}``.
+        A request is one message: ``encode(WorkerOptions)`` with the read end of the worker's
+        lifeline attached. The reply is ``{"pid": int}``.
         """
         signal.signal(signal.SIGCHLD, self._reap)
         while True:
@@ -65,7 +65,7 @@ class Zygote:
         self._end_children()
 
     def _fork(self, options: WorkerOptions, lifeline: int) -> int:
-        # A child that ends before it is noted must not be reaped before it is noted.
+        # A child that exits at once must not be reaped before it is recorded.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         try:
             pid = os.fork()
@@ -88,11 +88,11 @@ class Zygote:
             self._children.discard(pid)
 
     def _end_children(self) -> None:
-        """Wait for the children; kill those that are still there when the grace is over."""
+        """Wait for the children; kill those still running after the grace."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         deadline_s = time.monotonic() + ORPHAN_GRACE_S
         while True:
-            # Those that ended before the signal was blocked, or while the last one was waited for.
+            # Children may have exited before the signal was blocked, or during the last wait.
             self._reap(signal.SIGCHLD, None)
             left_s = deadline_s - time.monotonic()
             if not self._children or left_s <= 0:
@@ -127,7 +127,7 @@ def _become_worker(options: WorkerOptions, lifeline: int) -> None:
 
 
 def main() -> None:
-    """Run the zygote: ``python -m elasticml.clusters.zygote CONTROL_FD ALGORITHMS``.
+    """Run the fork server: ``python -m elasticml.clusters.zygote CONTROL_FD ALGORITHMS``.
 
     ``ALGORITHMS`` is JSON: a list of the algorithms whose kernels are compiled, or null for all.
     """

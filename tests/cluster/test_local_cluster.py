@@ -328,7 +328,7 @@ def test_nothing_is_left_when_the_scheduler_is_killed(start_method: str, tmp_pat
     # A stopped process does not listen to anything but SIGKILL.
     os.kill(cluster.workers()[0].pid or 0, signal.SIGSTOP)
     os.kill(cluster.scheduler_pid, signal.SIGKILL)
-    with pytest.raises(SubmissionError, match="scheduler process has ended"):
+    with pytest.raises(SubmissionError, match="scheduler process has exited"):
         cluster.workers()
     cluster.close()
     assert still_there(processes) == []

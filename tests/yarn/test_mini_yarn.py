@@ -155,7 +155,7 @@ def test_at_finds_one_that_runs_and_refuses_a_place_without(mini_yarn, tmp_path)
     assert found.environment()["HADOOP_CONF_DIR"] == os.environ["HADOOP_CONF_DIR"]
     with pytest.raises(ConfigError, match="elasticml mini-yarn up"):
         MiniYarn.at(tmp_path)
-    with pytest.raises(ConfigError, match="runs already"):
+    with pytest.raises(ConfigError, match="already running"):
         MiniYarn(mini_yarn.root).up()
 
 

@@ -256,11 +256,11 @@ def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path)
     code, out, err = command("submit", job, "--pack", "--out", tmp_path / "run")
     assert code == 0, err
     assert "elasticml: packing " in err
-    assert "elasticml: sending " in err
+    assert "elasticml: uploading " in err
     code, out, err = command("submit", job, "--pack", "--detach")
     assert code == 0, err
     assert "packing" not in err
-    assert "sending" not in err
+    assert "uploading" not in err
     assert command("kill", out.strip(), "--now")[0] == 0
 
 
@@ -268,7 +268,7 @@ def test_a_packed_environment_is_sent_once(command, job_file, on_hdfs, tmp_path)
     ("settings", "words"),
     [
         (["cluster.queue=mll"], "queue 'mll' is unknown to the resource manager"),
-        (["cluster.memory=99 GiB"], "a container of 99.0 GiB was asked for"),
+        (["cluster.memory=99 GiB"], "a container of 99.0 GiB was requested"),
         (
             ["cluster.keytab=/nowhere/me.keytab", "cluster.principal=me"],
             "cluster.keytab: there is no file /nowhere/me.keytab",

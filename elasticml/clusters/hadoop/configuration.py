@@ -1,4 +1,4 @@
-"""Hadoop's settings for a mini YARN: as values, then as the files that Hadoop reads."""
+"""Generate Hadoop's configuration files for a mini YARN."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from xml.sax.saxutils import escape
 from elasticml.clusters.hadoop.layout import Layout
 from elasticml.clusters.hadoop.settings import HOST, MiniSettings, node_host
 
-#: The variable that names the root directory in every process of a mini YARN, containers included.
+#: Environment variable that holds the root directory in every process of a mini YARN, containers
+#: included.
 MARKER = "ELASTICML_MINI_YARN"
 
 _LOG4J = """\
@@ -25,11 +26,11 @@ _RM = "org.apache.hadoop.yarn.server.resourcemanager"
 
 
 def core(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
-    """Return ``core-site.xml``: where HDFS is."""
+    """Return ``core-site.xml``: the address of HDFS."""
     return {
         "fs.defaultFS": f"hdfs://{HOST}:{ports['name-rpc']}",
         "hadoop.tmp.dir": f"{layout.root}/tmp",
-        # Nobody asks a name server: all addresses are of this machine.
+        # No DNS: all addresses belong to this machine.
         "hadoop.security.token.service.use_ip": "true",
         "hadoop.security.groups.cache.secs": "3600",
         "ipc.client.connect.max.retries": "3",
@@ -47,7 +48,7 @@ def hdfs(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
         "dfs.namenode.safemode.extension": "0",
         "dfs.namenode.heartbeat.recheck-interval": "2000",
-        # With less than this left it refuses to write; by default 100 MB.
+        # With less free space the NameNode refuses writes; the default is 100 MB.
         "dfs.namenode.resource.du.reserved": "10485760",
         "dfs.datanode.data.dir": f"file://{layout.root}/data",
         "dfs.datanode.hostname": HOST,
@@ -81,7 +82,7 @@ def yarn(
         "yarn.resourcemanager.nodemanagers.heartbeat-interval-ms": "200",
         "yarn.nm.liveness-monitor.expiry-interval-ms": f"{settings.node_expiry_s * 1000:.0f}",
         "yarn.am.liveness-monitor.expiry-interval-ms": "60000",
-        # A client that finds no ResourceManager waits this long for it to come back.
+        # How long clients wait for a ResourceManager that restarts.
         "yarn.resourcemanager.connect.max-wait.ms": "60000",
         "yarn.resourcemanager.connect.retry-interval.ms": "500",
         "yarn.client.nodemanager-connect.max-wait-ms": "10000",
@@ -130,7 +131,7 @@ def _monitor(settings: MiniSettings) -> dict[str, str]:
 def node(
     settings: MiniSettings, layout: Layout, ports: Mapping[str, int], number: int
 ) -> dict[str, str]:
-    """Return what one NodeManager reads on top of ``yarn-site.xml``."""
+    """Return the settings of one NodeManager, on top of ``yarn-site.xml``."""
     host, folder = node_host(number), layout.node(number)
     addresses = {
         "address": "rpc",
@@ -149,7 +150,7 @@ def node(
         "yarn.nodemanager.resource.memory-mb": str(settings.memory_mib),
         "yarn.nodemanager.resource.cpu-vcores": str(settings.node_vcores),
         "yarn.nodemanager.vmem-check-enabled": "false",
-        # With both on, as by default, YARN 3.4 kills nobody: it waits for control groups to do it.
+        # With both enabled, the default, YARN 3.4 kills nothing: it relies on cgroups to do it.
         "yarn.nodemanager.pmem-check-enabled": str(settings.enforce_memory).lower(),
         "yarn.nodemanager.resource.memory.enforced": "false",
         "yarn.nodemanager.container-monitor.interval-ms": "500",
@@ -160,10 +161,10 @@ def node(
         "yarn.nodemanager.container-metrics.enable": "false",
         "yarn.nodemanager.admin-env": ",".join(
             [
-                # Whatever outlives its NodeManager is found by this variable.
+                # Processes that outlive their NodeManager are found by this variable.
                 f"{MARKER}={layout.root}",
                 "MALLOC_ARENA_MAX=4",
-                # Application masters start in half the time.
+                # Application masters start twice as fast.
                 "JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             ]
         ),
@@ -171,9 +172,9 @@ def node(
 
 
 def queues(settings: MiniSettings) -> dict[str, str]:
-    """Return ``capacity-scheduler.xml``: each queue may take everything that is idle."""
+    """Return ``capacity-scheduler.xml``: each queue may use all idle capacity."""
     prefix = "yarn.scheduler.capacity"
-    found = {
+    values = {
         f"{prefix}.resource-calculator": (
             "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator"
         ),
@@ -185,27 +186,27 @@ def queues(settings: MiniSettings) -> dict[str, str]:
     }
     for name, share in settings.queues.items():
         queue = f"{prefix}.root.{name}"
-        found[f"{queue}.capacity"] = f"{share:g}"
-        found[f"{queue}.maximum-capacity"] = "100"
-        found[f"{queue}.user-limit-factor"] = "10"
-        found[f"{queue}.state"] = "RUNNING"
-        found[f"{queue}.accessible-node-labels"] = "*"
-    return found
+        values[f"{queue}.capacity"] = f"{share:g}"
+        values[f"{queue}.maximum-capacity"] = "100"
+        values[f"{queue}.user-limit-factor"] = "10"
+        values[f"{queue}.state"] = "RUNNING"
+        values[f"{queue}.accessible-node-labels"] = "*"
+    return values
 
 
 def write_configuration(
     settings: MiniSettings, layout: Layout, ports: Mapping[str, int], jars: Path
 ) -> None:
-    """Write all the files that Hadoop reads, and the folders that it wants to find."""
+    """Write the files that Hadoop reads, and create the folders that it expects."""
     for name in ("hdfs", "datanode"):
         (layout.static / "webapps" / name).mkdir(parents=True, exist_ok=True)
     layout.logs.mkdir(exist_ok=True)
     layout.temporary.mkdir(exist_ok=True)
-    everybodys = yarn(settings, layout, ports, jars)
-    folders = {layout.conf: everybodys}
+    common = yarn(settings, layout, ports, jars)
+    folders = {layout.conf: common}
     for number in range(settings.nodes):
         own = node(settings, layout, ports, number)
-        folders[layout.node_conf(number)] = {**everybodys, **own}
+        folders[layout.node_conf(number)] = {**common, **own}
     for folder, site in folders.items():
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "core-site.xml", core(layout, ports))
@@ -214,8 +215,8 @@ def write_configuration(
         _write(folder / "capacity-scheduler.xml", queues(settings))
         (folder / "log4j.properties").write_text(_LOG4J)
     layout.leaving.touch()
-    # Daemons look host names up here alone: no name server is asked, whose answers for loopback
-    # addresses differ, and which may be slow.
+    # Daemons resolve host names from this file only: DNS servers may be slow, and differ in their
+    # answers for loopback addresses.
     layout.hosts.write_text(f"{HOST} localhost {socket.gethostname()}\n")
 
 

@@ -1,4 +1,4 @@
-"""The processes of a mini YARN: started, found again by another process, ended without a rest."""
+"""The processes of a mini YARN: start them, find them from another process, end all of them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ import psutil
 from elasticml.clusters.hadoop.configuration import MARKER
 from elasticml.clusters.hadoop.layout import Layout
 
-#: Seconds that daemons have to end by themselves, on top of what their containers may take.
+#: Seconds that daemons have to exit by themselves, on top of the time for their containers.
 END_S_MAX = 5.0
 
 
 class Daemons:
-    """The daemons of one mini YARN, with the state file by which other processes find them.
+    """The daemons of one mini YARN, and the state file through which other processes find them.
 
     Parameters
     ----------
     layout : Layout
-        Where the state file and the logs are.
+        Paths of the state file and the logs.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        #: What the state file holds besides the daemons.
+        #: Content of the state file besides the daemons.
         self.facts: dict[str, Any] = {}
         self._pids: dict[str, int] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -43,20 +43,20 @@ class Daemons:
         Raises
         ------
         FileNotFoundError
-            When there is none.
+            When it does not exist.
         """
         content = json.loads(self._layout.state.read_text())
         self._pids = content.pop("daemons")
         self.facts = content
 
     def save(self) -> None:
-        """Write the state file whole, under another name first."""
-        fresh = self._layout.state.with_suffix(".part")
-        fresh.write_text(json.dumps({**self.facts, "daemons": self._pids}, indent=1))
-        fresh.rename(self._layout.state)
+        """Write the state file atomically."""
+        part = self._layout.state.with_suffix(".part")
+        part.write_text(json.dumps({**self.facts, "daemons": self._pids}, indent=1))
+        part.rename(self._layout.state)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a daemon in a session of its own, so that Ctrl-C reaches the client alone."""
+        """Start a daemon in a session of its own, so that Ctrl-C reaches the client only."""
         with open(self._layout.log(name), "ab") as log:
             process = subprocess.Popen(
                 command,
@@ -72,18 +72,18 @@ class Daemons:
         self.save()
 
     def pids(self) -> dict[str, int]:
-        """Return the process id of each daemon that runs."""
+        """Return the process ids of the running daemons, by name."""
         return {n: pid for n, pid in self._pids.items() if is_ours(pid, self._layout.root)}
 
     def signal(self, name: str, number: int) -> None:
-        """Send a signal to a daemon; nothing happens where it has ended."""
+        """Send a signal to a daemon; do nothing if it has exited."""
         pid = self.pids().get(name)
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def wait(self, names: Iterable[str], wait_s: float) -> bool:
-        """Wait until daemons have ended; say whether they all have."""
+        """Wait until daemons have exited; return whether all have."""
         deadline_s = time.monotonic() + wait_s
         awaited = [self._pids[name] for name in names if name in self._pids]
         processes = []
@@ -96,7 +96,7 @@ class Daemons:
         return not alive
 
     def end_all(self, container_s: float) -> None:
-        """End every process of this mini YARN: daemons, containers, and what they left behind.
+        """End every process of this mini YARN: daemons, containers and their remaining children.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Daemons:
         """
         running = sorted(self.pids())
         nodes = [name for name in running if name.startswith("node-")]
-        # NodeManagers first: they end their containers in good order.
+        # NodeManagers first: they shut down their containers gracefully.
         for group, wait_s in ((nodes, container_s + END_S_MAX), (running, END_S_MAX)):
             for name in group:
                 self.signal(name, signal.SIGTERM)
@@ -114,23 +114,23 @@ class Daemons:
         self._reap()
 
     def _reap(self) -> None:
-        """Take note of the ends of children, so that none stays a zombie."""
+        """Reap children that have exited, so that none stays a zombie."""
         for child in self._children.values():
             child.poll()
 
 
 def marked(root: Path) -> list[psutil.Process]:
-    """Return all processes of the mini YARN with this root, this very process never."""
-    found = []
+    """Return all processes of the mini YARN with this root, except the calling process."""
+    processes = []
     for pid in psutil.pids():
         if pid != os.getpid() and is_ours(pid, root):
             with suppress(psutil.NoSuchProcess):
-                found.append(psutil.Process(pid))
-    return found
+                processes.append(psutil.Process(pid))
+    return processes
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Return a process's environment at its start; empty where it has ended or is not ours."""
+    """Return a process's initial environment; empty if it has exited or is another user's."""
     try:
         return psutil.Process(pid).environ()
     except (psutil.Error, OSError):
@@ -138,12 +138,12 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def is_ours(pid: int, root: Path) -> bool:
-    """Say whether a process belongs to the mini YARN with this root, and runs."""
+    """Return whether a process is running and belongs to the mini YARN with this root."""
     return environment_of(pid).get(MARKER) == str(root)
 
 
 def kill_all(processes: Sequence[psutil.Process]) -> None:
-    """Send SIGKILL to processes and wait for their ends."""
+    """Send SIGKILL to processes and wait until they have exited."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()

@@ -1,4 +1,4 @@
-"""Hadoop's jars: fetched by Maven once, kept in the user's cache under the hash of the list."""
+"""Hadoop's jars: fetched once with Maven and cached under the hash of the artifact list."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pathlib import Path
 from elasticml.data.cache import cache_directory
 from elasticml.errors import ConfigError
 
-#: Seconds that Maven may take for some ninety megabytes.
+#: Seconds that Maven may take to fetch about 90 MB.
 FETCH_S_MAX = 900.0
 
 
 def pom() -> Path:
-    """Return the list of Hadoop's artifacts, in Maven's format."""
+    """Return the path of the list of Hadoop's artifacts, a Maven POM."""
     return Path(str(files("elasticml.clusters.hadoop").joinpath("pom.xml")))
 
 
 def jars_directory(say: Callable[[str], None], cache: Path | None = None) -> Path:
-    """Return the folder with Hadoop's jars; fetch them where it is not there yet.
+    """Return the folder with Hadoop's jars; fetch them if it does not exist.
 
     Parameters
     ----------
     say : callable
-        Told in a line when there is something to wait for.
+        Called with progress messages of one line.
     cache : Path or None
-        Where jars are kept; None: ``hadoop`` in the user's cache.
+        Folder for the jars; None is ``hadoop`` in the user's cache.
 
     Raises
     ------
@@ -45,21 +45,21 @@ def jars_directory(say: Callable[[str], None], cache: Path | None = None) -> Pat
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_suffix(".lock")):
+    with _locked(folder.with_suffix(".lock")):
         if not folder.is_dir():
             _fetch(folder, say)
     return folder
 
 
 def _fetch(folder: Path, say: Callable[[str], None]) -> None:
-    """Have Maven copy the jars into a folder of another name, then rename it."""
+    """Fetch the jars with Maven into a temporary folder, then rename it."""
     maven = shutil.which("mvn")
     if maven is None:
         raise ConfigError(
-            f"no Hadoop: got no jars in {folder} and no mvn on the PATH to fetch them, wanted "
-            "Maven 3; install it (Debian: apt install maven)"
+            f"no Hadoop: there are no jars in {folder}, and no mvn on the PATH to fetch them; "
+            "install Maven 3 (Debian: apt install maven)"
         )
-    say("fetching Hadoop with Maven, some 90 MB, once")
+    say("fetching Hadoop with Maven: about 90 MB, once")
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as fresh:
         command = [
             maven,
@@ -75,7 +75,7 @@ def _fetch(folder: Path, say: Callable[[str], None]) -> None:
                 command, capture_output=True, text=True, check=False, timeout=FETCH_S_MAX
             )
         except subprocess.TimeoutExpired:
-            reason = f"nothing within {FETCH_S_MAX:g} s"
+            reason = f"not done within {FETCH_S_MAX:g} s"
         else:
             if done.returncode == 0:
                 os.rename(Path(fresh) / "jars", folder)
@@ -83,14 +83,14 @@ def _fetch(folder: Path, say: Callable[[str], None]) -> None:
             lines = [line for line in done.stdout.splitlines() if "ERROR" in line]
             reason = (lines or [f"exit code {done.returncode}"])[0]
     raise ConfigError(
-        f"cannot fetch Hadoop: got {reason!r} from Maven, wanted its jars; check the network and "
-        f"the free space of {folder.parent}, then run: mvn -f {pom()} dependency:resolve"
+        f"cannot fetch Hadoop with Maven: {reason}; check the network and the free space of "
+        f"{folder.parent}, then run: mvn -f {pom()} dependency:resolve"
     )
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Let one process at a time in; the lock goes with the process."""
+def _locked(lock: Path) -> Iterator[None]:
+    """Hold an inter-process lock; the kernel releases it when the process exits."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Java on this machine: where it is, whether it will do, and the options Hadoop wants of it."""
+"""Find a Java that Hadoop runs on, and the JVM options for its daemons."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from elasticml.errors import ConfigError
 
-#: Hadoop 3.4 runs on these; newer ones lack the security manager that it still asks for.
+#: Java versions that Hadoop 3.4 runs on; newer ones lack the security manager, which it still uses.
 VERSION_MIN, VERSION_MAX = 8, 22
 
 _INSTALL = "install a JDK (Debian: apt install openjdk-17-jdk-headless) or set JAVA_HOME to one"
 
-#: Packages of Java that Hadoop looks into by reflection.
+#: Java packages that Hadoop accesses by reflection.
 _OPENED = ("java.lang", "java.util", "java.net", "java.nio", "java.io", "java.util.concurrent")
 
 
@@ -28,9 +28,9 @@ class Java:
     Parameters
     ----------
     home : str
-        What ``JAVA_HOME`` names.
+        Its ``JAVA_HOME``.
     version : int
-        Such as 17.
+        Major version, such as 17.
     """
 
     home: str
@@ -42,14 +42,14 @@ class Java:
         return str(Path(self.home) / "bin" / "java")
 
     def options(self, heap_mib: int) -> list[str]:
-        """Return the options for a daemon: a small heap, a quick start, what Hadoop looks into.
+        """Return the JVM options for a daemon: small heap, fast start, opened packages.
 
         Parameters
         ----------
         heap_mib : int, mebibytes
-            Largest heap.
+            Maximum heap size.
         """
-        # One thread collects garbage and one compiles: a mini YARN is six such processes.
+        # One thread for garbage collection and one for compilation: a mini YARN has six JVMs.
         options = [
             f"-Xmx{heap_mib}m",
             "-XX:+UseSerialGC",
@@ -63,31 +63,33 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Find the Java that ``JAVA_HOME`` or the path names.
+    """Find Java through ``JAVA_HOME``, else on the PATH.
 
     Raises
     ------
     ConfigError
-        When there is none, or none that Hadoop runs on.
+        When there is none, or its version does not suit Hadoop.
     """
     named = environ.get("JAVA_HOME")
     program = f"{named}/bin/java" if named else shutil.which("java", path=environ.get("PATH"))
     if not program or not os.access(program, os.X_OK):
-        found = f"JAVA_HOME={named}, which has no bin/java" if named else "no java on the PATH"
-        raise ConfigError(f"no Java: got {found}, wanted Java {VERSION_MIN} to 21; {_INSTALL}")
-    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
-    version = version_of(said)
+        problem = f"JAVA_HOME={named} has no bin/java" if named else "there is no java on the PATH"
+        raise ConfigError(f"no Java: {problem}, wanted Java {VERSION_MIN} to 21; {_INSTALL}")
+    output = subprocess.run(
+        [program, "-version"], capture_output=True, text=True, check=False
+    ).stderr
+    version = version_of(output)
     if version is None or not VERSION_MIN <= version <= VERSION_MAX:
         raise ConfigError(
-            f"no usable Java: got {said.strip().splitlines()[:1]} from {program}, wanted Java "
+            f"no usable Java: got {output.strip().splitlines()[:1]} from {program}, wanted Java "
             f"{VERSION_MIN} to 21; {_INSTALL}"
         )
     home = Path(program).resolve().parents[1]
-    # Java 8 keeps its runtime in a folder of the development kit.
+    # Java 8 keeps its runtime in the folder jre of the JDK.
     return Java(home=str(home.parent if home.name == "jre" else home), version=version)
 
 
-def version_of(said: str) -> int | None:
-    """Read the major version out of what ``java -version`` says; None where there is none."""
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
+def version_of(output: str) -> int | None:
+    """Parse the major version from the output of ``java -version``; None if there is none."""
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(match[1]) if match else None

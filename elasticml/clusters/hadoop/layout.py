@@ -1,4 +1,4 @@
-"""Where the files of a mini YARN lie below its root directory."""
+"""Paths of a mini YARN's files below its root directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elasticml.clusters.hadoop.settings import node_name
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The folders of a mini YARN.
+    """The files and folders of a mini YARN.
 
     Parameters
     ----------
@@ -22,11 +22,11 @@ class Layout:
 
     @property
     def conf(self) -> Path:
-        """Configuration of clients, containers, and all daemons but the NodeManagers."""
+        """Configuration of clients, containers, and all daemons except the NodeManagers."""
         return self.root / "conf"
 
     def node_conf(self, number: int) -> Path:
-        """Return the configuration of one NodeManager."""
+        """Return the configuration folder of one NodeManager."""
         return self.root / "conf" / node_name(number)
 
     def node(self, number: int) -> Path:
@@ -35,7 +35,7 @@ class Layout:
 
     @property
     def static(self) -> Path:
-        """Folder on the class path of the daemons: the empty web applications."""
+        """Folder on the daemons' class path with empty web applications."""
         return self.root / "static"
 
     @property
@@ -45,29 +45,29 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """What the daemons write."""
+        """Folder of the daemons' logs."""
         return self.root / "logs"
 
     @property
     def temporary(self) -> Path:
-        """What the daemons unpack and forget, as the web servers do."""
+        """Temporary folder of the daemons, whose web servers leave unpacked files behind."""
         return self.root / "tmp"
 
     @property
     def state(self) -> Path:
-        """The file by which another process finds the daemons."""
+        """State file through which other processes find the daemons."""
         return self.root / "mini-yarn.json"
 
     @property
     def leaving(self) -> Path:
-        """The list of nodes that are to leave."""
+        """List of the nodes to decommission."""
         return self.root / "conf" / "leaving-nodes"
 
     @property
     def hosts(self) -> Path:
-        """The host names that daemons know."""
+        """Hosts file of the daemons."""
         return self.root / "conf" / "hosts"
 
     def log(self, daemon: str) -> Path:
-        """Return the log of a daemon."""
+        """Return the log file of a daemon."""
         return self.logs / f"{daemon}.log"

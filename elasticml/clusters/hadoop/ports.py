@@ -1,4 +1,4 @@
-"""Free ports: of several mini YARNs side by side, none must take another's."""
+"""Choose free ports, so that several mini YARNs can run side by side."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from elasticml.clusters.hadoop.settings import HOST
 from elasticml.errors import ConfigError
 
-#: Below the ports that Linux gives to outgoing connections, above those of known services.
+#: Below Linux's ephemeral ports, above those of well-known services.
 PORT_MIN, PORT_MAX = 11000, 32000
 
-#: Ports of the daemons that there is one of.
+#: Ports of the daemons that run once.
 SERVICES = (
     "name-rpc",
     "name-http",
@@ -32,43 +32,43 @@ NODE_SERVICES = ("rpc", "localizer", "http", "collector")
 
 
 def port_names(nodes: int) -> list[str]:
-    """Return the name of every port that a mini YARN of so many nodes needs."""
+    """Return the names of all ports of a mini YARN with this number of nodes."""
     return [*SERVICES, *(f"node-{i}-{name}" for i in range(nodes) for name in NODE_SERVICES)]
 
 
 def choose_ports(names: Sequence[str], rng: random.Random) -> dict[str, int]:
     """Choose a free port for each name.
 
-    Two that choose at the same time may still choose the same; a daemon that finds its port taken
-    says so, and the start is tried again with others.
+    Two processes that choose at the same time may choose the same port; a daemon then reports that
+    its port is taken, and the start is retried with other ports.
 
     Parameters
     ----------
     names : sequence of str
-        What the ports are for.
+        Names of the ports.
     rng : random.Random
-        Chance.
+        Decides in which order ports are tried.
 
     Raises
     ------
     ConfigError
-        When there are not enough.
+        When there are not enough free ports.
     """
-    found: dict[str, int] = {}
+    chosen: dict[str, int] = {}
     with ExitStack() as stack:
-        # A port that has been tried stays bound until all are chosen, or is not free.
+        # Each chosen port stays bound until all are chosen.
         for port in rng.sample(range(PORT_MIN, PORT_MAX), PORT_MAX - PORT_MIN):
-            if len(found) == len(names):
+            if len(chosen) == len(names):
                 break
             trial = stack.enter_context(socket.socket())
             try:
                 trial.bind((HOST, port))
             except OSError:
                 continue
-            found[names[len(found)]] = port
-    if len(found) < len(names):
+            chosen[names[len(chosen)]] = port
+    if len(chosen) < len(names):
         raise ConfigError(
-            f"no free ports: got {len(found)} free between {PORT_MIN} and {PORT_MAX} on {HOST}, "
-            f"wanted {len(names)}; end what listens there (ss -ltnp shows it)"
+            f"too few free ports: got {len(chosen)} between {PORT_MIN} and {PORT_MAX} on {HOST}, "
+            f"wanted {len(names)}; end processes that listen there (ss -ltnp lists them)"
         )
-    return found
+    return chosen

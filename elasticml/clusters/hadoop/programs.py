@@ -1,4 +1,4 @@
-"""The programs of Hadoop: command lines of the daemons, and the shims ``yarn`` and ``hdfs``."""
+"""Hadoop's programs: command lines of daemons and tools, and the shims ``yarn`` and ``hdfs``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticml.clusters.hadoop.layout import Layout
 
 _HADOOP = "org.apache.hadoop"
 
-#: Main class and heap in mebibytes of each kind of daemon.
+#: Main class and heap size in mebibytes of each kind of daemon.
 DAEMONS = {
     "name": (f"{_HADOOP}.hdfs.server.namenode.NameNode", 192),
     "data": (f"{_HADOOP}.hdfs.server.datanode.DataNode", 128),
@@ -22,7 +22,7 @@ DAEMONS = {
     "node": (f"{_HADOOP}.yarn.server.nodemanager.NodeManager", 192),
 }
 
-#: What the shims can do besides printing the class path.
+#: Subcommands of the shims besides ``classpath``, with their main classes.
 _YARN_TOOLS = {
     "application": "yarn.client.cli.ApplicationCLI",
     "container": "yarn.client.cli.ApplicationCLI",
@@ -36,16 +36,16 @@ _HDFS_TOOLS = {"dfs": "fs.FsShell", "dfsadmin": "hdfs.tools.DFSAdmin"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """How the programs of one mini YARN are run.
+    """Command lines and environments of one mini YARN's programs.
 
     Parameters
     ----------
     java : Java
-        What runs them.
+        The Java that runs them.
     jars : Path
         Folder of Hadoop's jars.
     layout : Layout
-        Where the configuration is.
+        Paths of the configuration.
     """
 
     java: Java
@@ -60,7 +60,7 @@ class Programs:
         return [*self._java(conf, heap_mib), main]
 
     def format_name(self) -> list[str]:
-        """Return the command that makes an empty file system."""
+        """Return the command line that formats an empty file system."""
         main, heap_mib = DAEMONS["name"]
         return [*self._java(self.layout.conf, heap_mib), main, "-format", "-nonInteractive"]
 
@@ -69,7 +69,7 @@ class Programs:
         return [*self._java(self.layout.conf, 128), f"{_HADOOP}.{main}", *arguments]
 
     def client_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return what a client of this cluster adds to its environment."""
+        """Return the environment variables for a client of this cluster."""
         path = environ.get("PATH", os.defpath)
         ours = str(self.layout.bin)
         return {
@@ -84,7 +84,7 @@ class Programs:
         return {**environ, **self.client_environment(environ), **own}
 
     def write_shims(self) -> None:
-        """Write the programs ``yarn`` and ``hdfs``."""
+        """Write the shell scripts ``yarn`` and ``hdfs``."""
         self.layout.bin.mkdir(exist_ok=True)
         whole = ":".join([str(self.layout.conf), *map(str, sorted(self.jars.glob("*.jar")))])
         short = f"{self.layout.conf}:{self.jars}/*"
@@ -93,14 +93,14 @@ class Programs:
             f"|| echo {shlex.quote(short)} ;;"
         )
         for name, tools in (("yarn", _YARN_TOOLS), ("hdfs", _HDFS_TOOLS)):
-            known = " | ".join(["classpath --glob", *tools])
+            usage = " | ".join(["classpath --glob", *tools])
             lines = ["#!/bin/sh", 'tool="${1:-}"', 'case "$tool" in', classpath]
             for tool, main in tools.items():
-                # The command line of applications wants to be told which of its names was used.
+                # ApplicationCLI takes the subcommand as its first argument.
                 shift = "" if main.endswith("ApplicationCLI") else "shift; "
                 command = shlex.join(self.tool(main))
                 lines.append(f'  {tool}) {shift}exec {command} "$@" ;;')
-            lines.append(f'  *) echo "{name}: got $tool, wanted {known}" >&2; exit 2 ;;')
+            lines.append(f'  *) echo "{name}: got $tool, wanted {usage}" >&2; exit 2 ;;')
             program = self.layout.bin / name
             program.write_text("\n".join([*lines, "esac", ""]))
             program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What a mini YARN is told: nodes, queues, pre-emption, and the addresses it was given."""
+"""Settings of a mini YARN: nodes, queues, pre-emption; and the addresses of its daemons."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from elasticml.errors import ConfigError
 from elasticml.terms import parse_size
 
-#: Address of everything that is not a NodeManager.
+#: Address of all daemons except the NodeManagers.
 HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """When the capacity scheduler takes containers back.
+    """Timing of the capacity scheduler's pre-emption.
 
     Parameters
     ----------
     max_wait_s : float, seconds
         From the notice to the kill.
     interval_s : float, seconds
-        Between two looks at what is to be taken back.
+        Between two pre-emption rounds.
     """
 
     max_wait_s: float = 2.0
@@ -29,28 +29,28 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniSettings:
-    """What a mini YARN is like.
+    """Settings of a mini YARN.
 
     Parameters
     ----------
     nodes : int, >= 1
-        NodeManagers.
+        Number of NodeManagers.
     node_memory : str or int
-        Memory that each has for containers, such as ``6 GiB``.
+        Memory of each node for containers, such as ``6 GiB``.
     node_vcores : int
-        Virtual cores that each has for containers.
+        Virtual cores of each node for containers.
     preemption : Preemption or None
-        None: the scheduler takes nothing back.
+        None disables pre-emption.
     sigkill_delay_s : float, seconds
         From SIGTERM to SIGKILL in a container.
     queues : dict of str to float
-        Guaranteed share of each queue, in percent; each may take everything that is idle.
+        Guaranteed share of each queue, in percent; each queue may use all idle capacity.
     work_preserving_recovery : bool
-        Whether applications go on when the ResourceManager is started again.
+        Whether applications keep running while the ResourceManager restarts.
     enforce_memory : bool
-        Whether a container that uses more memory than it asked for is killed.
+        Whether a container that uses more memory than it requested is killed.
     node_expiry_s : float, seconds
-        Silence after which a node counts as lost.
+        Time without a heartbeat after which a node counts as lost.
     """
 
     nodes: int = 2
@@ -64,7 +64,7 @@ class MiniSettings:
     node_expiry_s: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse what YARN would refuse later and less plainly."""
+        """Reject settings that YARN would reject later, with worse messages."""
         if not 1 <= self.nodes <= 100:
             raise ConfigError(f"nodes: got {self.nodes}, wanted 1 to 100")
         share = sum(self.queues.values())
@@ -87,10 +87,10 @@ class MiniSettings:
 
 
 def node_host(number: int) -> str:
-    """Return the address of a NodeManager: each has its own, so that one can be told to leave."""
+    """Return the address of a NodeManager: each has its own, because YARN decommissions hosts."""
     return f"127.0.0.{number + 2}"
 
 
 def node_name(number: int) -> str:
-    """Return the name of a NodeManager among the daemons, such as ``node-0``."""
+    """Return the daemon name of a NodeManager, such as ``node-0``."""
     return f"node-{number}"

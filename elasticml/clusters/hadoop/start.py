@@ -1,4 +1,4 @@
-"""The start of a mini YARN: all daemons at once, then waiting until each of them is ready."""
+"""Start a mini YARN: launch all daemons at once, then wait until each of them is ready."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from elasticml.clusters.hadoop.settings import HOST, MiniSettings, node_host, no
 from elasticml.clusters.polling import until
 from elasticml.errors import SubmissionError
 
-#: Seconds until everything is ready, on a machine that has much else to do.
+#: Seconds until everything is ready, even on a busy machine.
 READY_S_MAX = 180.0
 
-#: Seconds between two looks.
+#: Seconds between two polls.
 LOOK_S = 0.1
 
-#: Seconds in which the daemon shows whose end made another one end.
+#: Seconds to wait until the daemon that caused another one to exit has logged its own error.
 CAUSE_S_MAX = 5.0
 
 _TAKEN = "Address already in use"
 
 
 class PortTakenError(SubmissionError):
-    """A daemon found its port taken."""
+    """A daemon found its port taken by another program."""
 
 
 class Start:
-    """The start of a mini YARN.
+    """Start the daemons of a mini YARN.
 
     Parameters
     ----------
     daemons : Daemons
         Its processes.
     programs : Programs
-        How they are run.
+        Their command lines.
     settings : MiniSettings
-        What it is like.
+        Its settings.
     ports : mapping of str to int
         Port of each service.
     say : callable
-        Told in a line what is being done.
+        Called with progress messages of one line.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Start:
         self._node_ids = [f"{node_host(i)}:{ports[f'node-{i}-rpc']}" for i in range(settings.nodes)]
 
     def everything(self) -> None:
-        """Start all daemons and wait until containers can be granted and files be written.
+        """Start all daemons and wait until YARN can grant containers and HDFS can be written.
 
         Raises
         ------
         SubmissionError
-            When one ended, or was not ready in time; PortTakenError where another program has its
-            port.
+            When a daemon exits, or is not ready in time; PortTakenError when another program has
+            its port.
         """
         nodes = [node_name(i) for i in range(self._settings.nodes)]
         self._say(f"starting the ResourceManager, {len(nodes)} NodeManagers and HDFS")
-        # The file system is formatted while the others start.
+        # Format the file system while the other daemons start.
         with open(self._programs.layout.log("format"), "wb") as log:
             formatting = subprocess.Popen(
                 self._programs.format_name(), stdout=log, stderr=log, env=self._environment
@@ -84,7 +84,7 @@ class Start:
             for name in ("resource", *nodes):
                 self._launch(name)
             if formatting.wait(READY_S_MAX):
-                raise self._failed("format", "ended")
+                raise self._failed("format", "failed")
         finally:
             formatting.kill()
             formatting.wait()
@@ -96,7 +96,7 @@ class Start:
         self._say(f"YARN is ready, {len(nodes)} nodes")
 
     def again(self, name: str) -> None:
-        """Start one daemon again; returns when all nodes whose daemons run are there."""
+        """Restart one daemon; return when the nodes of all running daemons have registered."""
         self._launch(name)
         self._wait(self._has_nodes, name)
 
@@ -106,25 +106,24 @@ class Start:
 
     def _wait(self, is_ready: Callable[[], bool], what: str) -> None:
         def is_so() -> bool:
-            ended = self._launched - self._daemons.pids().keys()
-            if ended:
-                raise self._failed(self._first_cause(ended), "ended")
+            exited = self._launched - self._daemons.pids().keys()
+            if exited:
+                raise self._failed(self._first_cause(exited), "exited")
             return is_ready()
 
         if not until(is_so, wait_s=READY_S_MAX, every_s=LOOK_S):
             raise SubmissionError(
-                f"no mini YARN: {what} not ready within {READY_S_MAX:g} s; see "
-                f"{self._programs.layout.logs}, or try with less other work on this machine"
+                f"the mini YARN did not start: {what} not ready within {READY_S_MAX:g} s; see "
+                f"{self._programs.layout.logs}, or retry when this machine is less busy"
             )
 
-    def _first_cause(self, ended: set[str]) -> str:
-        """Name the daemon whose end made others end: one whose port was taken, if any was.
+    def _first_cause(self, exited: set[str]) -> str:
+        """Return the daemon whose failure caused the others': one whose port was taken, if any.
 
-        A ResourceManager needs seconds to end, in which NodeManagers that fail to reach it end
-        before it.
+        A ResourceManager takes seconds to exit. NodeManagers that cannot reach it exit before it.
         """
         until(lambda: bool(self._without_port()), wait_s=CAUSE_S_MAX, every_s=LOOK_S)
-        return min(self._without_port() or ended)
+        return min(self._without_port() or exited)
 
     def _without_port(self) -> set[str]:
         return {name for name in self._launched if self._has_no_port(name)}
@@ -153,10 +152,9 @@ class Start:
         text = log.read_text(errors="replace")
         kind = PortTakenError if self._has_no_port(name) else SubmissionError
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        telling = [line for line in lines if "Exception" in line or " FATAL " in line]
-        last = (telling or lines or ["nothing"])[-1]
+        errors = [line for line in lines if "Exception" in line or " FATAL " in line]
+        last = (errors or lines or ["nothing"])[-1]
         return kind(
-            f"no mini YARN: {name} {how}, got {last[:300]!r} in its log, wanted it running; see "
-            f"{log}",
+            f"the mini YARN did not start: {name} {how}; its log says {last[:300]!r}; see {log}",
             daemon=name,
         )

@@ -1,7 +1,7 @@
-"""A process that ends a mini YARN when the process that started it is gone, however it went.
+"""A watchdog process: it ends a mini YARN when the process that started it exits for any reason.
 
-``python -m elasticml.clusters.hadoop.warden ROOT CONTAINER_S TEMPORARY`` reads its standard input,
-on which nothing is ever written, until it closes.
+``python -m elasticml.clusters.hadoop.warden ROOT CONTAINER_S TEMPORARY`` waits for end of file on
+its standard input, on which nothing is ever written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elasticml.clusters.hadoop.layout import Layout
 
 
 def hire(root: Path, container_s: float, is_temporary: bool) -> subprocess.Popen[bytes]:
-    """Start a warden for the mini YARN at ``root``; closing its standard input lets it act."""
+    """Start a watchdog for the mini YARN at ``root``; closing its standard input triggers it."""
     arguments = [str(root), str(container_s), str(int(is_temporary))]
     return subprocess.Popen(
         [sys.executable, "-m", "elasticml.clusters.hadoop.warden", *arguments],
@@ -30,7 +30,7 @@ def hire(root: Path, container_s: float, is_temporary: bool) -> subprocess.Popen
 
 
 def watch(root: Path, container_s: float, is_temporary: bool) -> None:
-    """Wait for the end of the input, then leave nothing of the mini YARN."""
+    """Wait for end of file on standard input, then end the mini YARN."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while sys.stdin.buffer.read(4096):
         pass

@@ -1,4 +1,4 @@
-"""Dask's adaptive scaling of a YARN cluster: by the load of plain Dask work."""
+"""Dask's adaptive scaling of a YARN cluster, driven by the load of plain Dask work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from distributed.deploy.adaptive import Adaptive
 
-#: The arguments of ``adapt()`` and what they are where they are not given, as in dask-yarn.
+#: Default arguments of ``adapt()``, as in dask-yarn.
 DEFAULTS: dict[str, Any] = {
     "interval": "1s",
     "wait_count": 3,
@@ -17,20 +17,20 @@ DEFAULTS: dict[str, Any] = {
 class YarnAdaptive(Adaptive):
     """Adaptive scaling over the containers of one application.
 
-    Workers are named after their containers, by which they are asked for and given back.
+    Workers are named after their containers.
     """
 
-    #: Until the base class has set its own: its finaliser asks for it, also after a refusal.
+    #: Fallback until the base class sets its own: its finaliser reads it even if __init__ raised.
     state = "inactive"
 
     @property
     def plan(self) -> set[str]:
-        """Containers that there are to be."""
+        """Containers that should exist."""
         return self.requested
 
     @property
     def requested(self) -> set[str]:
-        """Containers that skein has, waits for, or is about to start."""
+        """Containers that skein has, has requested, or is about to start."""
         return set(self.cluster._requested)
 
     @property
@@ -39,14 +39,14 @@ class YarnAdaptive(Adaptive):
         return set(self.cluster._observed)
 
     async def target(self) -> int:
-        """Return how many workers the load asks for, having looked at what there is."""
+        """Refresh the list of containers; return the number of workers that the load calls for."""
         await self.cluster._refresh()
         return int(await super().target())
 
     async def scale_up(self, n: int) -> None:
-        """Ask for containers until there are ``n``."""
+        """Request containers until there are ``n``."""
         await self.cluster._scale_up(n)
 
     async def scale_down(self, workers: list[str]) -> None:
-        """Give containers back, their results first."""
+        """Retire workers, which moves their results, then release their containers."""
         await self.cluster._scale_down(workers)

@@ -1,16 +1,16 @@
-"""How many worker containers there are to be: decisions alone, on what YARN and skein tell.
+"""Decide which worker containers to request and release, from what YARN and skein report. Pure.
 
-skein replaces each container that fails, at once and for ever, and takes a pre-empted one for
-failed. On top of that this decides
+skein replaces each container that fails, at once and without limit, and counts a pre-empted
+container as failed. On top of that the allocator decides
 
-* to hold a replacement back when the containers before it were pre-empted soon after they started,
-  so that a queue that has nothing to give is not asked every second;
-* to ask anew for a container that was given in place of one that YARN had marked;
-* to ask again for what skein has lost: it numbers its requests by a map that YARN sorts the other
-  way round, so that a request made while others wait may take the number, and with it the place, of
-  one of them, which then waits for ever;
+* to delay a replacement if its predecessors were pre-empted soon after they started, so that a full
+  queue is not asked every second;
+* to request a new container for one that was released in place of a container marked by YARN;
+* to repeat a request that skein has lost: skein numbers its requests by a map that YARN sorts in
+  reverse, so a request made while others wait may take the number of one of them, which then waits
+  forever;
 * to end an application whose worker containers all fail by their own fault;
-* what a job may have, and give back, within the limits.
+* how many containers a job may request and release, within its limits.
 """
 
 from __future__ import annotations
@@ -23,63 +23,64 @@ from elasticml.clusters.on_yarn.exits import last_line
 
 State = Literal["waiting", "requested", "running", "succeeded", "failed", "killed"]
 
-#: States of containers that there are, or that are on their way.
+#: States of containers that run or have been requested.
 ACTIVE: tuple[State, ...] = ("waiting", "requested", "running")
 
-#: A container that is pre-empted so soon after its start has gained little.
+#: A container that is pre-empted within this many seconds of its start was not worth its start.
 YOUNG_S = 60.0
 
-#: Seconds that a replacement is held back at most.
+#: Longest delay of a replacement, seconds.
 BACKOFF_S_MAX = 60.0
 
-#: Seconds until a container is asked for in place of one given for a marked one: YARN first has to
-#: hand that one to whom it wanted it for.
+#: Seconds before a replacement is requested for a container that was released for a marked one:
+#: YARN first has to hand the released one to the application that it is for.
 REPLACE_S = 1.0
 
-#: Seconds after a mark's end in which a container that is given may have been meant for it: the job
-#: had chosen it by then, and its word waits while others are acted on.
+#: Seconds after a mark has ended during which a release may still have been meant for it: the job
+#: chose the container before, and its request waited while other actions were performed.
 LATE_S = 5.0
 
-#: A container that has been given back so long and is there still is given back once more: skein's
-#: calls fail now and then. Workers are left before that, which takes half as long.
+#: A container that is still active this many seconds after its release is released again: skein's
+#: calls fail occasionally. Draining its worker comes first and takes at most half as long.
 INSIST_S = 60.0
 
-#: A request that a younger one has overtaken is lost after so long.
+#: A request counts as lost this many seconds after it was made, if a younger one has overtaken it.
 LOST_S = 3.0
 
-#: So many worker containers in a row that fail alike before they register end the application.
+#: The application ends after this many worker containers in a row have failed in the same way
+#: before they registered.
 FAILURES_MAX = 3
 
-#: Reasons for a container's end that are its own doing.
+#: Exit reasons that count as the container's own fault.
 OWN_FAULTS = ("exit", "memory", "killed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSeen:
-    """One worker container as skein's application master knows it."""
+    """One worker container as reported by skein's application master."""
 
     #: skein's name, ``dask.worker_3``.
     name: str
-    #: The number in it; a replacement has a higher one.
+    #: The number in the name; a replacement has a higher one.
     instance: int
     state: State
-    #: YARN's name; empty before it is granted.
+    #: YARN's container id; empty before it is granted.
     container: str = ""
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """Give a container back, or withdraw the request for it."""
+    """Release a container, or withdraw the request for it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Add:
-    """Ask for one more container; tell its name by ``added``."""
+    """Request one more container; report its name through ``added``."""
 
-    #: How many containers in its place were pre-empted young, one after the other.
+    #: Number of consecutive predecessors that were pre-empted young.
     streak: int = 0
 
 
@@ -96,14 +97,14 @@ Action = Kill | Add | EndApplication
 @dataclass(slots=True)
 class _Record:
     instance: int
-    #: As skein tells it.
+    #: State reported by skein.
     state: State
-    #: When it was given back, or the request for it withdrawn. skein hears of that only when its
-    #: worker has been left, and shows it active until then.
-    given_s: float | None = None
-    #: Pre-emptions of young containers in its place, one after the other.
+    #: When it was released, or its request withdrawn. skein is told only after the worker has been
+    #: drained, and reports the container as active until then.
+    released_s: float | None = None
+    #: Number of consecutive predecessors that were pre-empted young.
     streak: int = 0
-    #: Whether it is known in whose place it is; nobody else's replacement then.
+    #: Whether its predecessor is known: then it is no other container's replacement.
     is_claimed: bool = False
     has_registered: bool = False
     requested_s: float | None = None
@@ -111,13 +112,13 @@ class _Record:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is there or on its way, and is to stay."""
-        return self.state in ACTIVE and self.given_s is None
+        """Whether it is active and has not been released."""
+        return self.state in ACTIVE and self.released_s is None
 
 
 @dataclass(frozen=True, slots=True)
-class _Heir:
-    """What a container that was pre-empted leaves to its replacement."""
+class _AwaitedReplacement:
+    """A pre-empted container whose replacement by skein has not been seen yet."""
 
     instance: int
     streak: int
@@ -125,7 +126,7 @@ class _Heir:
 
 @dataclass(slots=True)
 class _Failures:
-    """Containers that failed in a row before they registered, all alike."""
+    """Consecutive failures of the same kind before registration."""
 
     kind: tuple[str, int | None] = ("", None)
     count: int = 0
@@ -133,38 +134,38 @@ class _Failures:
 
 @dataclass(slots=True, kw_only=True)
 class Allotment:
-    """What is asked of YARN for the workers, and why.
+    """Decide which worker containers to request and release.
 
     Parameters
     ----------
     minimum, maximum : int
-        Limits for what a job may give back and ask for; None is no limit.
+        Limits for the containers that a job may keep and request; None is no limit.
     """
 
     minimum: int = 0
     maximum: int | None = None
     _records: dict[str, _Record] = field(default_factory=dict, init=False)
-    _heirs: list[_Heir] = field(default_factory=list, init=False)
-    #: Streaks of the containers that are held back, and when each is to be asked for.
-    _held: list[tuple[float, int]] = field(default_factory=list, init=False)
-    #: Containers that failed after they were given back, for which skein makes replacements.
+    _awaited: list[_AwaitedReplacement] = field(default_factory=list, init=False)
+    #: Delayed requests: when each is due, and its streak.
+    _delayed: list[tuple[float, int]] = field(default_factory=list, init=False)
+    #: Instances that failed after their release, which skein replaces all the same.
     _unwanted: list[int] = field(default_factory=list, init=False)
-    #: Containers that YARN wants back, or others for them, and for which none has been given.
+    #: Marked containers for which none has been released yet; any other would do.
     _marked: list[str] = field(default_factory=list, init=False)
-    #: When marks ended for which none had been given, the first first.
+    #: When marks ended for which none had been released, oldest first.
     _late: list[float] = field(default_factory=list, init=False)
     _failures: _Failures = field(default_factory=_Failures, init=False)
-    #: Containers that were granted and that skein had no request for.
+    #: Containers that were granted although skein had no request for them.
     _unplaced: int = field(default=0, init=False)
 
     @property
     def count(self) -> int:
-        """Containers that are there, asked for, or held back."""
+        """Number of containers that run, are requested, or are delayed."""
         active = sum(record.is_kept for record in self._records.values())
-        return active + len(self._held) + len(self._heirs)
+        return active + len(self._delayed) + len(self._awaited)
 
     def see(self, containers: Iterable[ContainerSeen], now_s: float) -> list[Action]:
-        """Take note of the containers of the service, in whatever state, and of the time."""
+        """Update the records from the service's containers, in all states; return what is due."""
         actions: list[Action] = []
         for seen in containers:
             record = self._records.get(seen.name)
@@ -174,35 +175,35 @@ class Allotment:
                 record.requested_s = now_s
             if seen.state == "running" and record.started_s is None:
                 record.started_s = now_s
-            if record.given_s is not None:
-                actions += self._see_given(seen, record, now_s)
+            if record.released_s is not None:
+                actions += self._check_released(seen, record, now_s)
             record.state = seen.state
-        actions += [*self._withdraw(now_s), *self._claim(now_s), *self._ask_again(now_s)]
-        actions += self._ask_for_due(now_s)
+        actions += [*self._withdraw(now_s), *self._claim(now_s), *self._repeat_lost(now_s)]
+        actions += self._request_due(now_s)
         missing = self.minimum - self.count - sum(isinstance(action, Add) for action in actions)
         return actions + [Add() for _ in range(missing)]
 
     def added(self, name: str, instance: int, streak: int) -> None:
-        """Take note of a container that was asked for by ``Add``."""
+        """Record the container that was requested by an ``Add``."""
         self._records[name] = _Record(instance, "requested", streak=streak, is_claimed=True)
 
     def registered(self, name: str) -> None:
-        """Take note that the worker in a container has registered: workers can."""
+        """Record that a container's worker has registered, which proves that workers can start."""
         self._failures = _Failures()
         if name in self._records:
             self._records[name].has_registered = True
 
     def unplaced(self) -> None:
-        """Take note of a container that was granted and given back at once: nobody waited for it.
+        """Record a container that was granted and released at once because no request matched it.
 
-        Where somebody does wait, it was his.
+        If a request is still waiting, the container was meant for it.
         """
         self._unplaced += 1
 
     def marked(self, name: str, *, strict: bool, now_s: float) -> None:
-        """Take note that YARN wants a container back; where it is not strict, or another one.
+        """Record that YARN wants a container back, or another in its place unless ``strict``.
 
-        For a strict one none is given: YARN takes it, and skein asks for another.
+        A strict mark needs no release: YARN takes the container, and skein requests another.
         """
         if strict:
             self.lapsed(name, now_s)
@@ -210,7 +211,7 @@ class Allotment:
             self._marked.append(name)
 
     def lapsed(self, name: str, now_s: float) -> None:
-        """Take note that YARN no longer wants a container back, or has taken it."""
+        """Record that a mark has ended: it has expired, or YARN has taken the container."""
         if name in self._marked:
             self._marked.remove(name)
             self._late.append(now_s)
@@ -218,7 +219,7 @@ class Allotment:
     def ended(
         self, name: str, reason: str, status: int | None, message: str, now_s: float
     ) -> list[Action]:
-        """Take note of how a container ended.
+        """Record how a container ended.
 
         Parameters
         ----------
@@ -227,31 +228,31 @@ class Allotment:
         status : int or None
             Exit status.
         message : str
-            What YARN says of it, for the application's last line.
+            YARN's diagnostics, for the application's final message.
         """
         record = self._records.get(name)
         self.lapsed(name, now_s)
         if record is None:
             return []
-        was_killed = record.given_s is not None or record.state == "killed"
+        was_killed = record.released_s is not None or record.state == "killed"
         if record.is_kept:
             record.state = "failed"
         if reason == "preempted" and not was_killed:
             lived_s = now_s - (now_s if record.started_s is None else record.started_s)
             streak = record.streak + 1 if lived_s < YOUNG_S else 1
-            self._heirs.append(_Heir(record.instance, streak))
+            self._awaited.append(_AwaitedReplacement(record.instance, streak))
             return self._claim(now_s)
         if reason in OWN_FAULTS and not record.has_registered and not was_killed:
             return self._failed((reason, status), message)
         return []
 
     def request(self, count: int) -> list[Action]:
-        """Ask for more containers, as many as there may be."""
+        """Request up to ``count`` more containers, within the maximum."""
         room = count if self.maximum is None else self.maximum - self.count
         return [Add() for _ in range(max(0, min(count, room)))]
 
     def release(self, names: Sequence[str], now_s: float) -> list[Action]:
-        """Give containers back; one that is given for a marked one is asked for anew later."""
+        """Release containers; one that is released for a marked one is requested again later."""
         actions: list[Action] = []
         self._late = [at_s for at_s in self._late if now_s - at_s < LATE_S]
         for name in names:
@@ -260,81 +261,81 @@ class Allotment:
                 continue
             if self._marked:
                 self._marked.remove(name if name in self._marked else self._marked[0])
-                self._held.append((now_s + REPLACE_S, 0))
+                self._delayed.append((now_s + REPLACE_S, 0))
             elif self._late:
                 del self._late[0]
-                self._held.append((now_s + REPLACE_S, 0))
+                self._delayed.append((now_s + REPLACE_S, 0))
             elif self.count <= self.minimum:
                 continue
-            record.given_s = now_s
+            record.released_s = now_s
             actions.append(Kill(name=name))
         return actions
 
-    def _see_given(self, seen: ContainerSeen, record: _Record, now_s: float) -> list[Action]:
-        """Look what has become of a container that was given back."""
-        assert record.given_s is not None
+    def _check_released(self, seen: ContainerSeen, record: _Record, now_s: float) -> list[Action]:
+        """Check on a released container; release it again if it is still active."""
+        assert record.released_s is not None
         if seen.state == "failed" and record.state in ACTIVE:
-            self._unwanted.append(record.instance)  # YARN took it before skein heard of it
-        if seen.state not in ACTIVE or now_s - record.given_s < INSIST_S:
+            self._unwanted.append(record.instance)  # YARN took it before skein was told
+        if seen.state not in ACTIVE or now_s - record.released_s < INSIST_S:
             return []
-        record.given_s = now_s
+        record.released_s = now_s
         return [Kill(name=seen.name)]
 
     def _withdraw(self, now_s: float) -> list[Action]:
-        """Withdraw skein's replacements of containers that had been given back."""
-        found = []
+        """Withdraw skein's replacements of containers that had been released."""
+        withdrawn = []
         left = []
         for instance in self._unwanted:
             name = self._replacement(instance)
             if name is None:
                 left.append(instance)
                 continue
-            self._records[name].given_s = now_s
-            found.append(name)
+            self._records[name].released_s = now_s
+            withdrawn.append(name)
         self._unwanted = left
-        return [Kill(name=name) for name in found]
+        return [Kill(name=name) for name in withdrawn]
 
-    def _ask_for_due(self, now_s: float) -> list[Action]:
-        """Ask for those that have been held back long enough, as far as there is room by now.
+    def _request_due(self, now_s: float) -> list[Action]:
+        """Make the delayed requests that are due, within the maximum.
 
-        Of what has been given back, that which still runs takes room.
+        Released containers that still run count towards the maximum.
         """
-        room = len(self._held)
+        room = len(self._delayed)
         if self.maximum is not None:
             records = self._records.values()
-            room = self.maximum - len(self._heirs)
+            room = self.maximum - len(self._awaited)
             room -= sum(record.is_kept or record.state == "running" for record in records)
         actions: list[Action] = []
         left = []
-        for due_s, streak in self._held:
+        for due_s, streak in self._delayed:
             if due_s <= now_s and len(actions) < room:
                 actions.append(Add(streak=streak))
             else:
                 left.append((due_s, streak))
-        self._held = left
+        self._delayed = left
         return actions
 
     def _claim(self, now_s: float) -> list[Action]:
-        """Find the replacements of pre-empted containers; hold back those that come too often."""
+        """Match replacements to pre-empted containers; delay those that come too often."""
         actions: list[Action] = []
-        left: list[_Heir] = []
-        for heir in self._heirs:
-            name = self._replacement(heir.instance)
+        left: list[_AwaitedReplacement] = []
+        for awaited in self._awaited:
+            name = self._replacement(awaited.instance)
             if name is None:
-                left.append(heir)
+                left.append(awaited)
                 continue
             record = self._records[name]
-            record.is_claimed, record.streak = True, heir.streak
-            wait_s = backoff_s(heir.streak)
+            record.is_claimed, record.streak = True, awaited.streak
+            wait_s = backoff_s(awaited.streak)
             if wait_s > 0 and record.state == "requested":
-                record.given_s = now_s
-                self._held.append((now_s + wait_s, heir.streak))
+                record.released_s = now_s
+                self._delayed.append((now_s + wait_s, awaited.streak))
                 actions.append(Kill(name=name))
-        self._heirs = left
+        self._awaited = left
         return actions
 
-    def _ask_again(self, now_s: float) -> list[Action]:
-        """Withdraw lost requests and make them anew."""
+    def _repeat_lost(self, now_s: float) -> list[Action]:
+        """Withdraw lost requests and make them again."""
         waiting = sorted(
             (record.instance, name, record)
             for name, record in self._records.items()
@@ -354,12 +355,12 @@ class Allotment:
         if not waiting:
             self._unplaced = 0
         for _, record in lost:
-            record.given_s = now_s
-            self._held.append((now_s, record.streak))
+            record.released_s = now_s
+            self._delayed.append((now_s, record.streak))
         return [Kill(name=name) for name, _ in lost]
 
     def _replacement(self, instance: int) -> str | None:
-        """Name the youngest container that is nobody's replacement yet and may be this one's."""
+        """Return the youngest unclaimed container that may replace ``instance``."""
         free = [
             (record.state == "requested", record.instance, name)
             for name, record in self._records.items()
@@ -381,13 +382,13 @@ class Allotment:
         return [
             EndApplication(
                 message=f"{FAILURES_MAX} worker containers in a row ended before they registered "
-                f"({how}): {last_line(message)}; mend that and submit again"
+                f"({how}): {last_line(message)}; fix that and submit again"
             )
         ]
 
 
 def backoff_s(streak: int) -> float:
-    """Return how long a replacement is held back: 0, then 1, 2, 4 … seconds from the second on.
+    """Return the delay of a replacement in seconds: 0 twice, then 1, 2, 4 … up to the maximum.
 
     >>> [backoff_s(streak) for streak in (0, 1, 2, 3, 4, 20)]
     [0.0, 0.0, 1.0, 2.0, 4.0, 60.0]

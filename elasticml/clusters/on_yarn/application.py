@@ -1,6 +1,6 @@
-"""The life of a cluster that is one YARN application: started or found, scaled, ended.
+"""A cluster that is one YARN application: start it or connect to it, scale it, end it.
 
-It extends dask-yarn's class: what is replaced is what no longer runs on today's distributed.
+It extends dask-yarn's class and replaces what no longer runs on today's distributed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 else:
     DaskYarnCluster = import_dask_yarn().YarnCluster
 
-#: Clusters to close before the interpreter goes.
+#: Clusters to close before the interpreter exits.
 _open: weakref.WeakSet[ApplicationCluster] = weakref.WeakSet()
 
 
 class ApplicationCluster(DaskYarnCluster):
-    """A cluster whose constructors say what it is; they end in ``_begin``."""
+    """Base class of ``YarnCluster``, whose constructors end in ``_begin``."""
 
-    # What dask-yarn's class sets.
+    # Attributes that dask-yarn's class sets.
     spec: Any
     application_client: Any
     scheduler_comm: Any
@@ -61,7 +61,7 @@ class ApplicationCluster(DaskYarnCluster):
         environment: str | None = None,
         **common: Any,
     ) -> None:
-        #: Dask's word for the state of the cluster, which its client asks for.
+        #: State of the cluster as Dask's client asks for it.
         self.status = Status.created
         self.scheduler_address = "<not connected>"
         self._dashboard_address: str | None = None
@@ -73,12 +73,12 @@ class ApplicationCluster(DaskYarnCluster):
         try:
             self._init_common(**common)
         except BaseException:
-            # Also an interrupt: the application must not outlive it, and the loop's thread neither.
+            # Also on an interrupt: neither the application nor the loop's thread must outlive it.
             if not common.get("asynchronous") and hasattr(self, "_loop_runner"):
                 self.close()
             raise
 
-    # Life.
+    # Lifecycle.
 
     async def _start_internal(self) -> Self:
         if self._start_task is None:
@@ -107,7 +107,7 @@ class ApplicationCluster(DaskYarnCluster):
             try:
                 await asyncio.shield(submitting)
             except asyncio.CancelledError:
-                # The thread waits for the application: only its end wakes it.
+                # The thread waits for the application: only killing that wakes it.
                 self._is_abandoned.set()
                 await self._in_thread(self._kill_submitted)
                 with suppress(Exception):
@@ -126,7 +126,7 @@ class ApplicationCluster(DaskYarnCluster):
         self.status = Status.running
 
     def _start_cluster(self) -> None:
-        """Submit the application and wait until its scheduler is there; runs in a thread."""
+        """Submit the application and wait for its scheduler; runs in a thread."""
         submission.check_grantable(self.spec)
         with submission.client_or_own(self._skein_client, *self._login) as client:
             app_id = submission.submit(client, self.spec)
@@ -143,11 +143,11 @@ class ApplicationCluster(DaskYarnCluster):
             finally:
                 self._submitted = None
         self.application_client = app
-        # The application ends with this object, however that goes.
+        # The application ends when this object is closed or collected.
         self._finalizer = weakref.finalize(self, submission.shut_down, app)
 
     def _exchange_addresses(self, app: skein.ApplicationClient) -> None:
-        """Tell the containers where the local scheduler is, or learn where the remote one is."""
+        """Publish the local scheduler's address, or wait for the remote one's."""
         if self._scheduler is None:
             self.scheduler_address, self._dashboard_address = submission.wait_for_addresses(app)
             return
@@ -160,7 +160,10 @@ class ApplicationCluster(DaskYarnCluster):
         with submission.connection_explained(app.id):
             spec = app.get_specification()
             if specs.WORKER not in spec.services:
-                raise ConfigError(f"{app.id} is no Dask cluster; it has no {specs.WORKER!r}")
+                raise ConfigError(
+                    f"{app.id} is not a Dask cluster: it has no service {specs.WORKER!r}; name the "
+                    "application of one"
+                )
             self.scheduler_address, self._dashboard_address = submission.wait_for_addresses(app)
         self.spec = spec
         self._tls = self.scheduler_address.startswith("tls://")
@@ -196,20 +199,20 @@ class ApplicationCluster(DaskYarnCluster):
         _open.discard(self)
 
     def _stop_sync(self, status: str = "SUCCEEDED", diagnostics: str | None = None) -> None:
-        """End the application if this object started it and it still runs."""
+        """End the application if this object started it and it is still running."""
         if self._finalizer is not None and self._finalizer.detach() is not None:
             submission.shut_down(self.application_client, status, diagnostics)
         self._finalizer = None
 
     def shutdown(self, status: str = "SUCCEEDED", diagnostics: str | None = None) -> Any:
-        """End the application and everything of it; a cluster connected to is only let go.
+        """End the application; if this object only connected to it, disconnect.
 
         Parameters
         ----------
         status : {"SUCCEEDED", "FAILED", "KILLED"}
-            What YARN is told of the end.
+            Final status for YARN.
         diagnostics : str, optional
-            The line that YARN shows with it.
+            The message that YARN shows with it.
         """
         if self.asynchronous or self._is_on_own_loop():
             return self._stop_internal(status=status, diagnostics=diagnostics)
@@ -232,14 +235,14 @@ class ApplicationCluster(DaskYarnCluster):
             return
         closing = self.close()
         if closing is not None:
-            # The collector ran on the cluster's own loop; its thread goes with the process.
+            # The collector ran on the cluster's own loop; its thread ends with the process.
             self._closing = asyncio.ensure_future(closing)
 
-    # What one may ask.
+    # Queries.
 
     @property
     def security(self) -> Security | None:
-        """Dask's settings for connections to the scheduler; None where they are not encrypted."""
+        """Dask's security settings for connections to the scheduler; None without encryption."""
         if not self._tls:
             return None
         if self.application_client is not None:
@@ -251,23 +254,23 @@ class ApplicationCluster(DaskYarnCluster):
         return dask_security(submission.default_credentials())
 
     def __repr__(self) -> str:
-        which = "not started" if self.application_client is None else self.app_id
-        return f"YarnCluster<{which}>"
+        label = "not started" if self.application_client is None else self.app_id
+        return f"YarnCluster<{label}>"
 
     async def _logs(self, scheduler: bool = True, workers: bool | Iterable[str] = True) -> Logs:
         logs = Logs()
         if scheduler:
             logs["Scheduler"] = _log_of(await self.scheduler_comm.logs())
         if workers is not False:
-            wanted = None if workers is True else list(workers)
-            found = await self.scheduler_comm.worker_logs(workers=wanted)
-            logs.update({address: _log_of(lines) for address, lines in found.items()})
+            names = None if workers is True else list(workers)
+            worker_logs = await self.scheduler_comm.worker_logs(workers=names)
+            logs.update({address: _log_of(lines) for address, lines in worker_logs.items()})
         return logs
 
     # Scaling.
 
     async def _refresh(self) -> None:
-        """See which containers skein has and waits for, and which workers have registered."""
+        """Update the containers that skein has or has requested, and the registered workers."""
         self._requested = {container.id for container in await self._workers()}
         identity = await self.scheduler_comm.identity()
         self.scheduler_info["workers"] = identity["workers"]
@@ -284,16 +287,16 @@ class ApplicationCluster(DaskYarnCluster):
         if n >= len(self._requested):
             await self._scale_up(n)
             return
-        # Those that have no worker yet cost nothing; then those that hold the least.
+        # First containers without a worker, which cost nothing; then workers that hold the least.
         surplus = len(self._requested) - n
-        going = sorted(self._requested - self._observed, reverse=True)[:surplus]
-        if len(going) < surplus:
+        victims = sorted(self._requested - self._observed, reverse=True)[:surplus]
+        if len(victims) < surplus:
             idle = await self.scheduler_comm.workers_to_close(
-                n=surplus - len(going), attribute="name"
+                n=surplus - len(victims), attribute="name"
             )
-            going += [name for name in idle if name in self._observed][: surplus - len(going)]
-        rest = sorted(self._observed - set(going), reverse=True)
-        await self._scale_down(going + rest[: surplus - len(going)])
+            victims += [name for name in idle if name in self._observed][: surplus - len(victims)]
+        rest = sorted(self._observed - set(victims), reverse=True)
+        await self._scale_down(victims + rest[: surplus - len(victims)])
 
     async def _scale_up(self, n: int) -> None:
         if n > len(self._requested):
@@ -301,21 +304,21 @@ class ApplicationCluster(DaskYarnCluster):
             self._requested.update(container.id for container in started)
 
     async def _scale_down(self, workers: Iterable[str]) -> None:
-        going = list(workers)
-        self._requested.difference_update(going)
-        await self.scheduler_comm.retire_workers(names=going)
-        await self._in_thread(submission.kill_containers, self.application_client, going)
+        names = list(workers)
+        self._requested.difference_update(names)
+        await self.scheduler_comm.retire_workers(names=names)
+        await self._in_thread(submission.kill_containers, self.application_client, names)
 
     def adapt(self, minimum: int = 0, maximum: float | None = None, **options: Any) -> YarnAdaptive:
-        """Let the number of workers follow the load of plain Dask work.
+        """Scale the number of workers with the load of plain Dask work.
 
         Parameters
         ----------
         minimum, maximum : int
-            Workers at least and at most; None is as many as there may be.
+            Fewest and most workers; None is no limit.
         **options
-            ``interval``, ``wait_count`` and ``target_duration`` as of Dask, and what
-            ``Scheduler.workers_to_close`` takes.
+            Dask's ``interval``, ``wait_count`` and ``target_duration``, and the options of
+            ``Scheduler.workers_to_close``.
         """
         if self._adaptive is not None:
             self._adaptive.stop(reason="adapted-anew")
@@ -325,7 +328,7 @@ class ApplicationCluster(DaskYarnCluster):
         return self._adaptive
 
     async def _watch_worker_status(self, comm: Any) -> None:
-        # Without a reference to the cluster between two messages: one that is forgotten is closed.
+        # Hold no reference to the cluster between two messages, so that it can be collected.
         reference = weakref.ref(self)
         del self
         try:
@@ -335,14 +338,14 @@ class ApplicationCluster(DaskYarnCluster):
                 if cluster is None:
                     break
                 for what, body in messages:
-                    cluster._note_workers(what, body)
+                    cluster._update_workers(what, body)
                 del cluster
         except OSError:
             pass
         finally:
             await comm.close()
 
-    def _note_workers(self, what: str, body: Any) -> None:
+    def _update_workers(self, what: str, body: Any) -> None:
         workers = self.scheduler_info.setdefault("workers", {})
         if what == "add":
             workers.update(body["workers"])
@@ -363,7 +366,7 @@ class ApplicationCluster(DaskYarnCluster):
             return False
 
     def _sync(self, task: Awaitable[Any]) -> Any:
-        """Wait for a task of the cluster's loop; on that loop itself, return it."""
+        """Wait for a task on the cluster's loop; when called on that loop, return the task."""
         if self._is_on_own_loop():
             return task
         is_gone = not self.asynchronous and not self._loop_runner.is_started()
@@ -373,12 +376,12 @@ class ApplicationCluster(DaskYarnCluster):
         return super()._sync(task)
 
     async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Do what blocks in a thread, or here where the interpreter takes no more of them."""
+        """Run blocking work in a thread, or here if the interpreter no longer starts threads."""
         try:
-            doing = self.loop.run_in_executor(None, work, *arguments)
+            future = self.loop.run_in_executor(None, work, *arguments)
         except RuntimeError:
             return work(*arguments)
-        return await doing
+        return await future
 
 
 def _log_of(lines: Iterable[tuple[str, str]]) -> Log:

@@ -1,4 +1,4 @@
-"""dask-yarn on today's distributed: its module, imported with the names that have moved since."""
+"""Import dask-yarn on today's distributed, which has moved names that dask-yarn imports."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 from elasticml.errors import ConfigError
 
-#: Names that dask-yarn 0.9 imports from ``distributed.utils`` and that live in ``dask.utils`` now.
+#: Names that dask-yarn 0.9 imports from ``distributed.utils`` and that are in ``dask.utils`` now.
 _MOVED = ("format_bytes", "parse_timedelta")
 
 _lock = threading.Lock()
 
 
 def import_skein() -> ModuleType:
-    """Return skein.
+    """Import and return skein.
 
     Raises
     ------
@@ -29,14 +29,14 @@ def import_skein() -> ModuleType:
 
 
 def import_dask_yarn() -> ModuleType:
-    """Return ``dask_yarn.core``; nothing stays patched for its sake.
+    """Import and return ``dask_yarn.core``; no module stays patched.
 
     Raises
     ------
     ConfigError
         When dask-yarn or skein is not installed.
     """
-    # Two threads that import at once must not take the borrowed names from each other.
+    # Two threads that import at once must not remove the patched names under each other.
     with _lock, _moved_names_restored():
         _import("dask_yarn")
         core = _import("dask_yarn.core")
@@ -55,9 +55,9 @@ def _import(name: str) -> ModuleType:
 
 
 def _fill_defaults(defaults: dict[str, Any]) -> None:
-    """Put what is not set to what dask-yarn says.
+    """Apply dask-yarn's configuration defaults to keys that are not set.
 
-    It does so itself when it is imported; inside ``with dask.config.set(...)`` that is undone.
+    dask-yarn does so itself on import; leaving a ``with dask.config.set(...)`` block undoes that.
     """
     import dask
 
@@ -69,11 +69,11 @@ def _moved_names_restored() -> Iterator[None]:
     import dask.utils
     import distributed.utils
 
-    lent = [name for name in _MOVED if not hasattr(distributed.utils, name)]
-    for name in lent:
+    patched = [name for name in _MOVED if not hasattr(distributed.utils, name)]
+    for name in patched:
         setattr(distributed.utils, name, getattr(dask.utils, name))
     try:
         yield
     finally:
-        for name in lent:
+        for name in patched:
             delattr(distributed.utils, name)

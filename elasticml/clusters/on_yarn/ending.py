@@ -1,4 +1,4 @@
-"""The end of an application for good, from within it."""
+"""Finish an application from within it, without further attempts by skein."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 def end_for_good(application: skein.ApplicationClient, status: str, diagnostics: str) -> None:
-    """End an application whose next attempt would come to nothing better.
+    """Finish an application whose next attempt would end the same way.
 
-    Skein begins an application that has not succeeded again until its attempts are used up. The
-    agent tells YARN the true status of one that says to skein that it has succeeded; where there
-    is no agent, the attempts that are left are gone through.
+    skein restarts an application that has not succeeded until its attempts are used up. Therefore
+    the application reports success to skein, and the agent reports the true status to YARN. Without
+    the agent the remaining attempts run.
 
     Parameters
     ----------
     application : skein.ApplicationClient
     status : {"SUCCEEDED", "FAILED", "KILLED"}
-        What YARN shall call its end.
+        Final status for YARN.
     diagnostics : str
-        What YARN shall say about it.
+        Final message for YARN.
     """
     if status != "SUCCEEDED":
         hello = application.kv.get(HELLO)
-        beginning = None if hello is None else json.loads(hello).get("end")
-        if beginning is not None:
-            # What the agent looks for: yarn/agent, LastWord.java.
-            status, diagnostics = "SUCCEEDED", f"{beginning}{status}: {diagnostics}"
+        prefix = None if hello is None else json.loads(hello).get("end")
+        if prefix is not None:
+            # The agent recognises this prefix: yarn/agent, LastWord.java.
+            status, diagnostics = "SUCCEEDED", f"{prefix}{status}: {diagnostics}"
     application.shutdown(status, diagnostics)

@@ -1,4 +1,4 @@
-"""Python environments of containers: on the nodes already, or packed and handed to them."""
+"""Python environments of containers: installed on every node, or shipped as an archive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """A Python environment as dask-yarn names it: its kind, and where it is."""
+    """A Python environment as dask-yarn names it: its kind, and its path or URL."""
 
     kind: Kind
     place: str
@@ -35,11 +35,11 @@ class Environment:
 
     @property
     def missing(self) -> str:
-        """What a node says that does not have it, as one line."""
+        """Error message of a node that lacks it, one line."""
         return f"elasticml: there is no {_NAMES[self.kind]} {self.place}"
 
     def setup(self) -> str:
-        """Return the line of a script that enters it; empty where there is nothing to enter."""
+        """Return the shell command that activates it; empty if none is needed."""
         if self.kind == "venv":
             return f"source {self.place}/bin/activate"
         if self.kind == "conda":
@@ -47,41 +47,40 @@ class Environment:
         return "" if self.kind == "python" else "source environment/bin/activate"
 
     def python(self) -> str:
-        """Return the interpreter that a script calls after ``setup()``."""
+        """Return the interpreter to call after ``setup()``."""
         if self.kind == "archive":
             return "environment/bin/python"
         return self.place if self.kind == "python" else "python"
 
     def files(self) -> dict[str, str]:
-        """Return the files that a container needs of it: target name and source."""
+        """Return the files to ship to a container: source by target name."""
         return {"environment": self.place} if self.kind == "archive" else {}
 
     def guard(self, script: str) -> str:
-        """Return a script that ends with one line that says why where the environment is absent.
+        """Return the script preceded by a check that exits with one line if the environment lacks.
 
-        Without it, a container whose environment is absent would go on with whatever Python its
-        node has.
+        Without it a container without its environment would run any Python that its node has.
         """
-        entered = self.setup() or f"command -v {self.place} > /dev/null"
-        refusal = f'echo {shlex.quote(self.missing + " on")} "$(hostname)" >&2'
-        guarded = f"{entered} || {{ {refusal}; exit {NO_ENVIRONMENT_STATUS}; }}"
+        check = self.setup() or f"command -v {self.place} > /dev/null"
+        complain = f'echo {shlex.quote(self.missing + " on")} "$(hostname)" >&2'
+        guarded = f"{check} || {{ {complain}; exit {NO_ENVIRONMENT_STATUS}; }}"
         if self.setup() and script.startswith(self.setup()):
             return guarded + script.removeprefix(self.setup())
         return f"{guarded}\n{script}"
 
     def script(self, *arguments: str) -> str:
-        """Return the script of a container that runs Python with these arguments in it."""
+        """Return a container script that runs Python in this environment with ``arguments``."""
         lines = (self.setup(), shlex.join([self.python(), *arguments]))
         return self.guard("\n".join(line for line in lines if line))
 
 
 def read_environment(text: str) -> Environment:
-    """Read what dask-yarn takes: ``venv://``, ``conda://`` or ``python://`` paths, or an archive.
+    """Parse dask-yarn's notation: ``venv://``, ``conda://`` or ``python://`` path, or an archive.
 
     Raises
     ------
     ConfigError
-        When it names nothing, or an archive of this machine that is not there.
+        When it is empty, has no path, or names a local archive that does not exist.
     """
     scheme, is_marked, path = text.partition("://")
     if is_marked and scheme in get_args(Kind)[:3]:
@@ -89,11 +88,11 @@ def read_environment(text: str) -> Environment:
             raise ConfigError(f"environment: got {text!r}, wanted a path, as in venv:///opt/env")
         return Environment(kind=_kind(scheme), place=path)
     if not text:
-        raise ConfigError("environment: got '', wanted such as venv:///opt/env or env.tar.gz")
+        raise ConfigError("environment: got '', wanted venv:///opt/env, env.tar.gz or the like")
     if not is_url(text) and not Path(text).is_file():
         raise ConfigError(
-            f"environment: there is no file {text}; pack one with venv-pack or conda-pack, or name "
-            "an environment of the nodes as venv:///path, conda:///path or python:///path"
+            f"environment: there is no file {text}; pack one with venv-pack or conda-pack, or give "
+            "a path on the nodes: venv:///path, conda:///path or python:///path"
         )
     return Environment(kind="archive", place=text)
 

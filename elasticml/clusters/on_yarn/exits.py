@@ -1,4 +1,4 @@
-"""How a container ended, by what YARN and skein say of it."""
+"""Why a container ended, from the state and message that skein and YARN report."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ if TYPE_CHECKING:
     from elasticml.clusters.notices import ExitReason
     from elasticml.runtime.reclaims import Reason
 
-#: What the board calls the reasons that it has no word of its own for.
+#: Reasons that the reclaim board does not have, and the ones that stand for them there.
 _BOARD_REASONS: dict[str, Reason] = {"aborted": "killed", "success": "exit"}
 
 
 def reason_in(state: str, message: str) -> ExitReason:
-    """Tell from what skein says how a container ended, where no agent tells.
+    """Infer why a container ended from skein's report, when there is no agent.
 
     Parameters
     ----------
     state : str
-        skein's, in lower case.
+        skein's state, in lower case.
     message : str
-        What YARN told skein.
+        YARN's diagnostics as passed on by skein.
     """
     message = message.lower()
     if state == "succeeded":
@@ -35,22 +35,24 @@ def reason_in(state: str, message: str) -> ExitReason:
 
 
 def board_reason(reason: str) -> Reason:
-    """Return what the board calls a reason."""
+    """Return the reclaim board's name for a reason."""
     return _BOARD_REASONS.get(reason, reason)  # type: ignore[arg-type]
 
 
 def last_line(message: str) -> str:
-    r"""Return the last line that says something in what YARN tells of a container's end.
+    r"""Return the last informative line of YARN's diagnostics for a container.
 
     >>> last_line("Exit code: 1\nLast 4096 bytes of stderr :\nNo module named 'x'\n\n[]\n.")
     "No module named 'x'"
     """
     lines = [line.strip() for line in message.splitlines()]
-    telling = [line for line in lines if sum(map(str.isalpha, line)) > 2 and not _is_frame(line)]
-    return telling[-1] if telling else "nothing is known of why; see the containers' logs"
+    informative = [
+        line for line in lines if sum(map(str.isalpha, line)) > 2 and not _is_boilerplate(line)
+    ]
+    return informative[-1] if informative else "no reason was reported; see the containers' logs"
 
 
-def _is_frame(line: str) -> bool:
-    """Tell what YARN puts around the output of a container."""
-    frames = ("Last 4096 bytes", "For more detailed output", "Error file:", "Failing this attempt")
-    return any(frame in line for frame in frames)
+def _is_boilerplate(line: str) -> bool:
+    """Return whether YARN has added a line around the output of a container."""
+    phrases = ("Last 4096 bytes", "For more detailed output", "Error file:", "Failing this attempt")
+    return any(phrase in line for phrase in phrases)

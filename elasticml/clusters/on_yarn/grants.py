@@ -1,4 +1,4 @@
-"""What a cluster can grant: never, now, or after others have left."""
+"""Check whether a cluster can ever grant a set of containers, and how many fit now."""
 
 from __future__ import annotations
 
@@ -9,53 +9,54 @@ from elasticml.data.source import nearest
 from elasticml.errors import SubmissionError
 from elasticml.terms import format_size
 
-#: Memory in MiB, processors, node label ("" for none).
+#: Memory in MiB, virtual cores, node label ("" for none).
 Container = tuple[int, int, str]
 
 
 def find_queue(queues: Sequence[Queue], name: str, where: str) -> Queue | None:
-    """Return the leaf queue of a name or path; None where it would be made on submission.
+    """Return the leaf queue of a name or path; None if it would be created on submission.
 
     Raises
     ------
     SubmissionError
-        When there is none, or it takes no applications; says which there are.
+        When there is no such queue, or it accepts no applications; lists the queues.
     """
-    full = name if name.split(".")[0] == "root" else f"root.{name}"
-    found = next((queue for queue in queues if queue.path == full), None)
-    found = found or next((queue for queue in queues if queue.is_leaf and queue.name == name), None)
-    if found is None and _is_made_on_submission(queues, full):
+    path = name if name.split(".")[0] == "root" else f"root.{name}"
+    queue = next((queue for queue in queues if queue.path == path), None)
+    queue = queue or next((queue for queue in queues if queue.is_leaf and queue.name == name), None)
+    if queue is None and _is_created_on_submission(queues, path):
         return None
-    leaves = [queue.name if _is_alone(queue, queues) else queue.path for queue in _leaves(queues)]
-    there = f"it has {', '.join(leaves) or 'none'}{nearest(name, leaves)}"
-    if found is None:
+    leaves = [leaf.name if _is_unique(leaf, queues) else leaf.path for leaf in _leaves(queues)]
+    existing = f"its queues are {', '.join(leaves) or 'none'}{nearest(name, leaves)}"
+    if queue is None:
         raise SubmissionError(
-            f"queue {name!r} is unknown to the resource manager at {where}; {there}", queue=name
+            f"queue {name!r} is unknown to the resource manager at {where}; {existing}", queue=name
         )
-    if not found.is_leaf:
+    if not queue.is_leaf:
         raise SubmissionError(
-            f"queue {name!r} only holds other queues, wanted one that takes applications; {there}",
+            f"queue {name!r} is a parent queue, wanted a leaf that accepts applications; "
+            f"{existing}",
             queue=name,
         )
-    if found.state not in ("", "RUNNING"):
+    if queue.state not in ("", "RUNNING"):
         raise SubmissionError(
-            f"queue {name!r} is {found.state} and takes no applications; name another or ask for "
-            f"it to be started; {there}",
+            f"queue {name!r} is {queue.state} and accepts no applications; name another or have it "
+            f"started; {existing}",
             queue=name,
         )
-    return found
+    return queue
 
 
 def _leaves(queues: Iterable[Queue]) -> list[Queue]:
     return [queue for queue in queues if queue.is_leaf]
 
 
-def _is_alone(queue: Queue, queues: Iterable[Queue]) -> bool:
+def _is_unique(queue: Queue, queues: Iterable[Queue]) -> bool:
     return sum(other.name == queue.name for other in queues) == 1
 
 
-def _is_made_on_submission(queues: Iterable[Queue], full: str) -> bool:
-    return any(queue.makes_queues and full.startswith(f"{queue.path}.") for queue in queues)
+def _is_created_on_submission(queues: Iterable[Queue], path: str) -> bool:
+    return any(queue.makes_queues and path.startswith(f"{queue.path}.") for queue in queues)
 
 
 def check_containers(
@@ -66,22 +67,22 @@ def check_containers(
     smallest_mib: int = 1,
     counts_vcores: bool | None = None,
 ) -> None:
-    """Raise unless all of these containers could be granted, at once, on an idle cluster.
+    """Raise unless an idle cluster could grant all of these containers at the same time.
 
     Parameters
     ----------
     queue : Queue or None
-        None where it is made on submission: its limits are not known.
+        None if it is created on submission: its limits are unknown.
     containers : sequence of (memory_mib, vcores, label)
     smallest_mib : int
         Memory is granted in multiples of it.
     counts_vcores : bool or None
-        Whether processors count in placement; None where that is not known.
+        Whether vcores count in placement; None if unknown.
 
     Raises
     ------
     SubmissionError
-        Says which is too much, what the most is, and what to lower.
+        Names what exceeds which limit, and what to lower.
     """
     asked = [(_rounded(m, smallest_mib), vcores, label) for m, vcores, label in containers]
     for container in sorted(set(asked), reverse=True):
@@ -103,14 +104,14 @@ def _check_one(queue: Queue | None, container: Container) -> None:
         return
     if memory > most.memory_mib:
         raise SubmissionError(
-            f"a container of {_size(memory)} was asked for, queue {queue.name} grants at most "
+            f"a container of {_size(memory)} was requested, queue {queue.name} grants at most "
             f"{_size(most.memory_mib)}; lower the memory, or have "
             "yarn.scheduler.maximum-allocation-mb raised",
             queue=queue.name,
         )
     if vcores > most.vcores:
         raise SubmissionError(
-            f"a container of {vcores} vcores was asked for, queue {queue.name} grants at most "
+            f"a container of {vcores} vcores was requested, queue {queue.name} grants at most "
             f"{most.vcores}; lower vcores, or have yarn.scheduler.maximum-allocation-vcores raised",
             queue=queue.name,
         )
@@ -123,7 +124,7 @@ def _check_placeable(
     if queue is not None and label and not {"*", label} & set(queue.labels):
         raise SubmissionError(
             f"queue {queue.name} may not use nodes labelled {label!r}, only "
-            f"{', '.join(queue.labels) or 'those without'}; name another label or queue",
+            f"{', '.join(queue.labels) or 'unlabelled ones'}; name another label or queue",
             queue=queue.name,
         )
     usable = [node for node in nodes if node.is_usable]
@@ -132,22 +133,22 @@ def _check_placeable(
             f"no node is running ({len(nodes)} known); start the node managers",
             queue=queue.name if queue else "",
         )
-    # Nodes of a label that is shared serve containers without one, too.
+    # Nodes with a shared label also accept containers without one.
     fitting = [node for node in usable if not label or label in node.labels]
     if not fitting:
-        known = sorted({name for node in usable for name in node.labels})
+        labels = sorted({name for node in usable for name in node.labels})
         raise SubmissionError(
-            f"no running node is labelled {label!r}; there is {', '.join(known) or 'no label'}; "
+            f"no running node is labelled {label!r}; the labels are {', '.join(labels) or 'none'}; "
             "correct node_label or leave it out",
             label=label,
         )
     if any(_holds(node.total, memory, vcores, counts_vcores) for node in fitting):
         return
     largest = max(node.total for node in fitting)
-    wanted = f"{_size(memory)}{f' and {vcores} vcores' if counts_vcores else ''}"
-    what = "the memory" if memory > largest.memory_mib else "vcores or the memory"
+    size = f"{_size(memory)}{f' and {vcores} vcores' if counts_vcores else ''}"
+    what = "the memory" if memory > largest.memory_mib else "the vcores or the memory"
     raise SubmissionError(
-        f"no node has {wanted} for a container; the largest has {_size(largest.memory_mib)} and "
+        f"no node has {size} for a container; the largest has {_size(largest.memory_mib)} and "
         f"{largest.vcores} vcores; lower {what} of a container",
         memory_mib=memory,
     )
@@ -158,9 +159,10 @@ def _check_together(queue: Queue, asked: Sequence[Container], counts_vcores: boo
     vcores = sum(container[1] for container in asked)
     if queue.maximum is not None and not _holds(queue.maximum, memory, vcores, counts_vcores):
         raise SubmissionError(
-            f"{len(asked)} containers of {_size(memory)} and {vcores} vcores together were asked "
-            f"for, queue {queue.name} never holds more than {_size(queue.maximum.memory_mib)} and "
-            f"{queue.maximum.vcores} vcores; ask for fewer or smaller ones",
+            f"{len(asked)} containers with {_size(memory)} and {vcores} vcores in total were "
+            f"requested, queue {queue.name} never holds more than "
+            f"{_size(queue.maximum.memory_mib)} and {queue.maximum.vcores} vcores; request fewer "
+            "or smaller ones",
             queue=queue.name,
         )
 
@@ -170,12 +172,12 @@ def _check_user_limit(queue: Queue, asked: Sequence[Container], smallest_mib: in
         return
     memory = sum(container[0] for container in asked)
     limit = _rounded(int(queue.guaranteed.memory_mib * queue.user_limit_factor), smallest_mib)
-    # Who is beyond the limit gets no more; the container that passes it is still granted.
+    # A user beyond the limit gets no more; the container that exceeds it is still granted.
     if memory - max((container[0] for container in asked), default=0) > limit:
         raise SubmissionError(
-            f"{len(asked)} containers of {_size(memory)} together were asked for, queue "
+            f"{len(asked)} containers with {_size(memory)} in total were requested, queue "
             f"{queue.name} gives one user at most {_size(limit)} (user-limit-factor "
-            f"{queue.user_limit_factor:g}); ask for fewer, or have the factor raised",
+            f"{queue.user_limit_factor:g}); request fewer, or have the factor raised",
             queue=queue.name,
         )
 
@@ -183,7 +185,7 @@ def _check_user_limit(queue: Queue, asked: Sequence[Container], smallest_mib: in
 def grantable_now(
     queue: Queue | None, nodes: Sequence[Node], container: Container, counts_vcores: bool = False
 ) -> int:
-    """Count the containers of one size that fit into what is free, without any pre-emption."""
+    """Return how many containers of one size fit into the free resources, without pre-emption."""
     memory, vcores, label = container
     usable = [node for node in nodes if node.is_usable and (not label or label in node.labels)]
     count = sum(_times(node.free, memory, vcores, counts_vcores) for node in usable)

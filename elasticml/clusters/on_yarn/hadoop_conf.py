@@ -1,4 +1,4 @@
-"""What the configuration of a YARN cluster says: where it answers, and how it takes things back."""
+"""Read a YARN cluster's configuration: ResourceManager addresses, pre-emption, grace periods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from elasticml.data.hadoop_sites import VARIABLES, HadoopConf, hadoop_conf, named_folders
 from elasticml.errors import ConfigError
 
-#: The port of the resource manager's pages where none is named.
+#: Default ports of the resource manager's web service.
 _PORTS: Final = {"http": 8088, "https": 8090}
 _PREEMPTION: Final = "yarn.resourcemanager.monitor.capacity.preemption."
 _MONITOR: Final = "yarn.resourcemanager.scheduler.monitor."
@@ -18,25 +18,25 @@ _ANYWHERE: Final = "0.0.0.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraceSettings:
-    """How a cluster takes containers back, with YARN's defaults where nothing is said."""
+    """Settings that decide how containers end; unset ones have YARN's defaults."""
 
-    #: Whether the capacity scheduler takes containers back for other queues at all.
+    #: Whether the capacity scheduler pre-empts containers for other queues.
     is_preempting: bool
-    #: Seconds from the notice to the end of a container, at the least.
+    #: Least seconds from the notice to the end of a container.
     max_wait_s: float
-    #: Seconds between two looks at the queues.
+    #: Seconds between two pre-emption rounds.
     interval_s: float
     #: Seconds from SIGTERM to SIGKILL.
     sigkill_delay_s: float
-    #: Share of what is owed that is taken at once; the rest waits for containers to end.
+    #: Share of the deficit that is pre-empted per round; the rest waits for containers to end.
     natural_termination: float
-    #: Share of the cluster that is taken in one look at the queues, at most.
+    #: Largest share of the cluster that is pre-empted per round.
     per_round: float
-    #: Seconds of silence after which a node is lost.
+    #: Seconds without a heartbeat after which a node is lost.
     node_expiry_s: float
-    #: Whether a node ends containers that use more memory than they asked for.
+    #: Whether nodes kill containers that use more memory than they requested.
     is_memory_enforced: bool
-    #: Whether running applications outlive a restart of the resource manager.
+    #: Whether running applications survive a restart of the resource manager.
     is_recovering: bool
 
 
@@ -65,12 +65,12 @@ def require_conf(environment: Mapping[str, str]) -> HadoopConf:
 
 
 def has_conf(environment: Mapping[str, str]) -> bool:
-    """Say whether the environment names a folder of configuration."""
+    """Return whether the environment names a configuration folder."""
     return bool(named_folders(environment))
 
 
 def rm_web_urls(conf: HadoopConf) -> tuple[str, ...]:
-    """Name the resource manager's pages, of each where there are several for high availability.
+    """Return the URLs of the resource manager's web service, one for each with high availability.
 
     >>> rm_web_urls(HadoopConf(values={"yarn.resourcemanager.hostname": "rm.example"}))
     ('http://rm.example:8088',)
@@ -89,34 +89,34 @@ def _rm_web_url(conf: HadoopConf, scheme: str, suffix: str) -> str:
     host = host or conf.text("yarn.resourcemanager.hostname", _ANYWHERE)
     address = conf.text(f"yarn.resourcemanager.webapp{middle}.address{suffix}")
     named, _, port = address.rpartition(":") if ":" in address else (address, "", "")
-    # To a server it is every interface, to a client the one that it knows, or this machine.
+    # 0.0.0.0 is every interface to a server; a client uses the host name, else this machine.
     named = host if named in ("", _ANYWHERE) else named
     named = "127.0.0.1" if named == _ANYWHERE else named
     return f"{scheme}://{named}:{port or _PORTS[scheme]}"
 
 
 def is_secure(conf: HadoopConf) -> bool:
-    """Say whether the cluster wants Kerberos."""
+    """Return whether the cluster requires Kerberos."""
     return conf.text("hadoop.security.authentication", "simple").lower() == "kerberos"
 
 
 def counts_vcores(conf: HadoopConf) -> bool | None:
-    """Say whether processors count when containers are placed; None where it is not known."""
+    """Return whether vcores count when containers are placed; None if unknown."""
     name = conf.text("yarn.scheduler.capacity.resource-calculator")
     return name.endswith("DominantResourceCalculator") if name else None
 
 
 def grace_settings(rm: HadoopConf, node: HadoopConf) -> GraceSettings:
-    """Read how a cluster takes containers back.
+    """Read the settings that decide how a cluster's containers end.
 
     Parameters
     ----------
     rm, node : HadoopConf
-        The resource manager's and a node manager's; the client's own where theirs are not known.
+        Settings of the resource manager and of a node manager; the client's own if unknown.
     """
     resource = "yarn.nodemanager.resource.memory."
     is_checked = any(node.flag(f"yarn.nodemanager.{x}mem-check-enabled", True) for x in "pv")
-    # Hadoop's default leaves it to a memory cgroup, which by default there is none of.
+    # By default Hadoop leaves enforcement to a memory cgroup, and sets up none.
     is_left_to_cgroup = node.flag(f"{resource}enforced", True)
     is_polled = not is_left_to_cgroup or node.flag(
         "yarn.nodemanager.elastic-memory-control.enabled", False

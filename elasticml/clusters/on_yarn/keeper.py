@@ -1,7 +1,7 @@
-"""The keeper of an application's worker containers: asks for them, gives them back, passes word on.
+"""Manage an application's worker containers: request and release them, forward YARN's notices.
 
-It lives in the scheduler's process, on its loop; skein's calls, which block, are made in threads.
-What is to be done is decided in ``allotment``; here it is done.
+The manager runs in the scheduler process, on its event loop. skein's calls block, so they run in
+threads. The container allocator decides what to do; this module does it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from elasticml.clusters import notices as told
-from elasticml.clusters.on_yarn import allotment as plan
+from elasticml.clusters import notices
+from elasticml.clusters.on_yarn import allotment as allocation
 from elasticml.clusters.on_yarn.ending import end_for_good
 from elasticml.clusters.on_yarn.exits import board_reason, last_line, reason_in
 from elasticml.clusters.on_yarn.surroundings import STARTUP_KEY, WORD_KEY, WORKER_SERVICE
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the containers, where nothing is told.
+#: Seconds between two polls of the containers when no notice arrives.
 LOOK_S = 1.0
 
-#: Seconds that others have to leave a worker that is given back: where YARN waits, and else.
+#: Seconds for jobs and tasks to leave a worker that is released: if YARN waits for it, and if not.
 HURRIED_S_MAX = 1.0
 UNHURRIED_S_MAX = 30.0
 
-#: States as skein names them.
+#: skein's container states.
 _STATES = ("WAITING", "REQUESTED", "RUNNING", "SUCCEEDED", "FAILED", "KILLED")
 
 
 class YarnKeeper(SchedulerPlugin):
-    """Keeps the containers of the service ``dask.worker``; the jobs' Scaler.
+    """Request and release the containers of the service ``dask.worker``; the jobs' Scaler.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class YarnKeeper(SchedulerPlugin):
     app : skein.ApplicationClient
         The application.
     allotment : Allotment
-        What decides how many containers there are to be.
+        Decides which containers to request and release.
     times : PreemptionTimes, optional
-        How the cluster takes containers back; YARN's defaults.
+        Timing of the cluster's pre-emption; by default YARN's.
     container : str
-        YARN's name of the scheduler's own container.
+        YARN id of the scheduler's own container.
     """
 
     name = "elasticml-yarn-keeper"
@@ -65,104 +65,104 @@ class YarnKeeper(SchedulerPlugin):
         self,
         scheduler: Scheduler,
         app: skein.ApplicationClient,
-        allotment: plan.Allotment,
+        allocator: allocation.Allotment,
         *,
-        times: told.PreemptionTimes | None = None,
+        times: notices.PreemptionTimes | None = None,
         container: str = "",
     ) -> None:
         self._scheduler = scheduler
         self._app = app
-        self._allotment = allotment
+        self._allocator = allocator
         self._board = reclaims_of(scheduler.extensions)
-        self._stream = told.NoticeStream(app, times or told.PreemptionTimes())
-        self._where = Whereabouts(own_container=container, own_address=scheduler.address)
-        #: Containers that are over: nothing more is said of them.
-        self._over: set[str] = set()
-        #: Marks on containers whose workers have not registered: strictness, and when they end.
+        self._stream = notices.NoticeStream(app, times or notices.PreemptionTimes())
+        self._registry = Whereabouts(own_container=container, own_address=scheduler.address)
+        #: Containers that have ended and been reported.
+        self._ended_containers: set[str] = set()
+        #: Marks on containers whose workers have not registered: strictness, and deadline.
         self._marks: dict[str, tuple[bool, float]] = {}
-        self._notices: asyncio.Queue[told.Notice] = asyncio.Queue()
+        self._notices: asyncio.Queue[notices.Notice] = asyncio.Queue()
         self._has_agent = False
-        #: One decision and what follows from it at a time.
-        self._turn = asyncio.Lock()
+        #: Held for one decision and its actions.
+        self._lock = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
-        #: Workers being left whose containers are given back.
-        self._leaving: set[asyncio.Task[None]] = set()
+        #: Workers being drained whose containers are to be released.
+        self._draining: set[asyncio.Task[None]] = set()
 
-    # --- begin and end -------------------------------------------------------------------
+    # --- start and close -----------------------------------------------------------------
 
     async def start(self) -> None:
-        """Look at the containers, offer the scaler, and begin to listen."""
+        """Poll the containers, register as the scaler, and start listening."""
         for seen in await self._look():
-            if seen.state not in plan.ACTIVE:
-                self._over.add(seen.container)
+            if seen.state not in allocation.ACTIVE:
+                self._ended_containers.add(seen.container)
         self._scheduler.add_plugin(self)
         self._scheduler.extensions[SCALER_EXTENSION] = self
         self._scheduler.handlers["retire_workers"] = self.retire
         loop = asyncio.get_running_loop()
 
-        def hand_over(notice: told.Notice) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        def hand_over(notice: notices.Notice) -> None:
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._notices.put_nowait, notice)
 
         self._stream.start(hand_over)
         self._watching = loop.create_task(self._watch())
 
     async def close(self) -> None:
-        """End listening; containers stay as they are."""
+        """Stop listening; the containers stay as they are."""
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
             await asyncio.to_thread(self._stream.close)
 
-    # --- what Dask's scheduler tells -----------------------------------------------------
+    # --- scheduler callbacks -------------------------------------------------------------
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Note which container a worker that has registered lives in."""
+        """Record the container of a worker that has registered."""
         state = scheduler.workers[worker]
         identity = state.extra.get(STARTUP_KEY)
         if identity is None:
             return
         container = identity["container"]
-        self._where.registered(container, str(state.name), worker, identity["node"])
-        self._allotment.registered(str(state.name))
+        self._registry.registered(container, str(state.name), worker, identity["node"])
+        self._allocator.registered(str(state.name))
         if container in self._marks:
             strict, until_s = self._marks.pop(container)
             now_s = time.monotonic()
-            self._allotment.marked(str(state.name), strict=strict, now_s=now_s)
+            self._allocator.marked(str(state.name), strict=strict, now_s=now_s)
             self._post_mark(worker, max(0.0, until_s - now_s), strict)
 
-    # --- what jobs ask -------------------------------------------------------------------
+    # --- requests from jobs --------------------------------------------------------------
 
     async def request(self, count: int) -> int:
-        """Ask YARN for more containers, as many as there may be.
+        """Request more containers from YARN, within the maximum.
 
         Returns
         -------
         int
-            How many have been asked for. They come when the queue has room, which may take long.
+            How many have been requested. They start when the queue has room, which may take long.
         """
-        async with self._turn:
-            return await self._perform(self._allotment.request(count))
+        async with self._lock:
+            return await self._perform(self._allocator.request(count))
 
     async def release(self, addresses: Sequence[str]) -> None:
-        """Give the containers of workers back, after a word to others who use them.
+        """Release the containers of workers after notifying their other users.
 
-        A container that is given in place of one that YARN marked is asked for anew later.
+        A container that is released in place of one that YARN marked is requested again later.
         """
         present = [address for address in addresses if address in self._scheduler.workers]
-        names = self._where.names(present)
+        names = self._registry.names(present)
         is_hurried = bool(self._board.live())
-        async with self._turn:
-            actions = self._allotment.release([*names.values()], time.monotonic())
-        given = {action.name for action in actions if isinstance(action, plan.Kill)}
-        left = [address for address, name in names.items() if name in given]
+        async with self._lock:
+            actions = self._allocator.release([*names.values()], time.monotonic())
+        killed = {action.name for action in actions if isinstance(action, allocation.Kill)}
+        drained = [address for address, name in names.items() if name in killed]
         grace_s = HURRIED_S_MAX if is_hurried else UNHURRIED_S_MAX
-        # It is not broken off: Dask would call that an error, with its stack.
-        leaving = asyncio.ensure_future(self._leave(left, grace_s))
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._has_left)
-        await asyncio.wait({leaving}, timeout=grace_s)
-        async with self._turn:
+        # Not cancelled after the grace: Dask would log that as an error with a traceback.
+        draining = asyncio.ensure_future(self._drain(drained, grace_s))
+        self._draining.add(draining)
+        draining.add_done_callback(self._on_drained)
+        await asyncio.wait({draining}, timeout=grace_s)
+        async with self._lock:
             await self._perform(actions)
 
     async def retire(
@@ -171,10 +171,10 @@ class YarnKeeper(SchedulerPlugin):
         names: list[Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Let jobs leave the workers that somebody scales in, then retire them as Dask does.
+        """Let jobs leave workers before Dask retires them.
 
-        It stands in for the scheduler's handler ``retire_workers``, which closes workers that jobs
-        still have members in.
+        Replaces the scheduler's handler ``retire_workers``, which would close workers on which jobs
+        still have members.
         """
         if workers is None and names is not None:
             named = {str(name) for name in names}
@@ -186,20 +186,20 @@ class YarnKeeper(SchedulerPlugin):
             await asyncio.wait_for(self._notify(workers, UNHURRIED_S_MAX), UNHURRIED_S_MAX)
         return await self._scheduler.retire_workers(workers=workers, **options)
 
-    async def _leave(self, addresses: list[str], grace_s: float) -> None:
+    async def _drain(self, addresses: list[str], grace_s: float) -> None:
         """Let other jobs and plain Dask work leave workers."""
         await self._notify(addresses, grace_s)
         await self._scheduler.retire_workers(
             workers=addresses, close_workers=False, remove=False, stimulus_id="elasticml-release"
         )
 
-    def _has_left(self, leaving: asyncio.Task[None]) -> None:
-        self._leaving.discard(leaving)
-        if not leaving.cancelled() and leaving.exception() is not None:
-            logger.info("workers that are given back were not left: %s", leaving.exception())
+    def _on_drained(self, draining: asyncio.Task[None]) -> None:
+        self._draining.discard(draining)
+        if not draining.cancelled() and draining.exception() is not None:
+            logger.info("workers were released before they were drained: %s", draining.exception())
 
     async def _notify(self, addresses: list[str], grace_s: float) -> None:
-        """Tell the jobs that workers are given back; return when they have left them."""
+        """Notify jobs that workers are released; return when they have left them."""
 
         async def notify(address: str) -> None:
             with suppress(OSError):
@@ -207,74 +207,74 @@ class YarnKeeper(SchedulerPlugin):
 
         await asyncio.gather(*(notify(address) for address in addresses))
 
-    # --- what YARN tells -----------------------------------------------------------------
+    # --- notices from YARN ---------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Act on each notice as it comes, and look at the containers now and then."""
+        """Handle each notice as it arrives; poll the containers when there is none."""
         while True:
-            notice: told.Notice | None = None
+            notice: notices.Notice | None = None
             with suppress(TimeoutError):
                 notice = await asyncio.wait_for(self._notices.get(), LOOK_S)
             try:
-                async with self._turn:
+                async with self._lock:
                     if notice is None:
-                        await self._keep()
+                        await self._poll()
                     else:
-                        await self._act_on(notice)
+                        await self._handle(notice)
             except _skein_error() as error:
-                # An application master that is gone for good is the service's matter.
-                logger.info("the application master does not answer: %s", error)
+                # The scheduler service handles an application master that does not come back.
+                logger.info("the application master does not respond: %s", error)
             except Exception:
-                # One notice that cannot be acted on must not end the keeping.
-                logger.exception("cannot act on %s", notice)
+                # A notice that cannot be handled must not end the loop.
+                logger.exception("cannot handle %s", notice)
 
-    async def _keep(self) -> None:
-        """Look at the containers, and do what is due; without an agent, find out who ended."""
+    async def _poll(self) -> None:
+        """Poll the containers and do what is due; without an agent, detect their exits too."""
         seen = await self._look()
-        await self._perform(self._allotment.see(seen, time.monotonic()))
+        await self._perform(self._allocator.see(seen, time.monotonic()))
         if self._has_agent:
             return
         for one in seen:
-            if one.state not in plan.ACTIVE and one.container not in self._over:
+            if one.state not in allocation.ACTIVE and one.container not in self._ended_containers:
                 reason = reason_in(one.state, one.message)
                 await self._ended(one.container, reason, None, one.message)
 
-    async def _act_on(self, notice: told.Notice) -> None:
+    async def _handle(self, notice: notices.Notice) -> None:
         match notice:
-            case told.AgentSeen():
+            case notices.AgentSeen():
                 self._has_agent = True
-            case told.ContainerMarked(container=container):
-                await self._know(container)
+            case notices.ContainerMarked(container=container):
+                await self._identify(container)
                 self._mark(notice)
-            case told.MarkLapsed(container=container):
+            case notices.MarkLapsed(container=container):
                 self._marks.pop(container, None)
-                name = self._where.name(container) or container
-                self._allotment.lapsed(name, time.monotonic())
-                self._board.post(Restored(address=self._where.on_board(container)))
-            case told.ContainerExited(container=container):
-                await self._know(container)
+                name = self._registry.name(container) or container
+                self._allocator.lapsed(name, time.monotonic())
+                self._board.post(Restored(address=self._registry.on_board(container)))
+            case notices.ContainerExited(container=container):
+                await self._identify(container)
                 await self._ended(container, notice.reason, notice.status, notice.message)
-            case told.NodeChanged():
+            case notices.NodeChanged():
                 await self._node_changed(notice)
 
-    def _mark(self, notice: told.ContainerMarked) -> None:
+    def _mark(self, notice: notices.ContainerMarked) -> None:
         container = notice.container
-        if container in self._over:
+        if container in self._ended_containers:
             return
-        name, address = self._where.name(container), self._where.address(container)
+        name, address = self._registry.name(container), self._registry.address(container)
         now_s = time.monotonic()
-        if name is None and self._where.is_essential(container):
-            word = Reclaim(
-                address=self._where.on_board(container),
+        if name is None and self._registry.is_essential(container):
+            reclaim = Reclaim(
+                address=self._registry.on_board(container),
                 grace_s=notice.deadline_s,
                 negotiable=not notice.strict,
                 essential=True,
             )
-            self._allotment.marked(container, strict=notice.strict, now_s=now_s)
-            self._board.post(word)
+            self._allocator.marked(container, strict=notice.strict, now_s=now_s)
+            self._board.post(reclaim)
             return
         if name is not None:
-            self._allotment.marked(name, strict=notice.strict, now_s=now_s)
+            self._allocator.marked(name, strict=notice.strict, now_s=now_s)
         if address is not None:
             self._post_mark(address, notice.deadline_s, notice.strict)
         else:
@@ -284,15 +284,15 @@ class YarnKeeper(SchedulerPlugin):
         self._board.post(Reclaim(address=address, grace_s=grace_s, negotiable=not strict))
 
     async def _ended(self, container: str, reason: str, status: int | None, message: str) -> None:
-        """Pass on how a container ended, once."""
-        if container in self._over:
+        """Report once how a container ended."""
+        if container in self._ended_containers:
             return
-        self._over.add(container)
+        self._ended_containers.add(container)
         self._marks.pop(container, None)
-        name, address = self._where.name(container), self._where.address(container)
-        logger.info("%s (%s) ended: %s, status %s", name or "nobody's", container, reason, status)
+        name, address = self._registry.name(container), self._registry.address(container)
+        logger.info("%s (%s) ended: %s, status %s", name or "unknown", container, reason, status)
         if name is None and reason == "released":
-            self._allotment.unplaced()
+            self._allocator.unplaced()
         if address is not None:
             self._board.post(
                 Ended(
@@ -304,47 +304,47 @@ class YarnKeeper(SchedulerPlugin):
                 )
             )
         if name is None:
-            self._allotment.lapsed(container, time.monotonic())
-            if self._where.is_essential(container):
-                # No mark outlives its container: nothing more is to be given for it.
-                self._board.post(Restored(address=self._where.on_board(container)))
+            self._allocator.lapsed(container, time.monotonic())
+            if self._registry.is_essential(container):
+                # No mark outlives its container: nothing needs to be released for it any more.
+                self._board.post(Restored(address=self._registry.on_board(container)))
         else:
-            if address is None and reason in plan.OWN_FAULTS:
-                word = await asyncio.to_thread(self._app.kv.pop, WORD_KEY.format(name), None)
-                message = message if word is None else word.decode()
+            if address is None and reason in allocation.OWN_FAULTS:
+                text = await asyncio.to_thread(self._app.kv.pop, WORD_KEY.format(name), None)
+                message = message if text is None else text.decode()
             now_s = time.monotonic()
-            await self._perform(self._allotment.ended(name, reason, status, message, now_s))
+            await self._perform(self._allocator.ended(name, reason, status, message, now_s))
 
-    async def _node_changed(self, notice: told.NodeChanged) -> None:
+    async def _node_changed(self, notice: notices.NodeChanged) -> None:
         state = notice.state.lower()
-        addresses = self._where.on_node(notice.node, self._scheduler.workers)
+        addresses = self._registry.on_node(notice.node, self._scheduler.workers)
         grace_s = notice.timeout_s or 0.0
         self._board.post(
             NodeTold(node=notice.node, state=state, grace_s=grace_s, addresses=addresses)
         )
         if state != "lost":
             return
-        # The processes of a node that does not answer may live on; nobody else ends them.
+        # The processes of a lost node may still run; nothing else removes their workers.
         for address in addresses:
             await self._scheduler.remove_worker(address, stimulus_id="elasticml-node-lost")
 
     # --- skein ---------------------------------------------------------------------------
 
-    async def _know(self, container: str) -> None:
-        """Learn which service a container belongs to, where that is not known yet."""
-        if not self._where.is_known(container):
+    async def _identify(self, container: str) -> None:
+        """Look up the service that a container belongs to, unless it is known."""
+        if not self._registry.is_known(container):
             seen = await self._look()
-            await self._perform(self._allotment.see(seen, time.monotonic()))
+            await self._perform(self._allocator.see(seen, time.monotonic()))
 
-    async def _look(self) -> list[plan.ContainerSeen]:
-        """List the worker containers, those that are over, too."""
-        seen: list[plan.ContainerSeen] = []
+    async def _look(self) -> list[allocation.ContainerSeen]:
+        """List the worker containers, including those that have ended."""
+        seen: list[allocation.ContainerSeen] = []
         for one in await asyncio.to_thread(self._app.get_containers, None, _STATES):
             container = one.yarn_container_id
             if one.service_name == WORKER_SERVICE:
                 state: Any = str(one.state).lower()
                 seen.append(
-                    plan.ContainerSeen(
+                    allocation.ContainerSeen(
                         name=one.id,
                         instance=one.instance,
                         state=state,
@@ -353,26 +353,26 @@ class YarnKeeper(SchedulerPlugin):
                     )
                 )
                 if container:
-                    self._where.granted(container, one.id)
+                    self._registry.granted(container, one.id)
             elif container:
-                self._where.serves(container)
+                self._registry.serves(container)
         return seen
 
-    async def _perform(self, actions: Iterable[plan.Action]) -> int:
-        """Do what was decided; return how many containers have been asked for."""
+    async def _perform(self, actions: Iterable[allocation.Action]) -> int:
+        """Perform actions; return how many containers have been requested."""
         count = 0
         for action in actions:
             match action:
-                case plan.Kill(name=name):
-                    logger.info("%s is given back", name)
-                    with suppress(ValueError):  # it is over already
+                case allocation.Kill(name=name):
+                    logger.info("releasing %s", name)
+                    with suppress(ValueError):  # it has ended already
                         await asyncio.to_thread(self._app.kill_container, name)
-                case plan.Add(streak=streak):
+                case allocation.Add(streak=streak):
                     new = await asyncio.to_thread(self._app.add_container, WORKER_SERVICE)
-                    self._allotment.added(new.id, new.instance, streak)
-                    logger.info("%s is asked for", new.id)
+                    self._allocator.added(new.id, new.instance, streak)
+                    logger.info("requested %s", new.id)
                     count += 1
-                case plan.EndApplication(message=message):
+                case allocation.EndApplication(message=message):
                     logger.error("%s", message)
                     await asyncio.to_thread(end_for_good, self._app, "FAILED", message)
         return count

@@ -1,4 +1,4 @@
-"""Dask's scheduler at the client (deploy mode ``local``), with what one in a container has too."""
+"""Dask's scheduler at the client (deploy mode ``local``), with a container manager."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class LocalScheduler:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._keeper: YarnKeeper | None = None
+        self._manager: YarnKeeper | None = None
 
     @classmethod
     async def start(cls, security: Security | None, **listening: Any) -> LocalScheduler:
-        """Start a scheduler; ``listening`` is its host, port and dashboard's address."""
+        """Start a scheduler; ``listening`` holds its host, port and dashboard address."""
         from distributed import Scheduler
 
         from elasticml.clusters.on_yarn.scheduler_service import ALLOWED_FAILURES
@@ -44,12 +44,12 @@ class LocalScheduler:
 
     @property
     def address(self) -> str:
-        """Dask's address of it."""
+        """Dask address of the scheduler."""
         return str(self._scheduler.address)
 
     @property
     def dashboard_address(self) -> str | None:
-        """URL of its dashboard; None where it has none."""
+        """URL of its dashboard; None if it has none."""
         service = self._scheduler.services.get("dashboard")
         if service is None:
             return None
@@ -57,20 +57,20 @@ class LocalScheduler:
         return f"http://{host}:{service.port}"
 
     async def keep(self, application: skein.ApplicationClient) -> None:
-        """Have an application's worker containers kept: asked for anew, given back, told of."""
+        """Start the container manager for an application's worker containers."""
         from elasticml.clusters.notices import preemption_times
         from elasticml.clusters.on_yarn.allotment import Allotment
         from elasticml.clusters.on_yarn.keeper import YarnKeeper
         from elasticml.clusters.on_yarn.surroundings import cluster_grace
 
         grace = await asyncio.to_thread(cluster_grace, "", of_cluster=True)
-        self._keeper = YarnKeeper(
+        self._manager = YarnKeeper(
             self._scheduler, application, Allotment(), times=preemption_times(grace)
         )
-        await self._keeper.start()
+        await self._manager.start()
 
     async def close(self) -> None:
-        """End the scheduler; the workers end with it."""
-        if self._keeper is not None:
-            await self._keeper.close()
+        """Close the scheduler; the workers exit with it."""
+        if self._manager is not None:
+            await self._manager.close()
         await self._scheduler.close()

@@ -1,4 +1,4 @@
-"""Packed environments: the one that runs here, as an archive, uploaded once for what is in it."""
+"""Pack the current Python environment into an archive and upload it once per content hash."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from typing import Any
 from elasticml.data.places import exists, join, reason_of, system_of
 from elasticml.errors import ConfigError
 
-#: Characters of the hash in an archive's name; two environments share it once in 2^64 pairs.
+#: Characters of the hash in an archive's name: 128 bits, so collisions need about 2^64 archives.
 _HASH_CHARS = 32
-#: Compression of the archives: less takes longer to send, more takes longer to pack.
+#: Compression level of the archives: lower ones take longer to send, higher ones longer to pack.
 _COMPRESS_LEVEL = 1
-#: What is made anew when it is needed, and says nothing of what an environment does.
+#: Generated files, which do not affect what an environment does.
 _DERIVED = ("*/__pycache__/*", "*.pyc", "*.nbi", "*.nbc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedFile:
-    """One file of an archive: where it is here, and its path in the environment."""
+    """One file of an archive: its local path, and its path in the environment."""
 
     source: str
     target: str
@@ -38,7 +38,7 @@ class PackedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingList:
-    """What goes into an archive of an environment, sorted by target, and with which tool."""
+    """The files of an environment's archive, sorted by target, and the kind of the environment."""
 
     prefix: str
     #: ``venv`` or ``conda``.
@@ -46,9 +46,9 @@ class PackingList:
     files: tuple[PackedFile, ...]
 
     def digest(self) -> str:
-        """Return the hash of what is in it: names, link targets, permissions and bytes.
+        """Return the hash of its content: names, link targets, permissions and bytes.
 
-        Compiled files do not count: they come and go as modules are used.
+        Compiled files are left out: they appear as modules are used.
         """
         sums = hashlib.sha256(f"{self.kind} {self.prefix}\n".encode())
         for file in self.files:
@@ -66,14 +66,14 @@ class PackingList:
 
 
 def packing_list(prefix: str | None = None, exclude: Sequence[str] = ()) -> PackingList:
-    """List what an archive of an environment holds, elasticml included however it is installed.
+    """List the files of an environment's archive, with elasticml even if it is an editable install.
 
     Parameters
     ----------
     prefix : str, optional
-        A virtual or conda environment; the one that this process runs in where it is None.
+        A virtual or conda environment; by default the one that this process runs in.
     exclude : sequence of str
-        Patterns of paths in the environment that are left out, as in ``"*/site-packages/torch/*"``.
+        Patterns of paths in the environment to leave out, such as ``"*/site-packages/torch/*"``.
 
     Raises
     ------
@@ -82,15 +82,15 @@ def packing_list(prefix: str | None = None, exclude: Sequence[str] = ()) -> Pack
     """
     folder = Path(prefix or sys.prefix).absolute()
     if (folder / "conda-meta").is_dir():
-        kind, found = "conda", [file.target for file in _conda_env(folder)]
+        kind, targets = "conda", [file.target for file in _conda_env(folder)]
     elif (folder / "pyvenv.cfg").is_file():
-        kind, found = "venv", [file.target for file in _venv_env(folder)]
+        kind, targets = "venv", [file.target for file in _venv_env(folder)]
     else:
         raise ConfigError(
-            f"{folder} is no virtual or conda environment and cannot be packed; run in one, or "
-            "name an environment of the nodes as environment: python:///path/to/python"
+            f"{folder} is not a virtual or conda environment and cannot be packed; run in one, or "
+            "name a Python on the nodes: environment: python:///path/to/python"
         )
-    files = {target: PackedFile(source=str(folder / target), target=target) for target in found}
+    files = {target: PackedFile(source=str(folder / target), target=target) for target in targets}
     library = _site_packages(folder)
     for target in _editable_hooks(folder, library):
         files.pop(target, None)
@@ -106,7 +106,7 @@ def packing_list(prefix: str | None = None, exclude: Sequence[str] = ()) -> Pack
 
 
 def pack_environment(listed: PackingList, output: str | Path) -> Path:
-    """Write the archive of an environment, a ``.tar.gz`` that skein unpacks in each container.
+    """Write an environment's archive: a ``.tar.gz`` that skein unpacks in each container.
 
     Raises
     ------
@@ -115,21 +115,21 @@ def pack_environment(listed: PackingList, output: str | Path) -> Path:
     """
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    wanted = {file.target: file.source for file in listed.files}
+    files = {file.target: file.source for file in listed.files}
     folder = Path(listed.prefix)
     part = output.with_name(f".{os.getpid()}-{output.name}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if listed.kind == "venv":
-                _pack_venv(folder, wanted, part)
+                _pack_venv(folder, files, part)
             else:
-                _pack_conda(folder, wanted, part)
+                _pack_conda(folder, files, part)
         part.replace(output)
     except Exception as error:
         raise ConfigError(
-            f"{folder} cannot be packed: {' '.join(str(error).split())}; mend that, or name an "
-            "environment of the nodes"
+            f"{folder} cannot be packed: {' '.join(str(error).split())}; fix that, or name an "
+            "environment on the nodes"
         ) from error
     finally:
         part.unlink(missing_ok=True)
@@ -139,21 +139,21 @@ def pack_environment(listed: PackingList, output: str | Path) -> Path:
 def upload_once(
     listed: PackingList, place: str, *, say: Callable[[str], None] = lambda line: None
 ) -> str:
-    """Have the archive of an environment at a place, packed and sent only if it is not there yet.
+    """Pack and upload an environment, unless an archive with the same content exists.
 
     Parameters
     ----------
     listed : PackingList
-        What is in it; its hash names the archive.
+        Files of the archive; their hash is its name.
     place : str
         A directory that the containers' nodes can read, such as one on HDFS.
     say : callable
-        Is told, in a line each, what takes long.
+        Called with progress messages of one line.
 
     Returns
     -------
     str
-        Where the archive is.
+        URL or path of the archive.
     """
     archive = join(place, f"{listed.digest()}.tar.gz")
     if exists(archive):
@@ -161,13 +161,13 @@ def upload_once(
     with tempfile.TemporaryDirectory(prefix="elasticml-pack-") as folder:
         say(f"packing {listed.prefix}: {len(listed.files)} files")
         packed = pack_environment(listed, Path(folder) / "environment.tar.gz")
-        say(f"sending {packed.stat().st_size / 2**20:.0f} MiB to {archive}")
+        say(f"uploading {packed.stat().st_size / 2**20:.0f} MiB to {archive}")
         _send(packed, archive)
     return archive
 
 
 def _send(packed: Path, archive: str) -> None:
-    """Copy a file to a place by pieces, whole or not at all; it may be larger than the memory."""
+    """Upload a file atomically, in pieces: it may be larger than memory."""
     try:
         system, inner = system_of(archive)
         above, _, name = inner.rpartition("/")
@@ -182,13 +182,13 @@ def _send(packed: Path, archive: str) -> None:
             raise
     except (OSError, ImportError, ValueError) as error:
         raise ConfigError(
-            f"the environment cannot be written to {archive}: {reason_of(error)}; name a place "
-            "with room that this user may write to",
+            f"the environment cannot be written to {archive}: {reason_of(error)}; choose a place "
+            "with free space that you may write to",
             path=archive,
         ) from error
 
 
-# The packers, which have no types and are alike.
+# The packers: untyped libraries with similar interfaces.
 
 
 def _venv_env(folder: Path) -> Any:
@@ -215,90 +215,92 @@ def _conda_env(folder: Path) -> Any:
         raise _refused(folder, error) from error
 
 
-def _pack_venv(folder: Path, wanted: dict[str, str], output: Path) -> None:
+def _pack_venv(folder: Path, files: dict[str, str], output: Path) -> None:
     import venv_pack
 
     env = _venv_env(folder)
-    env.files = [venv_pack.File(source, target) for target, source in wanted.items()]
+    env.files = [venv_pack.File(source, target) for target, source in files.items()]
     env.pack(output=str(output), format="tar.gz", compress_level=_COMPRESS_LEVEL)
 
 
-def _pack_conda(folder: Path, wanted: dict[str, str], output: Path) -> None:
+def _pack_conda(folder: Path, files: dict[str, str], output: Path) -> None:
     import conda_pack
 
     env = _conda_env(folder)
-    # What conda has installed carries how its paths are to be rewritten.
-    managed = [file for file in env.files if file.target in wanted]
-    new = wanted.keys() - {file.target for file in managed}
-    added = [conda_pack.File(wanted[target], target, is_conda=False) for target in sorted(new)]
+    # Files installed by conda carry the data for rewriting their prefix.
+    managed = [file for file in env.files if file.target in files]
+    new = files.keys() - {file.target for file in managed}
+    added = [conda_pack.File(files[target], target, is_conda=False) for target in sorted(new)]
     env.files = managed + added
     env.pack(output=str(output), format="tar.gz", compress_level=_COMPRESS_LEVEL)
 
 
 def _no_packer(name: str) -> ConfigError:
-    return ConfigError(f"to pack this environment {name} is needed; pip install {name}")
+    return ConfigError(f"packing this environment needs {name}; pip install {name}")
 
 
 def _refused(folder: Path, error: Exception) -> ConfigError:
     return ConfigError(
-        f"{folder} cannot be packed: {' '.join(str(error).split())}; mend that, or name an "
-        "environment of the nodes"
+        f"{folder} cannot be packed: {' '.join(str(error).split())}; fix that, or name an "
+        "environment on the nodes"
     )
 
 
-# Editable installs, which are elsewhere than in the environment.
+# Editable installs, whose files are outside the environment.
 
 
 def _site_packages(folder: Path) -> str:
-    found = sorted(folder.glob("lib/python3*/site-packages"))
-    if len(found) != 1:
+    folders = sorted(folder.glob("lib/python3*/site-packages"))
+    if len(folders) != 1:
         raise ConfigError(
-            f"{folder} has {len(found)} folders lib/python3*/site-packages, wanted one; make the "
-            "environment anew"
+            f"{folder} has {len(folders)} folders lib/python3*/site-packages, wanted one; recreate "
+            "the environment"
         )
-    return str(found[0].relative_to(folder))
+    return str(folders[0].relative_to(folder))
 
 
 def _editable_hooks(folder: Path, library: str) -> list[str]:
-    """List the files by which an environment finds elasticml where it is developed.
+    """List the files through which an environment finds an editable install of elasticml.
 
     Raises
     ------
     ConfigError
-        When another package is installed like that.
+        When another package is an editable install.
     """
     hooks: list[str] = []
-    for found in distributions(path=[str(folder / library)]):
-        name = found.metadata["Name"]
-        if not _is_editable(found):
+    for distribution in distributions(path=[str(folder / library)]):
+        name = distribution.metadata["Name"]
+        if not _is_editable(distribution):
             continue
         if name != "elasticml":
             raise ConfigError(
-                f"{name} is an editable install and cannot be packed; install it as it is: "
-                f"pip install --no-deps {_home_of(found)}"
+                f"{name} is an editable install and cannot be packed; install a copy: "
+                f"pip install --no-deps {_home_of(distribution)}"
             )
         hooks += [
-            f"{library}/{file}" for file in found.files or () if file.name.startswith("__editable_")
+            f"{library}/{file}"
+            for file in distribution.files or ()
+            if file.name.startswith("__editable_")
         ]
     return hooks
 
 
-def _direct_url(found: Distribution) -> dict[str, Any]:
+def _direct_url(distribution: Distribution) -> dict[str, Any]:
     with suppress(ValueError):
-        return dict(json.loads(found.read_text("direct_url.json") or "{}"))
+        return dict(json.loads(distribution.read_text("direct_url.json") or "{}"))
     return {}
 
 
-def _is_editable(found: Distribution) -> bool:
-    return bool(_direct_url(found).get("dir_info", {}).get("editable"))
+def _is_editable(distribution: Distribution) -> bool:
+    return bool(_direct_url(distribution).get("dir_info", {}).get("editable"))
 
 
-def _home_of(found: Distribution) -> str:
-    return str(_direct_url(found).get("url", "")).removeprefix("file://")
+def _home_of(distribution: Distribution) -> str:
+    return str(_direct_url(distribution).get("url", "")).removeprefix("file://")
 
 
 def _own_files(target: str) -> Iterable[PackedFile]:
-    """List the files of the elasticml that runs here, for a folder of an environment."""
+    """List the files of the running elasticml, with paths below ``target``."""
     package = Path(__file__).parents[2]
     for path in sorted(package.rglob("*")):
         name = path.relative_to(package).as_posix()

@@ -1,4 +1,4 @@
-"""The resource manager over its web service: queues, nodes, applications, what it can grant."""
+"""Client of the resource manager's web service: queues, nodes, applications, capacity check."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from elasticml.errors import ConfigError, SubmissionError
 
 TIMEOUT_S: Final = 10.0
 _API: Final = "/ws/v1/cluster"
-#: What a resource manager on standby answers with: go to the active one.
+#: Statuses with which a standby resource manager redirects to the active one.
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 
 
 class ResourceManager:
-    """Asks the active resource manager; every method is one request, nothing is kept.
+    """Query the active resource manager; every method is one request, nothing is cached.
 
     Parameters
     ----------
     urls : sequence of str
-        Its pages, of each where there are several: ``http://rm.example:8088``.
+        URL of each resource manager, such as ``http://rm.example:8088``.
     conf : HadoopConf
         The client's configuration.
     """
@@ -47,20 +47,20 @@ class ResourceManager:
         self.urls = tuple(url.rstrip("/") for url in urls)
         self.conf_here = conf or HadoopConf()
         self.timeout_s = timeout_s
-        #: The one that answered last.
+        #: URL of the one that responded last.
         self.url = self.urls[0]
 
     @classmethod
     def from_conf(cls, conf: HadoopConf, timeout_s: float = TIMEOUT_S) -> ResourceManager:
-        """Name the resource manager of a configuration; nothing is asked yet."""
+        """Return the client for a configuration; no request is made yet."""
         return cls(rm_web_urls(conf), conf, timeout_s)
 
     def info(self) -> dict[str, Any]:
-        """Return what it says of itself: ``state``, ``haState``, ``resourceManagerVersion``."""
+        """Return its own state: ``state``, ``haState``, ``resourceManagerVersion`` and others."""
         return dict(self._json("/info")["clusterInfo"])
 
     def scheduler(self) -> SchedulerKind:
-        """Tell which scheduler it runs."""
+        """Return the kind of scheduler that it runs."""
         return scheduler_kind(self._json("/scheduler"))
 
     def queues(self) -> list[Queue]:
@@ -68,27 +68,25 @@ class ResourceManager:
         return read_queues(self._json("/scheduler"))
 
     def queue(self, name: str) -> Queue | None:
-        """Return the queue that takes applications under a name or path.
-
-        None stands for one that is made when an application is submitted to it.
+        """Return the leaf queue with a name or path; None if it is created on submission.
 
         Raises
         ------
         SubmissionError
-            When there is none, or it takes no applications.
+            When there is no such queue, or it accepts no applications.
         """
         return find_queue(self.queues(), name, self.url)
 
     def nodes(self) -> list[Node]:
-        """List all nodes that it knows of, running or not."""
+        """List all nodes that it knows, running or not."""
         return read_nodes(self._json("/nodes"))
 
     def applications(
         self, *, queue: str = "", states: Sequence[str] = (), tags: Sequence[str] = ()
     ) -> list[Application]:
         """List applications, the latest first."""
-        wanted = {"queue": queue, "states": ",".join(states), "applicationTags": ",".join(tags)}
-        query = urlencode({name: value for name, value in wanted.items() if value})
+        filters = {"queue": queue, "states": ",".join(states), "applicationTags": ",".join(tags)}
+        query = urlencode({name: value for name, value in filters.items() if value})
         return read_applications(self._json(f"/apps{'?' if query else ''}{query}"))
 
     def application(self, id: str) -> Application:
@@ -97,24 +95,24 @@ class ResourceManager:
         Raises
         ------
         SubmissionError
-            When it is not known.
+            When it is unknown.
         """
         answer = self._ask(f"{_API}/apps/{quote(id, safe='')}")
         body = answer.json()
         if answer.status in (400, 404) or not body or "app" not in body:
             raise SubmissionError(
-                f"application {id} is unknown to the resource manager at {self.url}; see "
-                "elasticml status for those there are",
+                f"application {id} is unknown to the resource manager at {self.url}; list the "
+                "applications: yarn application -list -appStates ALL",
                 application=id,
             )
         return read_application(body["app"])
 
     def conf(self) -> HadoopConf:
-        """Return the resource manager's own settings; the client's where it does not tell."""
+        """Return the resource manager's own settings; the client's if they cannot be read."""
         return self._settings(f"{self._active()}/conf", self.conf_here)
 
     def node_conf(self, node: Node) -> HadoopConf:
-        """Return a node manager's settings; the client's where it does not tell."""
+        """Return a node manager's settings; the client's if they cannot be read."""
         scheme = self.url.partition("://")[0]
         return self._settings(f"{scheme}://{node.web_address}/conf", self.conf_here)
 
@@ -125,11 +123,11 @@ class ResourceManager:
     def _settings(self, url: str, fallback: HadoopConf) -> HadoopConf:
         try:
             answer = ask("GET", url, timeout_s=self.timeout_s)
-            found = parse_site(answer.body, url) if answer.status == 200 else []
+            entries = parse_site(answer.body, url) if answer.status == 200 else []
         except (OSError, ConfigError):
             return fallback
-        # A client may know of the scheduler's own file, which is not among what it shows.
-        values = {**fallback.values, **{key: value for key, value, _ in found}}
+        # The client's values stay: the response lacks the scheduler's own configuration file.
+        values = {**fallback.values, **{key: value for key, value, _ in entries}}
         return HadoopConf(values=values, folders=fallback.folders)
 
     def _json(self, path: str) -> Any:
@@ -140,16 +138,16 @@ class ResourceManager:
         return body
 
     def _ask(self, path: str) -> Answer:
-        """Ask the active one; those on standby send elsewhere, those that are down do not answer.
+        """Send a request to each resource manager in turn until the active one responds.
 
         Raises
         ------
         SubmissionError
-            When none of them answers, or all are on standby.
+            When none responds, or all are on standby.
         """
-        first = [self.url, *(url for url in self.urls if url != self.url)]
+        urls = [self.url, *(url for url in self.urls if url != self.url)]
         failures: list[str] = []
-        for url in first:
+        for url in urls:
             try:
                 answer = ask("GET", f"{url}{path}", timeout_s=self.timeout_s)
             except PermissionError as error:
@@ -157,7 +155,7 @@ class ResourceManager:
             except OSError as error:
                 failures.append(reason_of(error))
                 continue
-            # Of itself it also tells while it is on standby.
+            # A standby resource manager does respond to /info.
             if answer.status in _REDIRECTS or b'"haState":"STANDBY"' in answer.body:
                 failures.append(f"{url} is on standby")
                 continue
@@ -171,37 +169,37 @@ class ResourceManager:
 
     def _refused(self, answer: Answer) -> SubmissionError:
         body = answer.json()
-        said = body.get("RemoteException", {}).get("message") if isinstance(body, dict) else None
+        reason = body.get("RemoteException", {}).get("message") if isinstance(body, dict) else None
         if answer.status in (401, 403):
-            text = f"refuses this user ({said or answer.status}); kinit, or ask for the permission"
+            text = f"refuses this user ({reason or answer.status}); kinit, or ask for permission"
         else:
             text = (
-                f"answers {answer.status}{f' ({said})' if said else ''}, wanted its web service; "
-                f"correct yarn.resourcemanager.webapp.address in {self.conf_here.where()}"
+                f"answers {answer.status}{f' ({reason})' if reason else ''}, wanted its web "
+                f"service; correct yarn.resourcemanager.webapp.address in {self.conf_here.where()}"
             )
         return SubmissionError(f"{self.url} {' '.join(text.split())}", url=self.url)
 
 
 def check_grantable(rm: ResourceManager, queue: str, containers: Sequence[Container]) -> None:
-    """Raise unless a queue could ever grant all of these containers at once.
+    """Raise unless a queue could ever grant all of these containers at the same time.
 
     Parameters
     ----------
     queue : str
-        By name or path; empty stands for YARN's default.
+        Name or path; empty is YARN's default queue.
     containers : sequence of (memory_mib, vcores, label)
-        What a job cannot do without; label "" for none.
+        The containers that a job needs to start; label "" for none.
 
     Raises
     ------
     SubmissionError
-        For a resource manager that does not answer, an unknown queue, and containers that are too
-        large for any node, for the queue, or for all of it together.
+        When the resource manager does not respond, the queue is unknown, or the containers exceed
+        the limits of every node, of a container in the queue, or of the queue in total.
     """
-    found = rm.queue(queue or "default")
+    leaf = rm.queue(queue or "default")
     conf = rm.conf()
     check_containers(
-        found,
+        leaf,
         rm.nodes(),
         containers,
         smallest_mib=int(conf.number("yarn.scheduler.minimum-allocation-mb", 1)),

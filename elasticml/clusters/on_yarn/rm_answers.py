@@ -1,4 +1,4 @@
-"""What the resource manager's answers mean: queues, nodes and applications as records."""
+"""Parse the resource manager's responses into records: queues, nodes, applications."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, Final, Literal
 
 Answer = Mapping[str, Any]
 
-#: Most schedulers say "no limit" by a number like this.
-_ENDLESS: Final = 2**31 - 1
+#: Most schedulers encode "no limit" as this number.
+_UNLIMITED: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Room:
-    """Memory and processors: what there is, is free, is taken, or is allowed."""
+    """An amount of memory and virtual cores: a total, a free amount, a usage or a limit."""
 
     memory_mib: int
     vcores: int
 
     def minus(self, other: Room) -> Room:
-        """Return what is left; never below nothing."""
+        """Return the difference, at least zero."""
         return Room(
             memory_mib=max(0, self.memory_mib - other.memory_mib),
             vcores=max(0, self.vcores - other.vcores),
@@ -32,25 +32,25 @@ class Queue:
     """A queue of the scheduler."""
 
     name: str
-    #: From the root, with dots: ``root.ml``.
+    #: Dotted path from the root: ``root.ml``.
     path: str
     is_leaf: bool
-    #: RUNNING, STOPPED or DRAINING; empty where the scheduler knows no states.
+    #: RUNNING, STOPPED or DRAINING; empty if the scheduler has no queue states.
     state: str = ""
-    #: Whether other queues may take its containers back; None where it is not said.
+    #: Whether other queues may pre-empt its containers; None if unknown.
     is_preemptable: bool | None = None
-    #: What it gets in any case.
+    #: Guaranteed capacity.
     guaranteed: Room | None = None
-    #: What it may hold at most, together; None without a limit.
+    #: Maximum capacity; None without a limit.
     maximum: Room | None = None
     used: Room
-    #: What one container may have at most.
+    #: Maximum size of one container.
     container_max: Room | None = None
-    #: A user holds at most so many times what is guaranteed; None without a limit.
+    #: One user holds at most this multiple of the guaranteed capacity; None without a limit.
     user_limit_factor: float | None = None
-    #: Labels whose nodes it may use; ``*`` is all.
+    #: Labels of the nodes that it may use; ``*`` is all.
     labels: tuple[str, ...] = ("*",)
-    #: Whether queues below it are made when somebody names them.
+    #: Whether child queues are created on submission.
     makes_queues: bool = False
 
 
@@ -67,7 +67,7 @@ class Node:
     total: Room
     free: Room
     labels: tuple[str, ...] = ()
-    #: Why it is not healthy.
+    #: Health report; says why a node is unhealthy.
     health: str = ""
 
     @property
@@ -78,7 +78,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """An application, running or ended."""
+    """An application, running or finished."""
 
     id: str
     name: str
@@ -98,7 +98,7 @@ class Application:
 
 
 def read_queues(answer: Answer) -> list[Queue]:
-    """Read the answer of ``/ws/v1/cluster/scheduler``, parents before children."""
+    """Parse the response of ``/ws/v1/cluster/scheduler``, parents before children."""
     info: Answer = answer["scheduler"]["schedulerInfo"]
     if "rootQueue" in info:
         return list(_fair_queues(info["rootQueue"]))
@@ -109,9 +109,9 @@ def read_queues(answer: Answer) -> list[Queue]:
 
 
 def _children(answer: Answer, key: str) -> list[Answer]:
-    # Where there is one child, some versions give it bare instead of in a list.
-    found = (answer.get(key) or {}).get("queue") or []
-    return [found] if isinstance(found, dict) else list(found)
+    # Some versions return a single child as an object instead of a list.
+    children = (answer.get(key) or {}).get("queue") or []
+    return [children] if isinstance(children, dict) else list(children)
 
 
 def _capacity_queues(answer: Answer, above: str) -> Iterator[Queue]:
@@ -158,9 +158,9 @@ def _fair_queues(answer: Answer) -> Iterator[Queue]:
 
 
 def read_nodes(answer: Answer) -> list[Node]:
-    """Read the answer of ``/ws/v1/cluster/nodes``, sorted by host and port."""
-    found = (answer.get("nodes") or {}).get("node") or []
-    return sorted(map(_node, found), key=lambda node: node.id)
+    """Parse the response of ``/ws/v1/cluster/nodes``, sorted by host and port."""
+    nodes = (answer.get("nodes") or {}).get("node") or []
+    return sorted(map(_node, nodes), key=lambda node: node.id)
 
 
 def _node(answer: Answer) -> Node:
@@ -181,13 +181,13 @@ def _node(answer: Answer) -> Node:
 
 
 def read_applications(answer: Answer) -> list[Application]:
-    """Read the answer of ``/ws/v1/cluster/apps``, the latest first."""
-    found = (answer.get("apps") or {}).get("app") or []
-    return sorted(map(read_application, found), key=lambda app: -app.started_s)
+    """Parse the response of ``/ws/v1/cluster/apps``, the latest first."""
+    apps = (answer.get("apps") or {}).get("app") or []
+    return sorted(map(read_application, apps), key=lambda app: -app.started_s)
 
 
 def read_application(answer: Answer) -> Application:
-    """Read one application."""
+    """Parse one application."""
     return Application(
         id=answer["id"],
         name=answer.get("name", ""),
@@ -207,18 +207,18 @@ def read_application(answer: Answer) -> Application:
 
 
 def _room(answer: Answer | None) -> Room | None:
-    """Read memory and processors; None where there are none, or without limit."""
-    if not answer or answer.get("memory", 0) >= _ENDLESS:
+    """Parse memory and vcores; None if absent or unlimited."""
+    if not answer or answer.get("memory", 0) >= _UNLIMITED:
         return None
     return Room(memory_mib=int(answer["memory"]), vcores=int(answer["vCores"]))
 
 
-#: How a scheduler is named in what ``/ws/v1/cluster/scheduler`` says.
+#: Kinds of YARN schedulers.
 SchedulerKind = Literal["capacity", "fair", "fifo"]
 
 
 def scheduler_kind(answer: Answer) -> SchedulerKind:
-    """Tell which scheduler answered."""
+    """Return the kind of scheduler that sent a response of ``/ws/v1/cluster/scheduler``."""
     info: Answer = answer["scheduler"]["schedulerInfo"]
     if "rootQueue" in info:
         return "fair"

@@ -1,9 +1,9 @@
-"""Dask's scheduler in a YARN container, with the keeper of the worker containers in it.
+"""Dask's scheduler in a YARN container, with the manager of the worker containers.
 
-It posts its address for the workers and the clients, and ends when the application takes another
-process for its scheduler, or has no master any more: another attempt is coming then, and two
-schedulers of one application must not both have workers. It then ends without a word, so that the
-workers see a broken connection and are asked for anew.
+It publishes its address for workers and clients. It exits when the application has another
+scheduler or has lost its master: another attempt follows then, and two schedulers of one
+application must not both have workers. In that case it exits without closing connections, so that
+workers see a broken connection and are requested again.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Work that the scheduler's process does beside: ``elasticml submit`` runs its job in it.
+#: Work that runs in the scheduler process: ``elasticml submit`` runs the job's driver in it.
 Work = Callable[["Scheduler", "skein.ApplicationClient"], Awaitable[None]]
 
-#: Exit status of a scheduler that is no longer its application's.
+#: Exit status of a scheduler that its application has replaced.
 DISOWNED = 76
 
-#: Seconds without an application master after which there will not be this one again.
+#: Seconds without a response after which the application master counts as lost.
 MASTER_LOST_S = 5.0
 
-#: Pre-empted containers are no failures of what ran in them; a task that ends every worker it meets
-#: still fails at some time.
+#: Dask counts a lost worker as a failure of its tasks. Pre-emption is not their fault, so the limit
+#: is high; a task that kills every worker still fails in the end.
 ALLOWED_FAILURES = 1000
 
-#: Seconds for the work to end after SIGTERM: of YARN's usual 0.25 s.
+#: Seconds for the work to end after SIGTERM, out of YARN's default of 0.25 s.
 WORK_END_S_MAX = 0.15
 
 
 class Claim:
-    """Watches whether the application still takes a process for its scheduler.
+    """Watch whether a process is still its application's scheduler.
 
     Parameters
     ----------
     connect : callable
-        Makes a new client of the application.
+        Returns a new client of the application.
     address : bytes
-        What the process has posted.
+        The address that the process has published.
     on_lost : callable
         Called once, in the watching thread, with the reason.
     """
@@ -83,12 +83,12 @@ class Claim:
         self._on_lost = on_lost
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start watching in a thread."""
         threading.Thread(target=self._watch, name="elasticml-claim", daemon=True).start()
 
     def _watch(self) -> None:
         error_type = import_skein().exceptions.SkeinError
-        #: Since when nobody answers; None while somebody does.
+        #: When the master stopped responding; None while it responds.
         silent_s: float | None = None
         while True:
             try:
@@ -101,24 +101,26 @@ class Claim:
                             value = None if event.result is None else event.result.value
                     break
             except error_type as error:
-                logger.info("the application master does not answer: %s", error)
+                logger.info("the application master does not respond: %s", error)
                 silent_s = silent_s or time.monotonic()
                 if time.monotonic() - silent_s > MASTER_LOST_S:
-                    return self._on_lost(f"its master has gone ({error})")
+                    return self._on_lost(f"the application master is lost ({error})")
                 time.sleep(MASTER_LOST_S / 10)
-        whose = "nobody" if value is None else repr(value.decode(errors="replace"))
-        return self._on_lost(f"its scheduler is {whose} now")
+        if value is None:
+            return self._on_lost("the application has no scheduler now")
+        return self._on_lost(f"the scheduler is {value.decode(errors='replace')!r} now")
 
 
 class SchedulerService:
-    """Serves an application's scheduler until somebody ends it.
+    """Run an application's scheduler until it is closed, replaced, or its work is done.
 
     Parameters
     ----------
     here : Surroundings
+        The container that it runs in.
     application : skein.ApplicationClient
     work : callable, optional
-        Runs beside; its end is the scheduler's.
+        Runs on the scheduler's loop; the scheduler ends with it.
     """
 
     def __init__(
@@ -127,11 +129,11 @@ class SchedulerService:
         self._here = here
         self._app = application
         self._work = work
-        #: Set with the exit status that the process ends with at once.
+        #: Result: the exit status with which the process must exit at once.
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> int:
-        """Serve; return the exit status of the process, which ends without closing anything."""
+        """Serve; return the exit status of the process, which then exits without cleaning up."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._end_with, 128 + signal.SIGTERM)
         scheduler = await self._start()
@@ -167,14 +169,14 @@ class SchedulerService:
         )
         grace = await asyncio.to_thread(cluster_grace, self._here.node_http, of_cluster=True)
         logger.info("%s; %s", scheduler.address, grace)
-        keeper = YarnKeeper(
+        manager = YarnKeeper(
             scheduler,
             self._app,
             Allotment(minimum=minimum, maximum=maximum),
             times=preemption_times(grace),
             container=self._here.container,
         )
-        await keeper.start()
+        await manager.start()
         await asyncio.to_thread(self._post, scheduler)
         loop = asyncio.get_running_loop()
         Claim(
@@ -185,9 +187,9 @@ class SchedulerService:
         return scheduler
 
     def _post(self, scheduler: Scheduler) -> None:
-        """Tell the application the scheduler's addresses, for as long as its container lives."""
+        """Publish the scheduler's addresses; skein removes them when the container ends."""
         store, owner = self._app.kv, self._here.name
-        # The dashboard first: clients wait for the scheduler's address alone.
+        # The dashboard first: clients wait only for the scheduler's address.
         if "dashboard" in scheduler.services:
             host = urlsplit(scheduler.address).hostname
             dashboard = f"http://{host}:{scheduler.services['dashboard'].port}"
@@ -198,7 +200,7 @@ class SchedulerService:
         try:
             await work(scheduler, self._app)
         except Exception as error:
-            # Whatever it is, it would be the same in the next scheduler.
+            # The next scheduler would fail in the same way.
             logger.exception("the work in the scheduler failed")
             await asyncio.to_thread(end_for_good, self._app, "FAILED", one_line(error))
 
@@ -212,24 +214,23 @@ class SchedulerService:
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], word: str) -> None:
-    with suppress(RuntimeError):  # the loop is closed: the process ends
+    with suppress(RuntimeError):  # the loop is closed: the process exits
         loop.call_soon_threadsafe(function, word)
 
 
 def serve(work: Work | None = None) -> None:
-    """Run the scheduler of this container's application, and end the process with it.
+    """Run the scheduler of this container's application, then exit the process.
 
     Parameters
     ----------
     work : callable, optional
-        Coroutine function of the scheduler and the application's client that runs beside, on the
-        scheduler's loop. When it returns, the scheduler ends; when it raises, the application has
-        failed.
+        Coroutine function of the scheduler and the application's client; it runs on the scheduler's
+        loop. When it returns, the scheduler ends; when it raises, the application fails.
 
     Raises
     ------
     ConfigError
-        Outside a container, and for settings that make no sense.
+        Outside a container, and for invalid settings.
     """
     here = surroundings()
     container_limits()
@@ -247,5 +248,5 @@ async def _run(here: Surroundings, application: skein.ApplicationClient, work: W
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    # At once: threads that wait for skein would hold the process, and its workers with it.
+    # Exit at once: threads that wait for skein would keep the process and its workers alive.
     os._exit(status)

@@ -1,7 +1,7 @@
-"""What runs in the containers: ``python -m elasticml.clusters.on_yarn.service`` and a service.
+"""Entry point of the containers: ``python -m elasticml.clusters.on_yarn.service SERVICE``.
 
-The commands, their options and what they read from the environment are those of dask-yarn's
-``dask-yarn services``, whose specifications therefore run unchanged.
+The commands, their options and environment variables are those of ``dask-yarn services``, so that
+dask-yarn's specifications run unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from elasticml.clusters.on_yarn.compat import import_skein
 from elasticml.clusters.on_yarn.surroundings import WORD_KEY
 from elasticml.errors import ConfigError, ElasticmlError
 
-#: Exit status for what the user can mend.
+#: Exit status for errors that the user can fix.
 BAD_INPUT = 2
 
 
@@ -26,25 +26,29 @@ def _parser() -> argparse.ArgumentParser:
     services = parser.add_subparsers(dest="service", required=True)
     services.add_parser("scheduler", help="run Dask's scheduler in this container")
     worker = services.add_parser("worker", help="run a Dask worker in this container")
-    worker.add_argument("--nthreads", type=int, help="threads; as many as the container has vcores")
     worker.add_argument(
-        "--memory_limit", "--memory-limit", help="bytes, '5 GiB', or 0; the container's memory"
+        "--nthreads", type=int, help="number of threads; default: the container's vcores"
     )
-    client = services.add_parser("client", help="run a script in this container, then end")
+    worker.add_argument(
+        "--memory_limit",
+        "--memory-limit",
+        help="bytes, a size such as '5 GiB', or 0 for none; default: the container's memory",
+    )
+    client = services.add_parser("client", help="run a script in this container, then exit")
     client.add_argument("script")
     client.add_argument("args", nargs=argparse.REMAINDER)
     return parser
 
 
 def run_client(script: str, arguments: Sequence[str]) -> int:
-    """Run a user's script in this container; its end is the application's.
+    """Run a user's script in this container, then end the application.
 
     Parameters
     ----------
     script : str
         Path of a Python script.
     arguments : sequence of str
-        What follows it on its command line.
+        Its command-line arguments.
 
     Returns
     -------
@@ -54,11 +58,13 @@ def run_client(script: str, arguments: Sequence[str]) -> int:
     Raises
     ------
     ConfigError
-        When there is no such file.
+        When the file does not exist.
     """
     application = import_skein().ApplicationClient.from_current()
     if not os.path.exists(script):
-        line = f"client: no file {script!r} in the container; add it to the service's files"
+        line = (
+            f"client: there is no file {script!r} in the container; add it to the service's files"
+        )
         application.shutdown("FAILED", line)
         raise ConfigError(line)
     status = subprocess.call([sys.executable, script, *arguments])
@@ -66,7 +72,7 @@ def run_client(script: str, arguments: Sequence[str]) -> int:
         application.shutdown("SUCCEEDED")
     else:
         application.shutdown(
-            "FAILED", f"{script} ended with exit status {status}; see the log of dask.client"
+            "FAILED", f"{script} exited with status {status}; see the log of dask.client"
         )
     return status
 
@@ -86,18 +92,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return run_worker(options.nthreads, options.memory_limit)
         return run_client(options.script, options.args)
     except ElasticmlError as error:
-        _leave_word(str(error))
+        _post_exit_message(str(error))
         sys.stderr.write(f"{error}\n")
         return BAD_INPUT
     except Exception as error:
-        _leave_word(f"{type(error).__name__}: {error}")
+        _post_exit_message(f"{type(error).__name__}: {error}")
         raise
 
 
-def _leave_word(line: str) -> None:
-    """Write why the process ends where the application's keeper finds it: in skein's store.
+def _post_exit_message(line: str) -> None:
+    """Write to skein's store why the process exits, for the application's container manager.
 
-    Of an exit, YARN tells no more than the status.
+    YARN reports only the exit status.
     """
     name = os.environ.get("SKEIN_CONTAINER_ID")
     if name is None:
@@ -108,7 +114,7 @@ def _leave_word(line: str) -> None:
 
 
 def main() -> None:
-    """Run a service and end the process at once, whatever threads of skein's still wait."""
+    """Run a service, then exit at once: skein's threads may still be waiting."""
     status = run()
     sys.stdout.flush()
     sys.stderr.flush()

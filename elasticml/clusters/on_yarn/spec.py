@@ -1,7 +1,7 @@
-"""Specifications of applications: built by dask-yarn, run by elasticml's own services.
+"""Application specifications: built by dask-yarn, rewritten to run elasticml's own services.
 
-A specification written for dask-yarn stays as it is but for the commands that start dask-yarn's
-services: what runs in the containers is ``elasticml.clusters.on_yarn.service``.
+In a specification for dask-yarn only the commands that start dask-yarn's services change: the
+containers run ``elasticml.clusters.on_yarn.service`` instead.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 SCHEDULER = "dask.scheduler"
 WORKER = "dask.worker"
 
-#: The module whose command line is dask-yarn's ``services``.
+#: The module that replaces ``dask-yarn services``.
 SERVICE_MODULE = "elasticml.clusters.on_yarn.service"
 
-#: Options for JVMs that are small and live shortly: half of the processor time of the usual ones
-#: until they are ready (2.2 s instead of 4.3 s for skein's driver).
+#: Options for small, short-lived JVMs: they halve the CPU time until the JVM is ready (2.2 s
+#: instead of 4.3 s for skein's driver).
 QUICK_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
-#: How a JVM is given options by its environment.
+#: Environment variable with JVM options.
 _JAVA_VARIABLE = "JAVA_TOOL_OPTIONS"
 
 # The command by its name or path: `dask-yarn services worker`, `"$ENV/bin/dask-yarn" services …`.
@@ -44,7 +44,7 @@ _BY_MODULE = re.compile(r"-m(?P<gap>(?:\s|\\\n)+)dask_yarn(?:\.cli)?(?:\s|\\\n)+
 
 
 def rewrite_script(script: str) -> str:
-    """Return a script with dask-yarn's services replaced by elasticml's; nothing else changes.
+    """Return a script with dask-yarn's services replaced by elasticml's.
 
     >>> rewrite_script("source env/bin/activate; dask-yarn services worker --nthreads 2")
     'source env/bin/activate; python -m elasticml.clusters.on_yarn.service worker --nthreads 2'
@@ -54,7 +54,7 @@ def rewrite_script(script: str) -> str:
 
 
 def rewrite(spec: skein.ApplicationSpec) -> skein.ApplicationSpec:
-    """Return a copy of a specification that runs elasticml's services in place of dask-yarn's."""
+    """Return a copy of a specification that runs elasticml's services instead of dask-yarn's."""
     spec = copy.deepcopy(spec)
     for service in spec.services.values():
         service.script = rewrite_script(service.script)
@@ -63,12 +63,12 @@ def rewrite(spec: skein.ApplicationSpec) -> skein.ApplicationSpec:
 
 
 def read_specification(source: skein.ApplicationSpec | Mapping[str, Any] | str) -> Any:
-    """Return the specification that a record, a mapping or a YAML or JSON file holds.
+    """Read a specification from a skein object, a mapping, or a YAML or JSON file.
 
     Raises
     ------
     ConfigError
-        When it is none, or has no service ``dask.worker``.
+        When it is not a valid specification, or has no service ``dask.worker``.
     """
     model = import_skein()
     try:
@@ -80,8 +80,8 @@ def read_specification(source: skein.ApplicationSpec | Mapping[str, Any] | str) 
             spec = model.ApplicationSpec.from_file(str(source))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"specification: {' '.join(str(error).split())}; wanted what skein describes in "
-            "https://jcristharif.com/skein/specification.html",
+            f"specification: {' '.join(str(error).split())}; see "
+            "https://jcristharif.com/skein/specification.html for the format",
         ) from error
     if WORKER not in spec.services:
         raise ConfigError(
@@ -91,28 +91,28 @@ def read_specification(source: skein.ApplicationSpec | Mapping[str, Any] | str) 
 
 
 def make_specification(**arguments: Any) -> skein.ApplicationSpec:
-    """Return the specification that dask-yarn makes of its arguments and its configuration.
+    """Build a specification with dask-yarn, from its arguments and its configuration.
 
     Parameters
     ----------
     **arguments
-        Those of dask-yarn's ``YarnCluster`` that describe containers; None is what
-        ``yarn.*`` in Dask's configuration says. Where all are None and ``yarn.specification`` is
-        set, that one is taken.
+        The arguments of dask-yarn's ``YarnCluster`` that describe containers; None means the value
+        of ``yarn.*`` in Dask's configuration. If all are None and ``yarn.specification`` is set,
+        that specification is used.
 
     Raises
     ------
     ConfigError
-        When an argument is wrong, or there is no environment.
+        When an argument is invalid, or no environment is given.
     """
     import dask
 
     dask_yarn = import_dask_yarn()
-    is_given = any(value is not None for value in arguments.values())
-    written = dask.config.get("yarn.specification", None)
-    if written and not is_given:
-        return rewrite(read_specification(written))
-    # dask-yarn writes into the mapping that it is given: neither the caller's nor the
+    has_arguments = any(value is not None for value in arguments.values())
+    configured = dask.config.get("yarn.specification", None)
+    if configured and not has_arguments:
+        return rewrite(read_specification(configured))
+    # dask-yarn modifies these mappings in place: pass copies, not the caller's or the
     # configuration's own.
     for name, setting in (("worker_env", "yarn.worker.env"), ("client_env", "yarn.client.env")):
         if name == "worker_env" or name in arguments:
@@ -123,11 +123,11 @@ def make_specification(**arguments: Any) -> skein.ApplicationSpec:
     except (ValueError, TypeError) as error:
         raise ConfigError(one_line(error)) from error
     environment = arguments.get("environment") or dask.config.get("yarn.environment")
-    named = read_environment(environment)
+    python = read_environment(environment)
     for service in spec.services.values():
-        service.script = named.guard(service.script)
-        if named.kind == "archive" and is_url(named.place):
-            # Unpacked once on each node for all applications of this user, not for each of them.
+        service.script = python.guard(service.script)
+        if python.kind == "archive" and is_url(python.place):
+            # Unpacked once per node for all applications of this user, not once per application.
             service.files["environment"].visibility = "PRIVATE"
     spec.master.env = {**spec.master.env, _JAVA_VARIABLE: " ".join(QUICK_JAVA)}
     return rewrite(spec)
@@ -141,16 +141,16 @@ def with_placement(
     racks: list[str] | None = None,
     relax_locality: bool | None = None,
 ) -> skein.ApplicationSpec:
-    """Return a copy with the containers of the workers where they are wanted; None changes nothing.
+    """Return a copy with placement constraints; None leaves a constraint unchanged.
 
     Parameters
     ----------
     node_label : str or None
-        Label that every container of the application asks for.
+        Node label for every container of the application.
     nodes, racks : list of str or None
         Hosts and racks for workers.
     relax_locality : bool or None
-        Whether workers may be elsewhere when these are full.
+        Whether workers may run elsewhere when these are full.
     """
     spec = copy.deepcopy(spec)
     worker = spec.services[WORKER]
@@ -166,7 +166,7 @@ def with_placement(
 
 
 def with_security(spec: skein.ApplicationSpec, security: str | None = None) -> Any:
-    """Return a copy whose containers know whether to talk TLS; see ``wants_tls``."""
+    """Return a copy whose environment variables say whether to use TLS; see ``wants_tls``."""
     spec = copy.deepcopy(spec)
     choice = "tls" if wants_tls(security) else "none"
     for service in spec.services.values():
@@ -175,13 +175,13 @@ def with_security(spec: skein.ApplicationSpec, security: str | None = None) -> A
 
 
 def is_local(spec: skein.ApplicationSpec) -> bool:
-    """Tell whether the scheduler runs at the client: no service of the application is one."""
+    """Return whether the scheduler runs at the client: the application has no scheduler service."""
     return SCHEDULER not in spec.services
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAsk:
-    """What one kind of container asks for, and how many there are to begin with."""
+    """Resources of one kind of container, and the initial number of them."""
 
     service: str
     memory_mib: int
@@ -191,7 +191,7 @@ class ContainerAsk:
 
 
 def asked_containers(spec: skein.ApplicationSpec) -> list[ContainerAsk]:
-    """List what an application asks for: the master, then its services in alphabetical order."""
+    """List an application's containers: the master, then its services in alphabetical order."""
     services = [("master", spec.master.resources, spec.node_label, 1)]
     services += [
         (name, service.resources, service.node_label or spec.node_label, service.instances)

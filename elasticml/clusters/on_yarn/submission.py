@@ -1,4 +1,4 @@
-"""Submission of applications through skein, with errors of one line that say what to do."""
+"""Submit and find applications through skein; errors are one line with a remedy."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ logger = logging.getLogger(__name__)
 
 
 def start_client(*, keytab: str | None = None, principal: str | None = None) -> skein.Client:
-    """Return a skein client with a driver of its own, which ends when the client is closed.
+    """Return a skein client with a driver process of its own, which ends when the client is closed.
 
     Parameters
     ----------
     keytab, principal : str or None
-        For Kerberos; None is the ticket in the cache.
+        For Kerberos; None uses the ticket in the cache.
 
     Raises
     ------
     ConfigError
-        When the keytab is not there, or `yarn` or `java` is not on the PATH.
+        When the keytab does not exist, or `yarn` or `java` is not on the PATH.
     SubmissionError
-        When the driver does not start, with its own reason.
+        When the driver does not start; the message has the reason from its log.
     """
     model = import_skein()
     _check_keytab(keytab, principal)
     with tempfile.TemporaryDirectory(prefix="elasticml-skein-") as folder:
         log = Path(folder) / "driver.log"
         try:
-            # The library leaves its log open and tells of credentials that it makes.
+            # skein leaves its log file open and warns when it creates credentials.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return model.Client(
@@ -55,7 +55,7 @@ def start_client(*, keytab: str | None = None, principal: str | None = None) -> 
         except FileNotFoundError as error:
             raise ConfigError(
                 f"skein needs the command {error.filename or error}, which is not on the PATH; "
-                "install Hadoop's client and Java, or run where they are"
+                "install Hadoop's client and Java, or run where they are installed"
             ) from error
         except (model.exceptions.SkeinError, OSError) as error:
             raise SubmissionError(
@@ -68,7 +68,7 @@ def start_client(*, keytab: str | None = None, principal: str | None = None) -> 
 def client_or_own(
     client: skein.Client | None, keytab: str | None = None, principal: str | None = None
 ) -> Iterator[skein.Client]:
-    """Lend the client that is given, else one that is closed afterwards."""
+    """Yield the given client, or else a new one that is closed afterwards."""
     if client is not None:
         yield client
         return
@@ -80,36 +80,36 @@ def client_or_own(
 
 
 def default_credentials() -> skein.Security:
-    """Return the credentials of this user, made where there are none; a container's own in one."""
+    """Return this user's credentials, created if absent; inside a container, the container's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return import_skein().Security.from_default()
 
 
 def check_grantable(spec: skein.ApplicationSpec) -> None:
-    """Refuse an application that could never run: asked of the ResourceManager beforehand.
+    """Raise if the ResourceManager says that an application could never run.
 
-    Where no configuration is named, or a secured ResourceManager does not talk to this process,
-    YARN itself will say.
+    The check is skipped without a Hadoop configuration, or if a secured ResourceManager refuses to
+    talk to this process; YARN itself then reports problems.
 
     Raises
     ------
     ConfigError
         When the configuration cannot be read.
     SubmissionError
-        When the ResourceManager is down, the queue unknown, or a container larger than any node.
+        When the ResourceManager is down, the queue is unknown, or a container exceeds every node.
     """
     if not has_conf(os.environ):
         return
     conf = require_conf(os.environ)
-    # One of each: of how many there are room for later is another question.
+    # One container of each kind: more may fit later.
     containers = [(ask.memory_mib, ask.vcores, ask.node_label) for ask in asked_containers(spec)]
     try:
         ask_whether_grantable(ResourceManager.from_conf(conf), spec.queue, containers)
     except SubmissionError as error:
         if not (is_secure(conf) and "url" in error.fields):
             raise
-        logger.info("cannot ask what the cluster can grant: %s", error)
+        logger.info("cannot check what the cluster can grant: %s", error)
 
 
 def submit(client: skein.Client, spec: skein.ApplicationSpec) -> str:
@@ -131,63 +131,63 @@ def submit(client: skein.Client, spec: skein.ApplicationSpec) -> str:
 
 @contextmanager
 def explained(client: skein.Client, app_id: str, environment: str | None = None) -> Iterator[None]:
-    """Turn the loss of an application that is to start into the reason why it ended.
+    """Convert the loss of a starting application into an error with YARN's reason.
 
     Parameters
     ----------
     client : skein.Client
-        To ask what became of it.
+        Client to query YARN with.
     app_id : str
         The application.
     environment : str or None
-        The environment of its containers, as far as known.
+        Python environment of its containers, if known.
 
     Raises
     ------
     SubmissionError
-        When it ended.
+        When the application has ended.
     """
     model = import_skein()
     try:
         yield
     except (model.ConnectionError, model.ApplicationNotRunningError, model.ApplicationError) as e:
         raise SubmissionError(
-            f"{app_id} ended before its scheduler was there: {diagnostics(client, app_id)};"
-            f"{_doubt(environment)} see elasticml logs {app_id}",
+            f"{app_id} ended before its scheduler started: {diagnostics(client, app_id)};"
+            f"{_environment_hint(environment)} see elasticml logs {app_id}",
             application=app_id,
         ) from e
 
 
-def _doubt(environment: str | None) -> str:
-    """Ask whether an environment is where it has to be; nothing where it was sent along."""
+def _environment_hint(environment: str | None) -> str:
+    """Return a hint that the environment may be missing on the nodes; empty for an archive."""
     if environment is None:
         return ""
-    named = read_environment(environment)
-    if named.kind == "archive":
+    python = read_environment(environment)
+    if python.kind == "archive":
         return ""
-    is_here = named.kind == "conda" or Path(named.place).exists()
+    is_here = python.kind == "conda" or Path(python.place).exists()
     here = "" if is_here else ", which is not on this machine,"
     return f" is {environment}{here} on every node?"
 
 
 def diagnostics(client: skein.Client, app_id: str) -> str:
-    """Return what YARN says of the end of an application, in one line."""
+    """Return YARN's diagnostics of an application that has ended, in one line."""
     with suppress(import_skein().exceptions.SkeinError):
         report = client.application_report(app_id)
-        return one_line(report.diagnostics).rstrip(".") or f"it is {report.state}"
-    return "YARN does not say why"
+        return one_line(report.diagnostics).rstrip(".") or f"its state is {report.state}"
+    return "YARN gives no reason"
 
 
 # Running applications.
 
 
 def connect_running(client: skein.Client, app_id: str) -> skein.ApplicationClient:
-    """Return the client of an application that runs.
+    """Return the client of a running application.
 
     Raises
     ------
     SubmissionError
-        When it does not, or there is none of that id.
+        When it is not running, or does not exist.
     """
     exceptions = import_skein().exceptions
     try:
@@ -199,7 +199,8 @@ def connect_running(client: skein.Client, app_id: str) -> skein.ApplicationClien
         ) from error
     except (exceptions.SkeinError, KeyError, ValueError) as error:
         raise SubmissionError(
-            f"{app_id} cannot be found: {one_line(error)}; list yours: yarn application -list",
+            f"{app_id} cannot be found: {one_line(error)}; list applications: "
+            "yarn application -list",
             application=app_id,
         ) from error
 
@@ -207,7 +208,7 @@ def connect_running(client: skein.Client, app_id: str) -> skein.ApplicationClien
 def current_application() -> skein.ApplicationClient:
     """Return the client of the application that this process belongs to.
 
-    It is named by the variables that dask-yarn sets for local scripts, else by skein's container.
+    The variables that dask-yarn sets for local scripts name it, else skein's in a container.
 
     Raises
     ------
@@ -223,14 +224,14 @@ def current_application() -> skein.ApplicationClient:
         return model.ApplicationClient(address, app_id, security=security)
     if model.properties.application_id is None:
         raise ConfigError(
-            "this process is in no container of a YARN application; use from_application_id()"
+            "this process does not run in a YARN container; use from_application_id()"
         )
     return model.ApplicationClient.from_current()
 
 
 @contextmanager
 def connection_explained(app_id: str) -> Iterator[None]:
-    """Turn the loss of a running application into one line."""
+    """Convert the loss of a running application into an error of one line."""
     exceptions = import_skein().exceptions
     try:
         yield
@@ -242,22 +243,22 @@ def connection_explained(app_id: str) -> Iterator[None]:
 
 
 def wait_for_addresses(app: skein.ApplicationClient) -> tuple[str, str | None]:
-    """Wait for the addresses of the scheduler and, where there is one, of its dashboard."""
+    """Wait for the address of the scheduler; return it and that of its dashboard, if any."""
     scheduler = app.kv.wait(SCHEDULER_KEY).decode()
     dashboard = app.kv.get(DASHBOARD_KEY)
     return scheduler, None if dashboard is None else dashboard.decode()
 
 
 def post_addresses(app: skein.ApplicationClient, scheduler: str, dashboard: str | None) -> None:
-    """Tell the containers and clients of an application where its scheduler is."""
-    # The dashboard first: who waits, waits for the scheduler.
+    """Publish the scheduler's addresses to the containers and clients of an application."""
+    # The dashboard first: clients wait only for the scheduler's address.
     if dashboard is not None:
         app.kv[DASHBOARD_KEY] = dashboard.encode()
     app.kv[SCHEDULER_KEY] = scheduler.encode()
 
 
 def kill_containers(app: skein.ApplicationClient, names: Iterable[str]) -> None:
-    """End containers; those that have ended are passed over."""
+    """Kill containers; skip those that have ended."""
     for name in names:
         with suppress(ValueError, KeyError):
             app.kill_container(name)
@@ -266,13 +267,13 @@ def kill_containers(app: skein.ApplicationClient, names: Iterable[str]) -> None:
 def shut_down(
     app: skein.ApplicationClient, status: str = "SUCCEEDED", diagnostics: str | None = None
 ) -> None:
-    """End an application; one that has ended already is fine."""
+    """End an application; do nothing if it has ended."""
     with suppress(import_skein().exceptions.ConnectionError):
         app.shutdown(status=status, diagnostics=diagnostics)
 
 
 def _java_options() -> str:
-    """Return the options of the driver's JVM: the user's, else those for a short life."""
+    """Return the options of the driver's JVM: the user's, else those for a short-lived JVM."""
     return os.environ.get("SKEIN_DRIVER_JAVA_OPTIONS") or " ".join(QUICK_JAVA)
 
 
@@ -280,9 +281,9 @@ def _check_keytab(keytab: str | None, principal: str | None) -> None:
     if keytab is None and principal is None:
         return
     if keytab is None:
-        raise ConfigError(f"principal {principal!r} without a keytab; give keytab=PATH as well")
+        raise ConfigError(f"principal {principal!r} without a keytab; set keytab=PATH as well")
     if principal is None:
-        raise ConfigError(f"keytab {keytab!r} without a principal; give principal=NAME as well")
+        raise ConfigError(f"keytab {keytab!r} without a principal; set principal=NAME as well")
     if not Path(keytab).is_file():
         raise ConfigError(
             f"keytab: there is no file {keytab}; name one that `klist -kt` can read, or leave both "
@@ -291,9 +292,9 @@ def _check_keytab(keytab: str | None, principal: str | None) -> None:
 
 
 def _reason_in(log: Path) -> str | None:
-    """Find the line of a Java log that says what is wrong: the first exception, else the last."""
+    """Return the line of a Java log with the error: the first exception, else the last line."""
     if not log.is_file():
         return None
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if "Exception" in line or "Error" in line]
-    return next(iter(said or lines[-1:]), None)
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    return next(iter(errors or lines[-1:]), None)

@@ -1,4 +1,4 @@
-"""What YARN and skein tell a process about the container that it runs in."""
+"""Container context: identity, limits and settings that YARN and skein pass to a process."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ logger = logging.getLogger(__name__)
 SCHEDULER_KEY = "dask.scheduler"
 DASHBOARD_KEY = "dask.dashboard"
 
-#: Where a service that fails leaves its last word, by skein's name of its container.
+#: Key under which a failing service writes its error message, by skein's container name.
 WORD_KEY = "elasticml.word.{}"
 
-#: Service that the workers' containers belong to, as dask-yarn names it.
+#: Service of the worker containers, as dask-yarn names it.
 WORKER_SERVICE = "dask.worker"
 
-#: Environment of the scheduler's container: how many worker containers there may be.
+#: Environment variables of the scheduler's container: fewest and most worker containers.
 WORKERS_MIN_VARIABLE = "ELASTICML_YARN_WORKERS_MIN"
 WORKERS_MAX_VARIABLE = "ELASTICML_YARN_WORKERS_MAX"
 
-#: Environment of a worker's container: seconds from SIGTERM to SIGKILL, where its node tells wrong.
+#: Environment variable of a worker's container: seconds from SIGTERM to SIGKILL; overrides the
+#: setting that its node reports.
 GRACE_VARIABLE = "ELASTICML_YARN_GRACE_S"
 
-#: Where a worker's identity is in what Dask's scheduler knows of it.
+#: Key of the container's identity in the startup information that a worker sends to the scheduler.
 STARTUP_KEY = "elasticml-container"
 
 _NODE_S_MAX = 2.0
@@ -46,27 +47,27 @@ _NODE_S_MAX = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Who this container is, for YARN and for skein."""
+    """Identity and resources of the container that this process runs in."""
 
-    #: skein's name of it, ``dask.worker_3``; the Dask worker's name, too.
+    #: skein's name, ``dask.worker_3``; also the Dask worker's name.
     name: str
-    #: YARN's name of it, ``container_…``.
+    #: YARN's id, ``container_…``.
     container: str
-    #: The node that it runs on, ``host:port``, as YARN names it.
+    #: Its node, ``host:port``, as YARN names it.
     node: str
-    #: Address of the NodeManager's web server, ``host:port``; empty where it is not known.
+    #: Address of the NodeManager's web server, ``host:port``; empty if unknown.
     node_http: str
     memory_bytes: int
     vcores: int
 
 
 def surroundings(environment: Mapping[str, str] = os.environ) -> Surroundings:
-    """Read who this container is from the environment that YARN and skein gave it.
+    """Read the container's identity from the environment variables of YARN and skein.
 
     Raises
     ------
     ConfigError
-        Outside a container of skein's.
+        Outside a skein container.
     """
     try:
         host = environment.get("NM_HOST", "")
@@ -81,18 +82,18 @@ def surroundings(environment: Mapping[str, str] = os.environ) -> Surroundings:
         )
     except KeyError as error:
         raise ConfigError(
-            f"this is no container of a skein application: {error.args[0]} is not set; services "
-            "are started by YARN, see elasticml.YarnCluster"
+            f"not inside a container of a skein application: {error.args[0]} is not set; YARN "
+            "starts the services, see elasticml.YarnCluster"
         ) from error
 
 
 def worker_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Read the options for the worker that dask-yarn's ``worker_options`` puts in its container.
+    """Read the worker's options, which dask-yarn passes in the variable ``worker_options``.
 
     Raises
     ------
     ConfigError
-        When they are not what dask-yarn writes.
+        When they are not in dask-yarn's format.
     """
     text = environment.get("worker_options", "")
     if not text:
@@ -109,18 +110,18 @@ def worker_options(environment: Mapping[str, str] = os.environ) -> dict[str, Any
 
 
 def named_class(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Read the import path of the worker's class that dask-yarn puts in its container."""
+    """Read the import path of the worker's class, which dask-yarn passes in ``worker_class``."""
     name = "worker_class"
     return environment.get(name)
 
 
 def container_limits(environment: Mapping[str, str] = os.environ) -> tuple[int, int | None]:
-    """Read how many worker containers there may be: at least, and at most (None is any number).
+    """Read the fewest and most worker containers; None is no limit.
 
     Raises
     ------
     ConfigError
-        When they are no whole numbers, or the first is above the second.
+        When they are not whole numbers, or the first exceeds the second.
     """
     numbers: list[int | None] = []
     for name in (WORKERS_MIN_VARIABLE, WORKERS_MAX_VARIABLE):
@@ -137,30 +138,30 @@ def container_limits(environment: Mapping[str, str] = os.environ) -> tuple[int, 
 def cluster_grace(
     node_http: str, environment: Mapping[str, str] = os.environ, *, of_cluster: bool = False
 ) -> GraceSettings:
-    """Read how this cluster takes containers back, from those who do it.
+    """Read the settings that decide how this cluster's containers end, from its daemons.
 
     Parameters
     ----------
     node_http : str
-        Web server of the NodeManager, which says what it does itself; empty where it is not known.
+        Web server of the NodeManager, which reports its own settings; empty if unknown.
     of_cluster : bool
-        Whether to ask the ResourceManager, too, for what the cluster does.
+        Whether to ask the ResourceManager too, for cluster-wide settings.
     """
     node = hadoop_conf(environment)
     if node_http:
         try:
             answer = ask("GET", f"http://{node_http}/conf", timeout_s=_NODE_S_MAX)
             if answer.status == HTTPStatus.OK:
-                told = {key: value for key, value, _ in parse_site(answer.body, node_http)}
-                node = HadoopConf(values={**node.values, **told}, folders=node.folders)
+                reported = {key: value for key, value, _ in parse_site(answer.body, node_http)}
+                node = HadoopConf(values={**node.values, **reported}, folders=node.folders)
         except (OSError, ConfigError) as error:
-            logger.info("node %s does not tell its settings: %s", node_http, error)
+            logger.info("cannot read the settings of node %s: %s", node_http, error)
     rm = node
     if of_cluster:
         try:
             rm = ResourceManager.from_conf(node, timeout_s=_NODE_S_MAX).conf()
         except (OSError, ElasticmlError) as error:
-            logger.info("the ResourceManager does not tell its settings: %s", error)
+            logger.info("cannot read the ResourceManager's settings: %s", error)
     return grace_settings(rm, node)
 
 
@@ -170,25 +171,25 @@ def sigkill_delay_s(node_http: str, environment: Mapping[str, str] = os.environ)
     Raises
     ------
     ConfigError
-        When the environment says it, and it is no number.
+        When the environment variable is not a number.
     """
-    told = environment.get(GRACE_VARIABLE)
-    if told is None:
+    text = environment.get(GRACE_VARIABLE)
+    if text is None:
         return cluster_grace(node_http, environment).sigkill_delay_s
     try:
-        return max(0.0, float(told))
+        return max(0.0, float(text))
     except ValueError as error:
-        raise ConfigError(f"{GRACE_VARIABLE}: got {told!r}, wanted seconds") from error
+        raise ConfigError(f"{GRACE_VARIABLE}: got {text!r}, wanted seconds") from error
 
 
 def find_kernel_cache(package: Path, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the folder in which numba is to keep compiled kernels; None where it finds one itself.
+    """Return the folder for numba's cache of compiled kernels; None if numba can choose it itself.
 
     Parameters
     ----------
     package : Path
-        Folder of the package with the kernels. On a cluster it is often nobody's to write to; then
-        the containers of one application share a folder on each node.
+        Folder of the package with the kernels. On a cluster it is often not writable; then the
+        containers of one application share a folder on each node.
     """
     if "NUMBA_CACHE_DIR" in environment or os.access(package, os.W_OK):
         return None

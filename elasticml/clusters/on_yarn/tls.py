@@ -1,7 +1,7 @@
 """TLS between the scheduler, the workers and the clients of one application.
 
-skein makes one certificate for each user (or application), signed by itself, and gives it to every
-container. Dask uses the same: who holds the key belongs to the application.
+skein creates one self-signed certificate for each user (or application) and ships it to every
+container. Dask uses the same one: a process that has the key belongs to the application.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     import skein
     from distributed import Security
 
-#: Environment variable that says ``tls`` or ``none``, in containers and at clients.
+#: Environment variable with the value ``tls`` or ``none``, in containers and at clients.
 SECURITY_VARIABLE = "ELASTICML_YARN_SECURITY"
 
-#: The same in Dask's configuration, for clients.
+#: The same setting in Dask's configuration, for clients.
 SECURITY_SETTING = "yarn.security"
 
 
 def wants_tls(choice: str | None = None) -> bool:
-    """Tell whether connections are to be encrypted; they are unless switched off.
+    """Return whether to encrypt connections; the default is yes.
 
     Parameters
     ----------
     choice : {"tls", "none"} or None
-        None is what the environment says, then Dask's configuration, then ``"tls"``.
+        None uses the environment variable, then Dask's configuration, then ``"tls"``.
 
     Raises
     ------
     ConfigError
-        When it is neither.
+        When the setting is neither.
     """
     import dask
 
@@ -47,7 +47,7 @@ def wants_tls(choice: str | None = None) -> bool:
 
 
 def dask_security(credentials: skein.Security) -> Security:
-    """Return Dask's security settings that use skein's credentials, encryption required.
+    """Return Dask security settings with skein's credentials; encryption is required.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def dask_security(credentials: skein.Security) -> Security:
 
 
 def container_security() -> Security | None:
-    """Return the settings for a process in one of skein's containers; None where TLS is off."""
+    """Return the settings for a process in a skein container; None if TLS is off."""
     from elasticml.clusters.on_yarn.compat import import_skein
 
     return dask_security(import_skein().Security.from_default()) if wants_tls() else None
@@ -81,6 +81,6 @@ def pem(credentials: skein.Security, what: str) -> str:
         return Path(source.removeprefix("file://")).read_text()
     except OSError as error:
         raise ConfigError(
-            f"skein's credentials cannot be read: {error}; make new ones: skein config gencerts "
+            f"skein's credentials cannot be read: {error}; create new ones: skein config gencerts "
             "--force"
         ) from error

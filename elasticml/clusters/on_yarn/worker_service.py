@@ -1,8 +1,7 @@
-"""A Dask worker in a YARN container: no nanny, told of its end, ended with its scheduler.
+"""A Dask worker in a YARN container, without a nanny: it shuts down gracefully with its scheduler.
 
-The application master replaces containers, nobody else does. A worker that ends for want of a
-scheduler says so by its exit status, so that there will be another; one that its scheduler closes
-has done its work.
+Only the application master replaces containers. A worker that loses its scheduler exits with a
+status of its own, so that it is replaced; one that its scheduler closes exits with 0.
 """
 
 from __future__ import annotations
@@ -39,33 +38,33 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Exit status of a worker whose scheduler has gone: no failure of its own.
+#: Exit status of a worker whose scheduler has exited: not the worker's fault.
 SCHEDULER_GONE = 75
 
-#: Exit status of a worker that could not reach the scheduler that was named to it.
+#: Exit status of a worker that could not reach the scheduler at its published address.
 SCHEDULER_UNREACHABLE = 74
 
 #: Seconds that a worker tries to register.
 REGISTER_S_MAX = 30.0
 
-#: What remains of the time between SIGTERM and SIGKILL for closing connections.
+#: Seconds between SIGTERM and SIGKILL that are reserved for closing connections.
 CLOSE_S = 0.05
 
-#: Classes that dask-yarn's users name and that a worker of ours stands for.
+#: Worker classes of dask-yarn's users that our worker replaces.
 _USUAL_CLASSES = ("Nanny", "Worker")
 
-#: Options that only a nanny takes.
+#: Options that only a nanny accepts.
 _NANNY_OPTIONS = ("config", "env", "preload_nanny", "preload_nanny_argv", "worker_class")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """What kind of worker to start, from dask-yarn's options."""
+    """Class and options of the worker to start, from dask-yarn's options."""
 
-    #: Import path of a class of the user's own; None is Dask's worker.
+    #: Import path of the user's own class; None is Dask's worker.
     class_path: str | None
     options: dict[str, Any]
-    #: Variables for the environment.
+    #: Environment variables to set.
     variables: dict[str, str]
 
 
@@ -76,7 +75,7 @@ def plan_worker(
     options: dict[str, Any],
     worker_class: str | None,
 ) -> WorkerPlan:
-    """Decide on the worker's class and options as dask-yarn does; a nanny's become the worker's."""
+    """Choose the worker's class and options as dask-yarn does; a nanny becomes a plain worker."""
     chosen: dict[str, Any] = {
         "name": here.name,
         "nthreads": here.vcores if nthreads is None else nthreads,
@@ -97,12 +96,14 @@ def plan_worker(
 
 
 class WorkerService:
-    """Serves one worker until it is closed, told to go, or left alone.
+    """Run one worker until it is closed, must leave, or has lost its scheduler.
 
     Parameters
     ----------
     here : Surroundings
+        The container that it runs in.
     plan : WorkerPlan
+        Class and options of the worker.
     scheduler : str
         Dask address.
     grace_s : float
@@ -115,31 +116,31 @@ class WorkerService:
         self._here = here
         self._plan = plan
         self._scheduler = scheduler
-        #: Whether the scheduler, or somebody through it, closed this worker on purpose.
+        #: Whether the scheduler has closed this worker on purpose.
         self._was_closed = False
-        self._life = WorkerLife(max(grace_s - CLOSE_S, grace_s / 2))
+        self._lifecycle = WorkerLife(max(grace_s - CLOSE_S, grace_s / 2))
 
     async def run(self) -> int:
         """Serve; return the exit status of the process."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._life.terminated)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._lifecycle.terminated)
         worker = self._new_worker()
         if not hasattr(worker, "stream_handlers"):
             return await self._run_foreign(worker)
         self._note_closing(worker)
         try:
-            await self._life.serve(worker)
+            await self._lifecycle.serve(worker)
         except (TimeoutError, RuntimeError, OSError) as error:
             logger.error("no scheduler at %s: %s", self._scheduler, _root(error))
             return SCHEDULER_UNREACHABLE
-        if self._life.was_told:
-            # Who takes the container says so himself; nobody else's SIGTERM means its end.
+        if self._lifecycle.was_told:
+            # YARN reports pre-emption itself; any other SIGTERM counts as a kill.
             return 128 + signal.SIGTERM
         return 0 if self._was_closed else SCHEDULER_GONE
 
     async def _run_foreign(self, server: Any) -> int:
-        """Run what is no Dask worker, such as a nanny of the user's own, as Dask does."""
+        """Run a server that is not a Dask worker, such as a user's own nanny, as Dask does."""
         await server
-        await first(server.finished(), self._life.leave.wait())
+        await first(server.finished(), self._lifecycle.leave.wait())
         await server.close(timeout=1)
         return 0
 
@@ -159,7 +160,7 @@ class WorkerService:
         return server
 
     def _note_closing(self, worker: Worker) -> None:
-        """Tell a worker that is closed on purpose from one whose connection breaks."""
+        """Detect a close on purpose, as opposed to a broken connection."""
 
         async def close(*arguments: Any, **options: Any) -> Any:
             self._was_closed = True
@@ -184,36 +185,36 @@ def _worker_class(path: str | None) -> Any:
 
 
 def _root(error: BaseException) -> str:
-    """Describe the first cause of an error in one line."""
+    """Return the root cause of an error in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return one_line(error)
 
 
 def _find_scheduler(application: skein.ApplicationClient) -> str | None:
-    """Wait for the scheduler's address; None where the application has gone meanwhile."""
+    """Wait for the scheduler's address; return None if the application ends first."""
     exceptions = importlib.import_module("skein.exceptions")
     try:
         return str(application.kv.wait(SCHEDULER_KEY).decode())
     except (exceptions.ConnectionError, exceptions.ApplicationError) as error:
-        logger.info("the application has gone: %s", error)
+        logger.info("the application has ended: %s", error)
         return None
 
 
 def run_worker(nthreads: int | None = None, memory_limit: str | int | None = None) -> int:
-    """Run the worker of this container until it ends; return its exit status.
+    """Run the worker of this container until it exits; return its exit status.
 
     Parameters
     ----------
     nthreads : int, optional
-        Threads; the container's vcores where it is left out.
+        Number of threads; by default the container's vcores.
     memory_limit : str or int, optional
-        As Dask understands it; the container's memory where it is left out.
+        In Dask's notation; by default the container's memory.
 
     Raises
     ------
     ConfigError
-        Outside a container, and for options that no worker can be made of.
+        Outside a container, and for invalid options.
     """
     here = surroundings()
     plan = plan_worker(here, nthreads, memory_limit, worker_options(), named_class())
@@ -224,7 +225,7 @@ def run_worker(nthreads: int | None = None, memory_limit: str | int | None = Non
     set_process_name(f"em-{here.name}")
     configure_dask(dashboard=False)
     configure_logging()
-    # Kernels first: what is registered is ready.
+    # Load kernels first, so that a registered worker is ready.
     load(worker_modules(None))
     prepare_interpreter()
     scheduler = _find_scheduler(import_skein().ApplicationClient.from_current())

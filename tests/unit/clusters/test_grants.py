@@ -61,10 +61,13 @@ def test_queues_are_found_by_name_and_by_path(name, path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("mll", r"unknown to the resource manager at http://rm; it has ml, a, .* mean 'ml'\?"),
-        ("prod", "only holds other queues, wanted one that takes applications; it has ml"),
-        ("old", "is STOPPED and takes no applications; name another"),
-        ("root", "only holds other queues"),
+        (
+            "mll",
+            r"unknown to the resource manager at http://rm; its queues are ml, a, .* mean 'ml'\?",
+        ),
+        ("prod", "is a parent queue, wanted a leaf that accepts applications; its queues are ml"),
+        ("old", "is STOPPED and accepts no applications; name another"),
+        ("root", "is a parent queue"),
     ],
 )
 def test_queues_that_take_no_applications_are_refused(name, said):
@@ -83,8 +86,12 @@ def test_a_queue_that_is_made_on_submission_is_no_error():
     ("more", "containers", "said"),
     [
         ({}, [(7 * GIB, 1, "")], r"no node has 7.0 GiB and 1 vcores .* largest has 6.0 GiB and 16"),
-        ({}, [(GIB, 17, "")], "no node has 1.0 GiB and 17 vcores .*; lower vcores or the memory"),
-        ({}, [(GIB, 1, "gpu")], "no running node is labelled 'gpu'; there is ssd; correct"),
+        (
+            {},
+            [(GIB, 17, "")],
+            "no node has 1.0 GiB and 17 vcores .*; lower the vcores or the memory",
+        ),
+        ({}, [(GIB, 1, "gpu")], "no running node is labelled 'gpu'; the labels are ssd; correct"),
         (
             {"labels": ("ssd",)},
             [(GIB, 1, "gpu")],
@@ -103,12 +110,12 @@ def test_a_queue_that_is_made_on_submission_is_no_error():
         (
             {"maximum": room(8)},
             [(3 * GIB, 1, "")] * 3,
-            r"3 containers of 9.0 GiB .* never holds more than 8.0 GiB .*; ask for fewer",
+            r"3 containers with 9.0 GiB .* never holds more than 8.0 GiB .*; request fewer",
         ),
         (
             {"guaranteed": room(2), "user_limit_factor": 1.5},
             [(GIB, 1, "")] * 5,
-            r"gives one user at most 3.0 GiB \(user-limit-factor 1.5\); ask for fewer",
+            r"gives one user at most 3.0 GiB \(user-limit-factor 1.5\); request fewer",
         ),
     ],
 )

@@ -115,7 +115,7 @@ def test_several_that_are_all_down_or_on_standby_are_named():
     ("answer", "said"),
     [
         ((404, {}, b"<html/>"), "answers 404, wanted its web service; correct yarn.resource"),
-        ((403, {}, b"no"), r"refuses this user \(403\); kinit, or ask for the permission"),
+        ((403, {}, b"no"), r"refuses this user \(403\); kinit, or ask for permission"),
         (
             (
                 403,

@@ -58,7 +58,7 @@ def test_java_that_is_too_new_is_refused(tmp_path):
 
 def test_missing_maven_is_one_line_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"no mvn on the PATH.*install it"):
+    with pytest.raises(ConfigError, match=r"no mvn on the PATH.*install Maven"):
         jars.jars_directory(lambda line: None, tmp_path / "cache")
 
 
@@ -68,9 +68,9 @@ def test_failing_maven_is_one_line_and_leaves_no_half_of_the_jars(tmp_path, monk
     maven.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     said = []
-    with pytest.raises(ConfigError, match=r"got '\[ERROR\] no network' from Maven"):
+    with pytest.raises(ConfigError, match=r"with Maven: \[ERROR\] no network"):
         jars.jars_directory(said.append, tmp_path / "cache")
-    assert said == ["fetching Hadoop with Maven, some 90 MB, once"]
+    assert said == ["fetching Hadoop with Maven: about 90 MB, once"]
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
@@ -100,7 +100,7 @@ def test_chosen_ports_are_free_and_differ():
 
 def test_too_few_ports_are_one_line(monkeypatch):
     monkeypatch.setattr(ports, "PORT_MAX", ports.PORT_MIN + 60)
-    with pytest.raises(ConfigError, match=r"no free ports: got .* wanted 61; end what listens"):
+    with pytest.raises(ConfigError, match=r"too few free ports: got .* wanted 61; end processes"):
         ports.choose_ports([str(i) for i in range(61)], random.Random(1))
 
 

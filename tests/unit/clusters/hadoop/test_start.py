@@ -66,7 +66,7 @@ def test_a_node_that_ends_because_the_others_port_was_taken_means_another_try(
 ) -> None:
     """The ResourceManager has not ended yet, the NodeManager that does not reach it has."""
     says = {"resource": "BindException: Address already in use", "node-0": "ConnectException"}
-    with pytest.raises(PortTakenError, match="resource ended, got 'BindException"):
+    with pytest.raises(PortTakenError, match="resource exited; its log says 'BindException"):
         begin(tmp_path, says, ended={"node-0"})
 
 
@@ -74,6 +74,8 @@ def test_a_daemon_that_ended_before_anybody_waited_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CAUSE_S_MAX", 0.1)
-    with pytest.raises(SubmissionError, match="node-0 ended, got 'ConnectException'") as caught:
+    with pytest.raises(
+        SubmissionError, match="node-0 exited; its log says 'ConnectException'"
+    ) as caught:
         begin(tmp_path, {"node-0": "ConnectException"}, ended={"node-0"})
     assert not isinstance(caught.value, PortTakenError)

@@ -298,7 +298,7 @@ def test_three_workers_that_fail_alike_before_they_register_end_the_application(
     assert actions == [
         EndApplication(
             message="3 worker containers in a row ended before they registered "
-            "(exit, status 127): bash: python: command not found; mend that and submit again"
+            "(exit, status 127): bash: python: command not found; fix that and submit again"
         )
     ]
 
@@ -340,4 +340,4 @@ def test_the_telling_line_is_found_in_what_yarn_says():
         "ModuleNotFoundError: No module named 'elasticml'\n\n\n.\n"
     )
     assert last_line(message) == "ModuleNotFoundError: No module named 'elasticml'"
-    assert last_line("") == "nothing is known of why; see the containers' logs"
+    assert last_line("") == "no reason was reported; see the containers' logs"

@@ -63,7 +63,7 @@ def test_a_scheduler_whose_key_goes_with_its_container_is_disowned():
     store.made.put(SimpleNamespace(value=OURS))
     store.made.put(None)
     assert is_over.wait(60.0)
-    assert lost == ["its scheduler is nobody now"]
+    assert lost == ["the application has no scheduler now"]
 
 
 def test_a_scheduler_that_another_follows_is_disowned():
@@ -71,7 +71,7 @@ def test_a_scheduler_that_another_follows_is_disowned():
     lost, is_over = watch(store)
     store.made.put(SimpleNamespace(value=b"tls://10.0.0.9:9"))
     assert is_over.wait(60.0)
-    assert lost == ["its scheduler is 'tls://10.0.0.9:9' now"]
+    assert lost == ["the scheduler is 'tls://10.0.0.9:9' now"]
 
 
 def test_a_master_that_comes_back_in_time_changes_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -81,11 +81,11 @@ def test_a_master_that_comes_back_in_time_changes_nothing(monkeypatch: pytest.Mo
     store.made.put(skein.ConnectionError("Unable to connect to application"))
     store.made.put(None)
     assert is_over.wait(60.0)
-    assert lost == ["its scheduler is nobody now"]
+    assert lost == ["the application has no scheduler now"]
 
 
 def test_a_scheduler_without_a_master_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scheduler_service, "MASTER_LOST_S", 0.0)
     lost, is_over = watch(Store(None))
     assert is_over.wait(60.0)
-    assert lost == ["its master has gone (Unable to connect to application)"]
+    assert lost == ["the application master is lost (Unable to connect to application)"]

@@ -107,7 +107,7 @@ def test_other_editable_installs_are_refused_with_the_remedy(small_venv):
 
 
 def test_what_is_no_environment_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no virtual or conda environment"):
+    with pytest.raises(ConfigError, match="not a virtual or conda environment"):
         packing_list(str(tmp_path))
 
 
@@ -134,7 +134,7 @@ def test_an_environment_is_sent_once(small_venv, tmp_path, scheme):
     listed = packing_list(str(small_venv))
     told: list[str] = []
     first = upload_once(listed, place, say=told.append)
-    assert [line.split()[0] for line in told] == ["packing", "sending"]
+    assert [line.split()[0] for line in told] == ["packing", "uploading"]
     assert upload_once(listed, place, say=told.append) == first
     assert len(told) == 2
     assert first == f"{place}/{listed.digest()}.tar.gz"
@@ -142,7 +142,7 @@ def test_an_environment_is_sent_once(small_venv, tmp_path, scheme):
 
 def test_an_environment_that_cannot_be_sent_is_one_line(small_venv, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="name a place with room") as caught:
+    with pytest.raises(ConfigError, match="choose a place with free space") as caught:
         upload_once(packing_list(str(small_venv)), str(tmp_path / "file" / "below"))
     assert "\n" not in caught.value.message
 

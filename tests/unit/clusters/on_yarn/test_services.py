@@ -51,8 +51,8 @@ def test_a_service_outside_a_container_says_so_in_one_line(monkeypatch, capsys):
     monkeypatch.delenv("SKEIN_CONTAINER_ID", raising=False)
     assert service.run(["worker"]) == service.BAD_INPUT
     assert capsys.readouterr().err == (
-        "this is no container of a skein application: SKEIN_CONTAINER_ID is not set; services "
-        "are started by YARN, see elasticml.YarnCluster\n"
+        "not inside a container of a skein application: SKEIN_CONTAINER_ID is not set; YARN starts "
+        "the services, see elasticml.YarnCluster\n"
     )
 
 

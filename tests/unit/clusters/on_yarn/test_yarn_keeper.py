@@ -106,7 +106,7 @@ class World:
         )
         self.words: list[Word] = []
         reclaims_of(self.scheduler.extensions).subscribe(self.words.append)
-        asyncio.run(self.keeper._keep())
+        asyncio.run(self.keeper._poll())
         for instance in range(n if registered is None else registered):
             self.register(instance)
 
@@ -122,12 +122,12 @@ class World:
     def tell(self, *notices: Notice) -> None:
         async def act() -> None:
             for notice in notices:
-                await self.keeper._act_on(notice)
+                await self.keeper._handle(notice)
 
         asyncio.run(act())
 
     def look(self) -> None:
-        asyncio.run(self.keeper._keep())
+        asyncio.run(self.keeper._poll())
 
 
 def address(instance: int) -> str:
@@ -211,7 +211,7 @@ def test_a_mark_that_came_before_skein_had_the_container_is_its_workers():
     assert [type(word) for word in world.words] == [Reclaim]
     asyncio.run(world.keeper.release([address(0)]))
     assert world.app.killed == ["dask.worker_0"]
-    assert world.keeper._allotment.count == 1  # it is asked for anew
+    assert world.keeper._allocator.count == 1  # it is asked for anew
 
 
 def test_a_container_is_given_back_in_time_and_its_retirement_not_broken_off(monkeypatch):
@@ -229,13 +229,13 @@ def test_a_container_is_given_back_in_time_and_its_retirement_not_broken_off(mon
         world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
         await world.keeper.release([address(1)])
         assert world.app.killed == ["dask.worker_1"]
-        (leaving,) = world.keeper._leaving
+        (leaving,) = world.keeper._draining
         is_over.set()
         await leaving
 
     asyncio.run(release())
     assert world.scheduler.retired == [address(1)]
-    assert world.keeper._leaving == set()
+    assert world.keeper._draining == set()
 
 
 def test_a_look_between_a_release_and_the_kill_changes_nothing(monkeypatch):
@@ -247,21 +247,21 @@ def test_a_look_between_a_release_and_the_kill_changes_nothing(monkeypatch):
 
     async def release() -> None:
         async def retire_workers(workers: list[str], **options: Any) -> None:
-            await world.keeper._keep()
+            await world.keeper._poll()
 
         world.scheduler.retire_workers = retire_workers  # type: ignore[method-assign]
         await world.keeper.release([address(1)])
 
     asyncio.run(release())
     assert world.app.killed == ["dask.worker_1"]
-    assert world.keeper._allotment.count == 2  # one is there, one will be asked for
+    assert world.keeper._allocator.count == 2  # one is there, one will be asked for
 
 
 def test_nothing_is_given_for_a_strict_mark():
     world = World(2)
     world.tell(marked("container_2", strict=True), MarkLapsed(container="container_2"))
     asyncio.run(world.keeper.release([address(1)]))
-    assert world.keeper._allotment.count == 1  # it was retired, and nobody asks for another
+    assert world.keeper._allocator.count == 1  # it was retired, and nobody asks for another
 
 
 def test_a_mark_is_kept_for_a_worker_that_registers_later():
@@ -350,7 +350,7 @@ def test_an_application_whose_workers_cannot_start_ends_with_one_line():
     assert world.app.verdict == (
         "FAILED",
         "3 worker containers in a row ended before they registered (exit, status 2): "
-        f"{line}; mend that and submit again",
+        f"{line}; fix that and submit again",
     )
 
 
