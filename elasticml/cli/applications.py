@@ -1,4 +1,4 @@
-"""``elasticml status``, ``logs``, ``kill``, ``result``: of a job on a Hadoop cluster, by its id."""
+"""``elasticml status``, ``logs``, ``kill`` and ``result`` for a job on a Hadoop cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_STATUS = """Say how a job on a Hadoop cluster stands, running or over.
+_STATUS = """Show the state of a job on a Hadoop cluster, running or finished.
 
 \b
 Examples:
@@ -26,35 +26,35 @@ Examples:
 
 elasticml submit prints the id of the application.
 """
-_LOGS = """Print what the containers of a job have written, of a running one or of one that is over.
+_LOGS = """Print the logs of the containers of a job, running or finished.
 
 \b
 Examples:
     elasticml logs application_1700000000000_0001
     elasticml logs application_1700000000000_0001 --service dask.scheduler
 
-Of an application that is over they are there where YARN collects them
+Logs of a finished application are available if YARN aggregates them
 (yarn.log-aggregation-enable).
 """
-_KILL = """End a job on a Hadoop cluster, and give its containers back.
+_KILL = """End a job on a Hadoop cluster and release its containers.
 
 \b
 Examples:
     elasticml kill application_1700000000000_0001
     elasticml kill application_1700000000000_0001 --now
 
-Its driver ends it, so that what it has reached is kept: elasticml result fetches it. --now has YARN
-end everything at once; what was written until a few seconds before is kept, too.
+The job's driver ends it and keeps the result so far: elasticml result fetches it. With --now YARN
+kills everything at once; files written up to a few seconds before are still kept.
 """
-_RESULT = """Fetch the run directory of a job on a Hadoop cluster, and tell what it has come to.
+_RESULT = """Fetch the run directory of a job on a Hadoop cluster, and print its summary.
 
 \b
 Examples:
     elasticml result application_1700000000000_0001
     elasticml result application_1700000000000_0001 --out runs/first
 
-Of a job that still runs it is what there is so far. What made a job fail is said as elasticml run
-does, with the same exit codes.
+For a running job this is the run so far. For a failed job the error and the exit code are those of
+elasticml run.
 """
 
 
@@ -67,11 +67,11 @@ def _application_options(command: F) -> F:
     return command
 
 
-@click.command(help=_STATUS, short_help="How a job on a Hadoop cluster stands.")
+@click.command(help=_STATUS, short_help="Show the state of a job on a Hadoop cluster.")
 @_application_options
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
 def status(application_id: str, as_json: bool, verbose: bool) -> None:
-    """Say how a job stands."""
+    """Show the state of a job."""
     from elasticml.clusters.on_yarn.submission import client_or_own
     from elasticml.jobs.applications import recall, status_at
     from elasticml.jobs.standing import standing
@@ -85,17 +85,17 @@ def status(application_id: str, as_json: bool, verbose: bool) -> None:
     if as_json:
         from elasticml.jobs.run_directory import json_safe
 
-        said = None if verdict is None else asdict(verdict)
-        record = {**asdict(application), **asdict(now), "job": asdict(job), "verdict": said}
+        ending = None if verdict is None else asdict(verdict)
+        record = {**asdict(application), **asdict(now), "job": asdict(job), "verdict": ending}
         click.echo(json.dumps(json_safe(record)))
         return
     from elasticml.jobs.progress import status_line
 
-    click.echo(f"application {application.id} in queue {now.queue}, of {now.user}")
+    click.echo(f"application {application.id} in queue {now.queue}, user {now.user}")
     click.echo(f"state       {_state(now, verdict)}")
     click.echo(f"job         {status_line(job, application.name)}")
     if not now.is_over:
-        used = f"{now.containers} with {now.vcores} vcores and {now.memory_mib} MiB together"
+        used = f"{now.containers} with {now.vcores} vcores and {now.memory_mib} MiB in total"
         click.echo(f"containers  {used}")
     click.echo(f"run         {application.place}")
     click.echo(f"page        {now.url}")
@@ -109,9 +109,9 @@ def _state(now: Standing, verdict: Verdict | None = None) -> str:
     return f"{now.final_status}: {now.diagnostics}" if now.diagnostics else now.final_status
 
 
-@click.command(help=_LOGS, short_help="What the containers of a job have written.")
+@click.command(help=_LOGS, short_help="Print the logs of a job's containers.")
 @_application_options
-@click.option("--service", metavar="NAME", help="Only of dask.scheduler or dask.worker.")
+@click.option("--service", metavar="NAME", help="Only this service: dask.scheduler or dask.worker.")
 def logs(application_id: str, service: str | None, verbose: bool) -> None:
     """Print the logs of a job's containers."""
     from elasticml.clusters.on_yarn.submission import client_or_own
@@ -125,7 +125,9 @@ def logs(application_id: str, service: str | None, verbose: bool) -> None:
 
 @click.command(help=_KILL, short_help="End a job on a Hadoop cluster.")
 @_application_options
-@click.option("--now", "at_once", is_flag=True, help="Do not wait for its driver.")
+@click.option(
+    "--now", "at_once", is_flag=True, help="Kill it at once, without waiting for its driver."
+)
 def kill(application_id: str, at_once: bool, verbose: bool) -> None:
     """End a job."""
     from elasticml.clusters.on_yarn.submission import client_or_own
@@ -135,7 +137,7 @@ def kill(application_id: str, at_once: bool, verbose: bool) -> None:
     with client_or_own(None) as client:
         was = standing.standing(client, application_id)
         if was.is_over:
-            click.echo(f"{application_id} has ended before: {_state(was)}")
+            click.echo(f"{application_id} has already ended: {_state(was)}")
             return
         if at_once:
             standing.kill(client, application_id)
@@ -149,7 +151,7 @@ def kill(application_id: str, at_once: bool, verbose: bool) -> None:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Where the run's directory is copied to; by default runs/NAME-TIME.",
+    help="The directory to copy the run to; default: runs/NAME-TIME.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as the last line.")
 def result(application_id: str, out: Path | None, as_json: bool, verbose: bool) -> None:
@@ -184,4 +186,4 @@ def _show_unfinished(application: Application, path: Path) -> None:
 
     fetched = fetch(application.place, path)
     click.echo(f"job         {status_line(status_at(application.place), application.name)}")
-    click.echo(f"run         {path}, as far as it is" if fetched else "run         not begun")
+    click.echo(f"run         {path}, so far" if fetched else "run         not started")

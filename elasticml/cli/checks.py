@@ -1,4 +1,4 @@
-"""What of this machine elasticml can use, and what to do about the rest."""
+"""Check which dependencies of elasticml this machine has, with a remedy for each that it lacks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Literal
 
 from elasticml.terms import VERSION, format_size
 
-#: Seconds that ``java -version`` and its like may take.
+#: Seconds that ``java -version`` and the like may take.
 ASK_S = 20
 
-#: Where data sets are looked for when ``ELASTICML_DATA`` is not set.
+#: Folder of data sets when ``ELASTICML_DATA`` is not set.
 DATA = "../shared/data"
 
 State = Literal["ok", "missing", "broken"]
@@ -26,22 +26,22 @@ State = Literal["ok", "missing", "broken"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: State
-    #: What was found, in a few words.
+    #: Description of what was found.
     found: str
-    #: What it is for.
+    #: What it is needed for.
     serves: str
     #: Whether nothing works without it.
     required: bool = False
-    #: What to do; empty where it is usable.
+    #: What to do; empty if it is usable.
     remedy: str = ""
 
 
 def check_python() -> Check:
-    """Look at this interpreter and its processors."""
+    """Check this interpreter's version."""
     version = ".".join(map(str, sys.version_info[:3]))
     is_new = sys.version_info >= (3, 11)
     return Check(
@@ -50,7 +50,7 @@ def check_python() -> Check:
         found=f"{version} at {sys.executable}, {os.cpu_count()} processors",
         serves="everything",
         required=True,
-        remedy="" if is_new else "install Python 3.11 or newer and make a new environment with it",
+        remedy="" if is_new else "install Python 3.11 or newer and create a new environment",
     )
 
 
@@ -63,22 +63,22 @@ def check_package(
     required: bool = True,
     load: Callable[[str], object] = importlib.import_module,
 ) -> Check:
-    """Import a library.
+    """Check that a library can be imported.
 
     Parameters
     ----------
     load : callable
-        Imports a module by its name.
+        Imports a module by name.
     """
     try:
-        loaded = load(module)
+        imported = load(module)
     except ModuleNotFoundError as error:
         state: State = "missing" if error.name == module else "broken"
         found = "not installed" if state == "missing" else f"{module}: {error}"
     except Exception as error:
-        state, found = "broken", f"does not import: {type(error).__name__}: {error}"
+        state, found = "broken", f"cannot be imported: {type(error).__name__}: {error}"
     else:
-        state, found = "ok", str(getattr(loaded, "__version__", "found"))
+        state, found = "ok", str(getattr(imported, "__version__", "found"))
     return Check(
         name=name,
         state=state,
@@ -98,16 +98,16 @@ def check_program(
     version_min: int = 0,
     ask: Callable[[list[str]], str] | None = None,
 ) -> Check:
-    """Ask a program for its version.
+    """Check a program's version.
 
     Parameters
     ----------
     command : list of str
-        What prints the version; its first number is the one that counts.
+        Command that prints the version.
     version_min : int
-        The least first number that will do.
+        Least major version.
     ask : callable, optional
-        Returns what a command prints; raises OSError where it cannot be run.
+        Returns the output of a command; raises OSError if it cannot be run.
     """
     try:
         answer = (ask or ask_program)(command)
@@ -115,7 +115,7 @@ def check_program(
         state: State = "missing" if isinstance(error, FileNotFoundError) else "broken"
         found = f"no {command[0]} on the PATH" if state == "missing" else f"{command[0]}: {error}"
     else:
-        # Maven writes its version in bold.
+        # Maven prints its version in bold.
         answer = re.sub(r"\x1b\[[0-9;]*m", "", answer)
         numbers = re.search(r"(\d+)(\.\d+)*", answer)
         first = int(numbers[1]) if numbers else 0
@@ -131,13 +131,13 @@ def check_program(
 
 
 def check_data(environment: Mapping[str, str]) -> Check:
-    """Look for the folder of data sets that ``ELASTICML_DATA`` names."""
+    """Check the folder of data sets that ``ELASTICML_DATA`` names."""
     named = environment.get("ELASTICML_DATA") or (DATA if Path(DATA).is_dir() else None)
     state: State = "ok"
     if not named:
         state, found = "missing", f"ELASTICML_DATA is not set, and there is no {DATA}"
     elif not os.access(named, os.R_OK | os.X_OK) or not Path(named).is_dir():
-        state, found = "broken", f"{named} is no readable folder"
+        state, found = "broken", f"{named} is not a readable folder"
     else:
         found = f"{named}, {sum(1 for entry in Path(named).iterdir() if entry.is_dir())} data sets"
     return Check(
@@ -150,7 +150,7 @@ def check_data(environment: Mapping[str, str]) -> Check:
 
 
 def check_cache(folder: Path) -> Check:
-    """See whether the cache of parsed files can be written."""
+    """Check that the cache of parsed files is writable."""
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -159,15 +159,15 @@ def check_cache(folder: Path) -> Check:
     return Check(
         name="Cache",
         state="ok" if is_usable else "broken",
-        found=f"{folder}, {free} free" if is_usable else f"{folder} cannot be written",
+        found=f"{folder}, {free} free" if is_usable else f"{folder} is not writable",
         serves="compressed files, which are parsed once instead of by every member",
-        remedy="" if is_usable else "export ELASTICML_CACHE=/a/folder/that/can/be/written",
+        remedy="" if is_usable else "export ELASTICML_CACHE=/a/writable/folder",
     )
 
 
 def check_yarn(environment: Mapping[str, str]) -> Check:
-    """Look for the configuration of a YARN cluster."""
-    serves = "clusters of a YARN resource manager"
+    """Check the configuration of a YARN cluster."""
+    serves = "YARN clusters"
     for variable in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
         named = environment.get(variable)
         if not named:
@@ -192,8 +192,8 @@ def check_yarn(environment: Mapping[str, str]) -> Check:
 
 
 def all_checks(environment: Mapping[str, str], cache: Path) -> list[Check]:
-    """Look at everything, what nothing works without first."""
-    again = "install elasticml again into this environment: pip install -e '.[test]'"
+    """Run all checks, the required ones first."""
+    reinstall = "reinstall elasticml in this environment: pip install -e '.[test]'"
     return [
         check_python(),
         Check(
@@ -203,10 +203,10 @@ def all_checks(environment: Mapping[str, str], cache: Path) -> list[Check]:
             serves="everything",
             required=True,
         ),
-        check_package("Dask", "distributed", "clusters, local ones too", again),
-        check_package("numba", "numba", "the compiled kernels", again),
-        check_package("pyarrow", "pyarrow", "CSV and Parquet files", again, required=False),
-        check_package("matplotlib", "matplotlib", "pictures and reports", again, required=False),
+        check_package("Dask", "distributed", "clusters, including local ones", reinstall),
+        check_package("numba", "numba", "the compiled kernels", reinstall),
+        check_package("pyarrow", "pyarrow", "CSV and Parquet files", reinstall, required=False),
+        check_package("matplotlib", "matplotlib", "plots and reports", reinstall, required=False),
         check_cache(cache),
         check_data(environment),
         check_program(
@@ -219,7 +219,7 @@ def all_checks(environment: Mapping[str, str], cache: Path) -> list[Check]:
         check_program(
             "Maven",
             ["mvn", "--version"],
-            "building what runs on YARN",
+            "building the YARN agent, and the mini YARN",
             "install Maven 3 (Debian: maven)",
             version_min=3,
         ),
@@ -228,7 +228,7 @@ def all_checks(environment: Mapping[str, str], cache: Path) -> list[Check]:
 
 
 def ask_program(command: list[str]) -> str:
-    """Return what a program prints.
+    """Return a program's output.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What of a YARN cluster elasticml can use, how it takes things back, and what to do about it."""
+"""Check a YARN cluster for elasticml: access, capacity, pre-emption and HDFS, with remedies."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from elasticml.data.places import join, read_bytes, reason_of, remove, system_of
 from elasticml.errors import ConfigError, ElasticmlError, SubmissionError
 from elasticml.terms import format_size
 
-#: Seconds that moving chunks away takes, roughly; less than that is for the state alone.
+#: Approximate seconds for moving a member's chunks; a shorter grace suffices for its state only.
 _CHUNKS_S = 2.0
-#: A silent node that is lost later than that holds up what waits for its containers' ends.
+#: A longer node expiry delays replacements for the containers of a lost node.
 _EXPIRY_S_MAX = 60.0
 _REINSTALL = "pip install 'elasticml[yarn]'"
 
@@ -38,16 +38,16 @@ _REINSTALL = "pip install 'elasticml[yarn]'"
 def yarn_checks(
     environment: Mapping[str, str], queue: str = "default", memory_mib: int = 2048
 ) -> list[Check]:
-    """Look at all that a job on YARN needs, here and in the cluster.
+    """Run all checks for jobs on YARN, on this machine and in the cluster.
 
     Parameters
     ----------
     queue : str
-        Where jobs are to be submitted to.
+        Queue for the jobs.
     memory_mib : int
-        Of one container, to say how many of them there is room for.
+        Memory of one container, to report how many fit.
     """
-    here = [
+    local = [
         check_package(
             "dask-yarn", "dask_yarn", "jobs on YARN", _REINSTALL, load=lambda _: import_dask_yarn()
         ),
@@ -59,20 +59,20 @@ def yarn_checks(
     try:
         conf = require_conf(environment)
     except ConfigError as error:
-        return [*here, _failed("Settings", "all of the cluster", error)]
-    found = Check(name="Settings", state="ok", found=conf.where(), serves="all of the cluster")
+        return [*local, _failed("Settings", "any use of the cluster", error)]
+    found = Check(name="Settings", state="ok", found=conf.where(), serves="any use of the cluster")
     kerberos = [check_kerberos()] if is_secure(conf) else []
     cluster = cluster_checks(ResourceManager.from_conf(conf), queue, (memory_mib, 1, ""))
-    return [*here, found, *kerberos, *cluster, check_hdfs(environment)]
+    return [*local, found, *kerberos, *cluster, check_hdfs(environment)]
 
 
 def check_class_path(ask: Callable[[list[str]], str] = ask_program) -> Check:
-    """Ask for the class path of Hadoop's archives, as skein does."""
+    """Check that ``yarn classpath`` lists Hadoop's jars, as skein requires."""
     state: State = "ok"
     try:
-        folders = ask(["yarn", "classpath", "--glob"]).strip().split(":")
-        found = f"{sum(name.endswith('.jar') for name in folders)} archives on its class path"
-        state = "ok" if any(name.endswith(".jar") for name in folders) else "broken"
+        entries = ask(["yarn", "classpath", "--glob"]).strip().split(":")
+        found = f"{sum(name.endswith('.jar') for name in entries)} jars on its class path"
+        state = "ok" if any(name.endswith(".jar") for name in entries) else "broken"
     except FileNotFoundError:
         state, found = "missing", "no yarn on the PATH"
     except (OSError, subprocess.SubprocessError) as error:
@@ -82,25 +82,25 @@ def check_class_path(ask: Callable[[list[str]], str] = ask_program) -> Check:
         name="yarn",
         state=state,
         found=found,
-        serves="starting applications: skein asks it for Hadoop's archives",
+        serves="starting applications: skein gets Hadoop's class path from it",
         required=True,
         remedy="" if is_usable else "put the folder of Hadoop's programs on the PATH",
     )
 
 
 def check_agent(jar: Path | None) -> Check:
-    """See whether the agent is there that passes on the resource manager's notices."""
+    """Check that the agent that forwards the resource manager's notices was built."""
     return Check(
         name="Agent",
         state="ok" if jar else "missing",
-        found=str(jar) if jar else "not built: of pre-emption only SIGTERM tells, at the last",
-        serves="notice in advance of pre-emption",
+        found=str(jar) if jar else "not built: SIGTERM is the only warning of pre-emption",
+        serves="advance notice of pre-emption",
         remedy="" if jar else "make agent (needs Maven and a JDK), or install the wheel",
     )
 
 
 def check_packing() -> Check:
-    """See whether the environment that runs here could be sent to the containers."""
+    """Check that the current Python environment can be packed for the containers."""
     serves = "elasticml submit --pack"
     try:
         listed = packing_list()
@@ -115,7 +115,7 @@ def check_packing() -> Check:
 
 
 def check_kerberos(ask: Callable[[list[str]], str] = ask_program) -> Check:
-    """See whether there is a ticket, on a cluster that wants one."""
+    """Check for a valid ticket, on a cluster that requires Kerberos."""
     state: State = "ok"
     found, remedy = "a valid ticket", ""
     try:
@@ -130,25 +130,25 @@ def check_kerberos(ask: Callable[[list[str]], str] = ask_program) -> Check:
         name="Kerberos",
         state=state,
         found=found,
-        serves="a cluster that wants Kerberos",
+        serves="a cluster with Kerberos",
         required=True,
         remedy=remedy,
     )
 
 
 def cluster_checks(rm: ResourceManager, queue: str, container: Container) -> list[Check]:
-    """Ask the resource manager for all that it says; one finding where it does not answer."""
+    """Query the resource manager and check its settings; one check if it does not respond."""
     serves = "jobs on YARN"
     try:
         info = rm.info()
         nodes = rm.nodes()
-        theirs = rm.conf()
+        settings = rm.conf()
         kind = rm.scheduler()
     except SubmissionError as error:
         return [_failed("Manager", serves, error)]
     running = [node for node in nodes if node.is_usable]
-    grace = grace_settings(theirs, rm.node_conf(running[0]) if running else theirs)
-    version = info.get("resourceManagerVersion", "of unknown version")
+    grace = grace_settings(settings, rm.node_conf(running[0]) if running else settings)
+    version = info.get("resourceManagerVersion", "unknown version")
     return [
         Check(
             name="Manager",
@@ -158,7 +158,7 @@ def cluster_checks(rm: ResourceManager, queue: str, container: Container) -> lis
             required=True,
         ),
         check_nodes(nodes),
-        check_queue(partial(rm.queue, queue), nodes, container, counts_vcores(theirs)),
+        check_queue(partial(rm.queue, queue), nodes, container, counts_vcores(settings)),
         *([check_preemption(grace)] if kind == "capacity" else []),
         check_grace(grace),
         check_expiry(grace),
@@ -168,7 +168,7 @@ def cluster_checks(rm: ResourceManager, queue: str, container: Container) -> lis
 
 
 def check_nodes(nodes: Sequence[Node]) -> Check:
-    """Look at the nodes that run."""
+    """Check that there are running nodes."""
     running = [node for node in nodes if node.is_usable]
     found = f"{len(running)} of {len(nodes)} running"
     if running:
@@ -176,8 +176,8 @@ def check_nodes(nodes: Sequence[Node]) -> Check:
         freest = max(node.free for node in running)
         labels = sorted({label for node in running for label in node.labels})
         found += (
-            f"; the largest has {_size(largest.memory_mib)} and {largest.vcores} vcores, the one "
-            f"with most free {_size(freest.memory_mib)}"
+            f"; the largest has {_size(largest.memory_mib)} and {largest.vcores} vcores; most free "
+            f"on one node: {_size(freest.memory_mib)}"
             f"{'; labels ' + ', '.join(labels) if labels else ''}"
         )
     sick = next((node.health for node in nodes if not node.is_usable and node.health), "")
@@ -197,7 +197,7 @@ def check_queue(
     container: Container,
     by_vcores: bool | None,
 ) -> Check:
-    """Look at the queue: whether it is there, what it may hold, what it has room for now."""
+    """Check the queue: existence, limits, and free capacity now."""
     try:
         queue = find()
     except SubmissionError as error:
@@ -208,7 +208,7 @@ def check_queue(
         return Check(
             name="Queue",
             state="ok",
-            found=f"{find.args[0]} is made when it is used; {room}",
+            found=f"{find.args[0]} is created on submission; {room}",
             serves="jobs",
         )
     words = [queue.name]
@@ -223,19 +223,19 @@ def check_queue(
         name="Queue",
         state="ok" if count else "missing",
         found=", ".join([*words, room]),
-        serves="jobs, which wait until others leave",
-        remedy="" if count else "name another with --queue, or smaller containers",
+        serves="starting jobs without waiting for others to end",
+        remedy="" if count else "name another with --queue, or use smaller containers",
     )
 
 
 def check_preemption(grace: GraceSettings) -> Check:
-    """Say how the capacity scheduler takes containers back."""
-    name, serves = "Pre-emption", "containers that other queues hold beyond their share"
+    """Check the capacity scheduler's pre-emption."""
+    name, serves = "Pre-emption", "reclaiming containers that other queues hold beyond their share"
     if not grace.is_preempting:
         return Check(
             name=name,
             state="missing",
-            found="off: what a job holds it keeps, and what others hold it waits for",
+            found="off: a job keeps its containers, and waits for those that others hold",
             serves=serves,
             remedy="have yarn.resourcemanager.scheduler.monitor.enable set to true",
         )
@@ -246,8 +246,8 @@ def check_preemption(grace: GraceSettings) -> Check:
         found=(
             f"a container ends {grace.max_wait_s:g} s after its notice at the earliest "
             f"(max_wait_before_kill); every {grace.interval_s:g} s at most "
-            f"{grace.per_round:.0%} of the cluster (total_preemption_per_round), "
-            f"{grace.natural_termination:.0%} of what is owed (natural_termination_factor)"
+            f"{grace.per_round:.0%} of the cluster (total_preemption_per_round) and "
+            f"{grace.natural_termination:.0%} of the deficit (natural_termination_factor)"
         ),
         serves="moving chunks away before a container ends",
         remedy="have max_wait_before_kill raised to 15000" if is_short else "",
@@ -255,9 +255,9 @@ def check_preemption(grace: GraceSettings) -> Check:
 
 
 def check_grace(grace: GraceSettings) -> Check:
-    """Say what the seconds from SIGTERM to SIGKILL are enough for."""
+    """Check whether the seconds from SIGTERM to SIGKILL suffice to move chunks."""
     is_short = grace.sigkill_delay_s < _CHUNKS_S
-    enough = "its state, not for its chunks" if is_short else "its state and chunks"
+    enough = "a member's state, not its chunks" if is_short else "a member's state and chunks"
     return Check(
         name="Grace",
         state="missing" if is_short else "ok",
@@ -265,7 +265,7 @@ def check_grace(grace: GraceSettings) -> Check:
             f"SIGKILL {grace.sigkill_delay_s:g} s after SIGTERM "
             f"(sleep-delay-before-sigkill), enough for {enough}"
         ),
-        serves="members that end without notice",
+        serves="members that are killed without notice",
         remedy=(
             "have yarn.nodemanager.sleep-delay-before-sigkill.ms raised to 5000" if is_short else ""
         ),
@@ -273,13 +273,13 @@ def check_grace(grace: GraceSettings) -> Check:
 
 
 def check_expiry(grace: GraceSettings) -> Check:
-    """Say after what silence a node counts as lost, and its containers as ended."""
+    """Check how soon a silent node, with its containers, counts as lost."""
     is_long = grace.node_expiry_s > _EXPIRY_S_MAX
     return Check(
         name="Lost nodes",
         state="missing" if is_long else "ok",
-        found=f"lost after {grace.node_expiry_s:g} s of silence; new containers come after that",
-        serves="containers in place of those of a lost node",
+        found=f"lost after {grace.node_expiry_s:g} s of silence; its containers are replaced then",
+        serves="replacing the containers of a lost node",
         remedy=(
             "have yarn.nm.liveness-monitor.expiry-interval-ms lowered to 60000" if is_long else ""
         ),
@@ -287,26 +287,26 @@ def check_expiry(grace: GraceSettings) -> Check:
 
 
 def check_memory(grace: GraceSettings) -> Check:
-    """Say whether a container that uses more than it asked for is ended."""
+    """Report whether containers that use more memory than requested are killed."""
     if grace.is_memory_enforced:
-        found = "enforced: a container that uses more than it asked for is killed"
+        found = "enforced: a container that uses more than it requested is killed"
     else:
-        found = "not enforced: nothing but the node's memory stops a container that uses more"
+        found = "not enforced: only the node's memory limits a container"
     return Check(name="Memory", state="ok", found=found, serves="the size of containers")
 
 
 def check_recovery(grace: GraceSettings) -> Check:
-    """Say whether applications outlive a restart of the resource manager."""
+    """Check whether applications survive a restart of the resource manager."""
     state: State = "ok" if grace.is_recovering else "missing"
     return Check(
         name="Recovery",
         state=state,
         found=(
-            "applications go on while the resource manager restarts"
+            "applications keep running while the resource manager restarts"
             if grace.is_recovering
             else "off: a restart of the resource manager ends all applications"
         ),
-        serves="jobs that outlive the resource manager's restart",
+        serves="jobs that survive a restart of the resource manager",
         remedy=""
         if grace.is_recovering
         else "have yarn.resourcemanager.recovery.enabled set to true",
@@ -314,7 +314,7 @@ def check_recovery(grace: GraceSettings) -> Check:
 
 
 def check_hdfs(environment: Mapping[str, str]) -> Check:
-    """Write, read and remove a file in the user's directory of the default file system."""
+    """Check HDFS: write, read and remove a file in the user's home directory."""
     serves = "packed environments, results and checkpoints of jobs"
     try:
         root = absolute_hdfs("hdfs:///", environment)
@@ -350,12 +350,12 @@ def check_hdfs(environment: Mapping[str, str]) -> Check:
         name="HDFS",
         state="ok" if is_whole else "broken",
         found=(
-            f"{home} can be written{f', {format_size(free)} free' if free else ''}; "
+            f"{home} is writable{f', {format_size(free)} free' if free else ''}; "
             f"{_through(environment)}"
         ),
         serves=serves,
         required=True,
-        remedy="" if is_whole else "what was read is not what was written: run hdfs fsck /",
+        remedy="" if is_whole else "the file read differs from the file written: run hdfs fsck /",
     )
 
 
@@ -367,14 +367,14 @@ def _home(system: object) -> str:
 def _through(environment: Mapping[str, str]) -> str:
     if route(environment) == "libhdfs":
         return "through libhdfs"
-    lacks = libhdfs_missing(environment)
-    return f"through WebHDFS ({lacks})" if lacks else "through WebHDFS"
+    missing = libhdfs_missing(environment)
+    return f"through WebHDFS ({missing})" if missing else "through WebHDFS"
 
 
 def _failed(
     name: str, serves: str, error: ElasticmlError, *, required: bool = True, remedy: str = ""
 ) -> Check:
-    """Make a finding of an error, whose message ends with what to do."""
+    """Convert an error to a check; the last part of its message is the remedy."""
     found, _, rest = error.message.rpartition("; ")
     return Check(
         name=name,

@@ -1,4 +1,4 @@
-"""The cluster that a command runs on: opened, connected, and ended with the command."""
+"""Open the cluster that a command runs on, and close it with the command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from elasticml.jobs.settings import Address, LocalWorkers
 
-#: How long a scheduler may take to answer.
+#: Seconds for a scheduler to respond.
 CONNECT_S = 10
 
 
@@ -22,14 +22,14 @@ CONNECT_S = 10
 def client_of(
     cluster: LocalWorkers | Address, algorithm: str, *, verbose: bool = False
 ) -> Iterator[Client]:
-    """Open a client of the cluster that a job names; local workers are started and ended here.
+    """Yield a client of the cluster that a job names; start and end local workers.
 
     Local workers compile the kernels of ``algorithm`` before they register.
 
     Raises
     ------
     ConfigError
-        When no scheduler answers at the address.
+        When no scheduler responds at the address.
     SubmissionError
         When local workers do not start.
     """
@@ -61,7 +61,7 @@ def client_of(
         slowdown=cluster.slowdown,
         algorithms=[algorithm],
     )
-    local.launch()  # it starts while Dask's client is imported
+    local.launch()  # starts in the background while Dask's client is imported
     try:
         with local:
             from distributed import Client
@@ -70,15 +70,15 @@ def client_of(
             with Client(local) as client:
                 yield client
     except JobFailedError as error:
-        if local.log_dir.exists():  # logs are kept of a scheduler that did not end in good order
+        if local.log_dir.exists():  # logs are kept if the scheduler did not shut down cleanly
             error = JobFailedError(f"{error.message}; see {local.log_dir}", **error.fields)
         raise error from None
 
 
 def quieten(verbose: bool) -> None:
-    """Keep Dask's talk of lost connections off the terminal; a lost member is no news here.
+    """Suppress Dask's log of lost connections on the terminal: lost members are expected.
 
-    To be called again after Dask's import, which gives its loggers levels of their own.
+    Call it again after importing Dask, which sets the levels of its loggers.
     """
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")

@@ -1,4 +1,4 @@
-"""``elasticml convert``: write data as chunk files, which jobs map instead of parsing."""
+"""``elasticml convert``: write data as chunk files, which jobs map instead of parsing text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from elasticml.data.convert import Written
     from elasticml.data.source import Source
 
-#: Seconds from one word of progress to the next.
+#: Seconds between two progress lines.
 PAUSE_S = 2.0
 
 _HELP = """Write data as chunk files: a folder that jobs map into memory instead of parsing text.
 
-SOURCE is a file in any format that jobs read, or a job file, whose data are meant. DEST is the new
-folder; it appears when all of it is written, and one that is there already is left alone. A job
-names it as its data, and may use data larger than the memory of its members:
+SOURCE is a file in any format that jobs read, or a job file, whose data section is used. DEST is
+the new folder; it appears when it is complete, and an existing folder is not overwritten. Use it as
+the data of a job; the data may be larger than the memory of the job's members:
 
 \b
     data: {format: chunks, path: DEST}
@@ -34,29 +34,31 @@ Examples:
     elasticml convert points.txt points.chunks --format svmlight --chunk-size "256 KiB"
     elasticml convert train.svm.gz train.chunks --compress zstd
 
-With --like, data to test with get the columns and categories of the converted training data. When
-the source has changed since, convert it again: a job reads what was converted.
+With --like, test data get the columns and categories of the converted training data. A job reads
+the converted data only: convert them again when the source changes.
 
-Compressed chunks are for slow disks: they are unpacked whenever they are read, in threads of their
-own.
+Compressed chunks are for slow disks: they are decompressed at each read, in threads of their own.
 """
 
 
 @click.command(help=_HELP, short_help="Write data as chunk files that jobs map.")
 @click.argument("source", type=click.Path(path_type=str))
 @click.argument("dest", type=click.Path(path_type=Path))
-@click.option("--format", "kind", help="The source's format; by default told by its name.")
+@click.option("--format", "kind", help="The source's format; default: from its file name.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of its reader."
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the reader."
 )
-@click.option("--chunk-size", default="1 MiB", show_default=True, help="Most bytes of a chunk.")
+@click.option("--chunk-size", default="1 MiB", show_default=True, help="Largest size of a chunk.")
 @click.option("--compress", type=click.Choice(["zstd"]), help="Compress the chunks.")
 @click.option(
     "--level",
     type=int,
-    help="How much, -7 to 19: from 1 on smaller, and unpacked half as fast.  [default: -3]",
+    help="Compression level, -7 to 19: from 1 on files are smaller and decompress half as fast."
+    "  [default: -3]",
 )
-@click.option("--like", type=click.Path(path_type=str), help="The converted training data.")
+@click.option(
+    "--like", type=click.Path(path_type=str), help="The converted training data, for test data."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as the last line.")
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
 def convert(
@@ -80,30 +82,35 @@ def convert(
     from elasticml.jobs.layout import chunk_bytes_of
 
     if level is not None and compress is None:
-        raise click.UsageError("--level is of compressed chunks: give --compress zstd as well")
+        raise click.UsageError("--level applies to compressed chunks: give --compress zstd as well")
     if compress is not None and level is None:
         level = LEVEL
     data = _source(source, kind, settings)
     size = chunk_bytes_of(chunk_size)
     facts = None if like is None else facts_of(read_converted(like))
     began_s = time.monotonic()
-    told = _Told()
-    kept = {} if size is None else {"chunk_bytes": size}
+    progress = _Progress()
+    chunking = {} if size is None else {"chunk_bytes": size}
     try:
-        made = write(data, dest, level=level, like=facts, tell=told, **kept)
+        made = write(data, dest, level=level, like=facts, tell=progress, **chunking)
     except KeyboardInterrupt:
         click.echo("elasticml: interrupted; nothing was written", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     seconds = time.monotonic() - began_s
     if as_json:
-        summary = {"path": made.path, "rows": told.rows, "bytes": told.nbytes, "seconds": seconds}
-        summary["stored_bytes"] = told.stored_bytes
+        summary = {
+            "path": made.path,
+            "rows": progress.rows,
+            "bytes": progress.nbytes,
+            "seconds": seconds,
+            "stored_bytes": progress.stored_bytes,
+        }
         click.echo(json.dumps({**summary, "blocks": len(made.blocks())}))
         return
-    size_text = _mib(told.nbytes)
+    size_text = _mib(progress.nbytes)
     if level is not None:
-        size_text += f" compressed to {_mib(told.stored_bytes)}"
-    click.echo(f"converted   {told.rows} examples, {size_text}, {seconds:.1f} s")
+        size_text += f" compressed to {_mib(progress.stored_bytes)}"
+    click.echo(f"converted   {progress.rows} examples, {size_text}, {seconds:.1f} s")
     click.echo(f"data        {{format: chunks, path: {made.path}}}")
 
 
@@ -124,38 +131,37 @@ def _source(source: str, kind: str | None, settings: tuple[str, ...]) -> Source:
 
 
 def _format_of(source: str) -> str:
-    """Tell the format by the end of a file's name."""
+    """Return the format that a file's extension stands for."""
     from elasticml.data.formats import ENDS, format_of
 
-    found = format_of(source)
-    if found is None:
+    kind = format_of(source)
+    if kind is None:
         raise click.UsageError(
-            f"the format of {source} cannot be told by its name (known are {', '.join(ENDS)}): "
-            "give --format"
+            f"{source} has no known file extension (known: {', '.join(ENDS)}): give --format"
         )
-    return found
+    return kind
 
 
-class _Told:
-    """Says every few seconds how far it is."""
+class _Progress:
+    """Print the progress of a conversion every few seconds."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.nbytes = 0
         self.stored_bytes = 0
-        self._began_s = self._said_s = time.monotonic()
+        self._began_s = self._printed_s = time.monotonic()
 
     def __call__(self, written: Written) -> None:
         self.rows, self.nbytes = written.rows, written.nbytes
         self.stored_bytes = written.stored_bytes
         now_s = time.monotonic()
-        if now_s - self._said_s < PAUSE_S:
+        if now_s - self._printed_s < PAUSE_S:
             return
-        self._said_s = now_s
+        self._printed_s = now_s
         rate = written.nbytes / max(1e-9, now_s - self._began_s)
         click.echo(
             f"block {written.blocks_read} of {written.blocks}, {written.rows} examples, "
-            f"{_mib(written.nbytes)}, {_mib(rate)} a second",
+            f"{_mib(written.nbytes)}, {_mib(rate)}/s",
             err=True,
         )
 

@@ -1,4 +1,4 @@
-"""``elasticml demo``: half of the members vanish and come back, answered in four ways."""
+"""``elasticml demo``: half of the members are killed and come back, under four rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from elasticml.job import Job
 
-#: A scenario's label, its directory, and its rule for absent examples; None: nobody goes.
+#: A scenario's label, its directory, and its rule for absent examples; None is without faults.
 SCENARIOS = (
     ("no failure", "no-failure", None),
     ("stall", "stall", "stall"),
@@ -24,9 +24,9 @@ L2, POSITIVE_SHARE = 3e-3, 0.1
 
 _HELP = """Train on 14 worker processes; kill 7 in round 100 of 300; bring 7 back in round 200.
 
-Four times on one cluster: without failure, and with three answers to it: wait (stall), go on with
-the examples that are left (ignore), or let a first-order estimate stand in for the others (taylor).
-Prints objective and test AUPRC at five rounds, and where the picture is.
+Runs four times on one cluster: without failure, and with three ways to handle it: wait (stall),
+continue with the remaining examples (ignore), or replace the others by a first-order estimate
+(taylor). Prints objective and test AUPRC at five rounds, and the path of the plot.
 
 \b
 Examples:
@@ -36,13 +36,13 @@ Examples:
 """
 
 
-@click.command(help=_HELP, short_help="See it work, in three minutes.")
+@click.command(help=_HELP, short_help="See elasticml survive failures, in three minutes.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("runs/demo"),
     show_default=True,
-    help="The folder for the four run directories and the picture; a former demo there goes.",
+    help="Folder for the four run directories and the plot; a former demo in it is removed.",
 )
 @click.option("--rows", default=30_000, show_default=True, type=click.IntRange(min=1000))
 @click.option("--rounds", default=300, show_default=True, type=click.IntRange(min=6))
@@ -50,7 +50,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print the results as the last line.")
 @click.option("-v", "--verbose", is_flag=True, help="Show Dask's log, and tracebacks of errors.")
 def demo(out: Path, rows: int, rounds: int, workers: int, as_json: bool, verbose: bool) -> None:
-    """Show what the package is for."""
+    """Run the demonstration."""
     from elasticml.cli.cluster import client_of
     from elasticml.jobs.algorithms import BatchGradient
     from elasticml.jobs.settings import LocalWorkers
@@ -110,7 +110,7 @@ def _run(job: Job, client: Any, label: str, directory: Path, cluster: dict[str, 
 
 
 def _clear(directories: list[Path]) -> None:
-    """Remove the runs of a former demo, and nothing that does not look like one."""
+    """Remove the runs of a former demo; keep directories that are not runs."""
     for directory in directories:
         if (directory / "story.jsonl").is_file():
             shutil.rmtree(directory)

@@ -1,4 +1,4 @@
-"""``elasticml doctor``: what of this machine is usable, and what to do about the rest."""
+"""``elasticml doctor``: check this machine, and a YARN cluster, with remedies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from elasticml.cli.checks import Check
 from elasticml.terms import parse_size
 
-_HELP = """Say what of this machine elasticml can use, with the remedy for what it cannot.
+_HELP = """Check what elasticml needs on this machine, with a remedy for each problem.
 
 \b
 Examples:
@@ -19,21 +19,21 @@ Examples:
     elasticml doctor --json | jq '.checks[] | select(.state != "ok")'
     elasticml doctor --yarn --queue ml
 
-With --yarn it asks the cluster that HADOOP_CONF_DIR or YARN_CONF_DIR names, too: its resource
-manager, nodes and queue, how it takes containers back, and whether HDFS can be written. Nothing is
-started; one small file is written and removed.
+With --yarn it also checks the cluster that HADOOP_CONF_DIR or YARN_CONF_DIR names: the resource
+manager, nodes and queue, the settings of pre-emption, and write access to HDFS. Nothing is started;
+one small file is written and removed.
 
-Exit code 2 when something is unusable without which nothing works.
+The exit code is 2 if something required is missing or broken.
 """
 _SIGNS = {"ok": "ok", "missing": "--", "broken": "!!"}
 
 
-@click.command(help=_HELP, short_help="See what of this machine is usable.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as one line of JSON.")
-@click.option("--yarn", "on_yarn", is_flag=True, help="Look at the YARN cluster, too.")
+@click.command(help=_HELP, short_help="Check this machine, and a YARN cluster.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one line of JSON.")
+@click.option("--yarn", "on_yarn", is_flag=True, help="Check the YARN cluster too.")
 @click.option("--queue", help="Queue of the YARN cluster.  [default: dask-yarn's yarn.queue]")
 @click.option(
-    "--memory", default="2 GiB", show_default=True, help="Memory of a container of that queue."
+    "--memory", default="2 GiB", show_default=True, help="Memory of a container, to count them."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
 @click.pass_context
@@ -51,7 +51,7 @@ def doctor(
 
     checks = all_checks(os.environ, cache_directory())
     if on_yarn:
-        checks = [check for check in checks if check.name != "YARN"] + _of_cluster(queue, memory)
+        checks = [check for check in checks if check.name != "YARN"] + _yarn_checks(queue, memory)
     is_usable = all(check.state == "ok" for check in checks if check.required)
     if as_json:
         click.echo(json.dumps({"usable": is_usable, "checks": [asdict(c) for c in checks]}))
@@ -64,14 +64,14 @@ def doctor(
         context.exit(2)
 
 
-def _of_cluster(queue: str | None, memory: str) -> list[Check]:
+def _yarn_checks(queue: str | None, memory: str) -> list[Check]:
     import dask.config
 
     from elasticml.cli.checks_yarn import yarn_checks
 
-    named = queue or str(dask.config.get("yarn.queue", "default"))
+    queue = queue or str(dask.config.get("yarn.queue", "default"))
     try:
         memory_mib = max(1, parse_size(memory) // 2**20)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--memory") from None
-    return yarn_checks(os.environ, named, memory_mib)
+    return yarn_checks(os.environ, queue, memory_mib)

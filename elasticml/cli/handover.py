@@ -1,4 +1,4 @@
-"""A job handed over to YARN: its id is said whatever comes between, since it runs from then on."""
+"""Submit a job to YARN and print its id, even if an interrupt comes: from then on the job runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from elasticml.jobs.applications import Application
     from elasticml.jobs.yarn_submit import Plan
 
-#: The exit code of a command that Ctrl-C has ended.
+#: Exit code of a command that was ended by Ctrl-C.
 INTERRUPTED = 130
 
 
 @dataclass(slots=True, kw_only=True)
 class Handed:
-    """What is known of a job on its way to YARN, at the moment of an interrupt, too."""
+    """Progress of a submission, for the handler of an interrupt."""
 
-    #: None until YARN has accepted it.
+    #: None until YARN has accepted the job.
     application: Application | None = None
-    #: Whether ``elasticml status`` and ``result`` find it by its id.
+    #: Whether ``elasticml status`` and ``result`` can find it by its id.
     is_listed: bool = False
 
 
@@ -40,21 +40,21 @@ def hand_over(
     evaluates: bool,
     announce: Callable[[Application], None],
 ) -> Application:
-    """Submit a job and write down which application it is.
+    """Submit a job and record its application in the user's home directory.
 
     Parameters
     ----------
     handed : Handed
-        Is filled in as soon as something is known.
+        Updated with each step.
     announce : callable
-        Is told the application, whatever comes between: an interrupt, too. Where it is written
-        down, that comes first, for whoever reads the id may use it at once; that it cannot be is a
-        warning, since the job runs.
+        Called with the application, even after an interrupt. The application is recorded first, so
+        that its id can be used as soon as it is printed. A failure to record it is only a warning,
+        because the job runs.
 
     Raises
     ------
     ElasticmlError
-        When it is not submitted.
+        When the job is not submitted.
     """
     from elasticml.jobs.applications import remember
     from elasticml.jobs.yarn_submit import submit_plan
@@ -64,7 +64,7 @@ def hand_over(
         remember(plan.conf, application)
         handed.is_listed = True
     except ConfigError as error:
-        say(f"{application.id} runs, but status and result will not know it: {error.message}")
+        say(f"{application.id} is running, but status and result cannot find it: {error.message}")
     finally:
         announce(application)
     return application
@@ -72,36 +72,36 @@ def hand_over(
 
 @contextmanager
 def nothing_submitted() -> Iterator[None]:
-    """Say of an interrupt that it came before there was anything to interrupt."""
+    """Report an interrupt that came before the submission."""
     try:
         yield
     except KeyboardInterrupt:
-        say("interrupted; nothing has been submitted")
+        say("interrupted; nothing was submitted")
         raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def left_in_doubt(plan: Plan) -> click.exceptions.Exit:
-    """Say of an interrupt that it came while YARN was given the job; return the command's end."""
+    """Report an interrupt during the submission; return the command's exit."""
     say(
-        f"interrupted while YARN was given the job {plan.name}, which may run all the same: yarn "
-        "application -list tells, and elasticml kill APPLICATION_ID ends it; "
-        f"{plan.place} stays taken"
+        f"interrupted while submitting the job {plan.name}, which may be running: check with yarn "
+        "application -list, end it with elasticml kill APPLICATION_ID; "
+        f"{plan.place} stays reserved for it"
     )
     return click.exceptions.Exit(INTERRUPTED)
 
 
 def tell_how_to_get_back(application: Application, *, is_listed: bool) -> None:
-    """Name the commands for a job that goes on."""
-    ways = [("kill", "end it")]
+    """Print the commands for a job that keeps running."""
+    commands = [("kill", "end it")]
     if is_listed:
-        fetching = f"fetch its run, which is in {application.place}"
-        ways = [("status", "how it stands"), ("result", fetching), *ways]
+        result = f"fetch its run from {application.place}"
+        commands = [("status", "show its state"), ("result", result), *commands]
     else:
-        ways = [("logs", f"what is said in it; its run is in {application.place}"), *ways]
-    for command, what in ways:
-        say(f"elasticml {command} {application.id}: {what}")
+        commands = [("logs", f"print its logs; its run is in {application.place}"), *commands]
+    for command, purpose in commands:
+        say(f"elasticml {command} {application.id}: {purpose}")
 
 
 def say(text: str) -> None:
-    """Tell people something, beside what scripts read."""
+    """Print a message on standard error, apart from the output that scripts read."""
     click.echo(f"elasticml: {text}", err=True)

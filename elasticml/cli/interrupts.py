@@ -1,4 +1,4 @@
-"""Ctrl-C held back for a moment in which it would leave something behind that nobody knows of."""
+"""Defer Ctrl-C during a critical section, in which it would leave an unknown job behind."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-#: What ends a command: Ctrl-C, and what others send.
+#: Signals that end a command: Ctrl-C, and SIGTERM from other processes.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class HeldInterrupts:
-    """What came while interrupts were held back."""
+    """The interrupt that arrived while interrupts were deferred, if any."""
 
     def __init__(self) -> None:
-        self._has_come = False
+        self._is_pending = False
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Hold the first one; whoever insists is heard at once."""
-        if self._has_come:
+        """Defer the first SIGINT; raise on the second."""
+        if self._is_pending:
             raise KeyboardInterrupt
-        self._has_come = True
+        self._is_pending = True
 
     def act(self) -> None:
-        """Interrupt now, if somebody wanted to.
+        """Raise the deferred interrupt, if there is one.
 
         Raises
         ------
         KeyboardInterrupt
         """
-        if self._has_come:
-            self._has_come = False
+        if self._is_pending:
+            self._is_pending = False
             raise KeyboardInterrupt
 
 
 @contextmanager
 def held_interrupts() -> Iterator[HeldInterrupts]:
-    """Hold back the first Ctrl-C or SIGTERM; to be entered in the main thread.
+    """Defer the first Ctrl-C or SIGTERM; enter it in the main thread.
 
-    Whoever holds calls :meth:`HeldInterrupts.act` afterwards, where an interrupt can be dealt with.
+    Call :meth:`HeldInterrupts.act` afterwards, where an interrupt can be handled.
     """
     held = HeldInterrupts()
     before = {number: signal.signal(number, held.note) for number in _SIGNALS}

@@ -1,4 +1,4 @@
-"""What the commands that run a job file have in common: the file, its settings, where it goes."""
+"""Options and output that the commands for job files share."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def job_options(run_dir: str, verbose: str, required: bool = True) -> Callable[[F], F]:
-    """Give a command the argument JOB and the options ``--set --out --json --verbose``.
+    """Add the argument JOB and the options ``--set --out --json --verbose`` to a command.
 
     Parameters
     ----------
     run_dir : str
-        The run's directory where none is given, for the help.
+        The default run directory, for the help.
     verbose : str
-        What ``--verbose`` shows.
+        Help text of ``--verbose``.
     required : bool
-        Whether there must be a JOB.
+        Whether JOB is required.
     """
     options = (
         click.argument("job", type=click.Path(path_type=Path), required=required),
@@ -31,27 +31,27 @@ def job_options(run_dir: str, verbose: str, required: bool = True) -> Callable[[
             "settings",
             multiple=True,
             metavar="SECTION.KEY=VALUE",
-            help="Change one setting of the file; may be given several times.",
+            help="Override one setting of the file; may be repeated.",
         ),
         click.option(
             "--out",
             type=click.Path(path_type=Path),
-            help=f"The run's directory; by default {run_dir}.",
+            help=f"The run directory; default: {run_dir}.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the summary as the last line."),
         click.option("-v", "--verbose", is_flag=True, help=verbose),
     )
 
-    def give(command: F) -> F:
+    def add_options(command: F) -> F:
         for option in reversed(options):
             command = option(command)
         return command
 
-    return give
+    return add_options
 
 
 def tell(summary: Mapping[str, Any], as_json: bool) -> None:
-    """Print what a run has come to, for people or as one line of JSON."""
+    """Print a run's summary as text, or as one line of JSON."""
     if as_json:
         from elasticml.jobs.run_directory import json_safe
 
@@ -62,11 +62,11 @@ def tell(summary: Mapping[str, Any], as_json: bool) -> None:
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Say what a run has come to, for people."""
+    """Return a run's summary as lines of text."""
     lines = [f"rounds      {summary.get('rounds')} ({summary.get('stopped_by')})"]
     objective = summary.get("objective")
     if objective is None:
-        lines.append(f"objective   not known: {summary.get('objective_missing_because')}")
+        lines.append(f"objective   unknown: {summary.get('objective_missing_because')}")
     else:
         lines.append(f"objective   {objective:.8g}")
     if summary.get("gap") is not None:
@@ -79,7 +79,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("lost"):
         lines.append(f"members     {summary['lost']} lost, {summary.get('returned')} returned")
     if summary.get("retired"):
-        lines.append(f"members     {summary['retired']} given back by a policy")
+        lines.append(f"members     {summary['retired']} released by a policy")
     decisions = summary.get("decisions") or {}
     if decisions:
         lines.append("decisions   " + ", ".join(f"{name} {n}" for name, n in decisions.items()))

@@ -24,12 +24,12 @@ from elasticml.cli.submit import submit
 from elasticml.errors import ConfigError, DataError, ElasticmlError, SubmissionError
 from elasticml.terms import VERSION
 
-#: Exit codes: as asked; bad job, data or command line; failed at run time; interrupted.
+#: Exit codes: success; bad job, data or command line; failed at run time; interrupted.
 OK, BAD_INPUT, FAILED, INTERRUPTED = 0, 2, 3, 130
 
 _HELP = """Train models on a Dask cluster whose workers come and go.
 
-A job file says what to train, on what data and what to do when members vanish:
+A job file specifies the algorithm, the data, and what to do when members vanish:
 
 \b
     name: first
@@ -39,25 +39,25 @@ A job file says what to train, on what data and what to do when members vanish:
     stop: {rounds: 100}
 
 \b
-    elasticml demo                          see it work, in three minutes
+    elasticml demo                          see it survive failures, in three minutes
     elasticml run job.yaml                  run a job file
     elasticml submit job.yaml               run it on a Hadoop cluster; status, logs, result, kill
-    elasticml simulate job.yaml             run it in a virtual world, in seconds
+    elasticml simulate job.yaml             simulate it in virtual time, in seconds
     elasticml report runs/first-*           compare runs
-    elasticml replay runs/first-*           compute a run again, bit for bit
-    elasticml convert data.svm data.chunks  write data once so that jobs map them, not parse
-    elasticml doctor                        what of this machine is usable
+    elasticml replay runs/first-*           repeat a run's computation and compare it bit for bit
+    elasticml convert data.svm data.chunks  convert data to chunk files, which jobs map
+    elasticml doctor                        check this machine
     elasticml mini-yarn up                  start a real Hadoop on this machine
 
-Exit codes: 0 done as asked, 2 wrong job, data or command line, or refused by the cluster, 3 failed
-at run time, 130 interrupted.
+Exit codes: 0 success; 2 wrong job, data or command line, or refused by the cluster; 3 failed at run
+time; 130 interrupted.
 """
 
 
 @click.group(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="elasticml")
 def elasticml() -> None:
-    """Hold the commands together."""
+    """Group the commands."""
 
 
 for _command in (
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         error.show()
         code = BAD_INPUT
     except (KeyboardInterrupt, click.Abort) as error:
-        # click raises an error of its own from the interrupt; its notes say what is left of a run.
+        # click converts the interrupt to an error of its own; the notes say what is left of a run.
         notes = getattr(error.__cause__ or error, "__notes__", [])
         _say("; ".join(["interrupted", *notes]))
         code = INTERRUPTED
@@ -102,12 +102,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _explain(error: Exception) -> int:
-    """Say in one line what went wrong; return the exit code."""
+    """Print an error in one line; return the exit code."""
     if isinstance(error, ElasticmlError):
         _say(error.message)
         return BAD_INPUT if isinstance(error, ConfigError | DataError | SubmissionError) else FAILED
     text = " ".join(str(error).split()) or "no message"
-    _say(f"internal error: {type(error).__name__}: {text} (--verbose shows where)")
+    _say(f"internal error: {type(error).__name__}: {text} (--verbose shows the traceback)")
     return FAILED
 
 
@@ -116,5 +116,5 @@ def _say(text: str) -> None:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """Treat SIGTERM as Ctrl-C, so that the run's directory is finished and workers end."""
+    """Treat SIGTERM like Ctrl-C, so that the run directory is completed and workers exit."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""``elasticml mini-yarn``: a real Hadoop on this machine, for trying things out."""
+"""``elasticml mini-yarn``: a real Hadoop on this machine, for experiments and tests."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import click
 from elasticml.cli.yarn_demo import yarn_demo
 from elasticml.cli.yarn_options import preemption_options
 
-_HELP = """A real Hadoop on this machine, for trying things out: a ResourceManager, NodeManagers
-and HDFS, all on loopback addresses.
+_HELP = """Run a real Hadoop on this machine, for experiments: a ResourceManager, NodeManagers and
+HDFS, all on loopback addresses.
 
 \b
 Examples:
     elasticml mini-yarn up                        start it; the queues are ml and prod
-    eval "$(elasticml mini-yarn env)"             let this shell's programs find it
+    eval "$(elasticml mini-yarn env)"             point this shell's programs to it
     elasticml submit job.yaml --queue ml          run a job on it
     elasticml mini-yarn status
     elasticml mini-yarn down
-    elasticml mini-yarn demo                      all of it at once: a job that is pre-empted
+    elasticml mini-yarn demo                      start one and see a job being pre-empted on it
 
-It wants Java and, the first time, Maven, which fetches Hadoop (90 MB).
+It requires Java and, the first time, Maven, which fetches Hadoop (90 MB).
 """
 
 _root = click.option(
     "--root",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of its configuration, data and logs; by default one for each user below the "
-    "temporary directory.",
+    help="Directory for configuration, data and logs; default: one per user in the temporary "
+    "directory.",
 )
 _verbose = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
 
 
 @click.group(name="mini-yarn", help=_HELP, short_help="Start a real Hadoop on this machine.")
 def mini_yarn() -> None:
-    """Hold the commands together."""
+    """Group the commands."""
 
 
 mini_yarn.add_command(yarn_demo)
@@ -48,7 +48,9 @@ mini_yarn.add_command(yarn_demo)
 @mini_yarn.command(short_help="Start it.")
 @_root
 @click.option("--nodes", type=click.IntRange(1, 100), default=2, show_default=True)
-@click.option("--node-memory", default="6 GiB", show_default=True, help="For containers, per node.")
+@click.option(
+    "--node-memory", default="6 GiB", show_default=True, help="Memory of a node for containers."
+)
 @click.option("--node-vcores", type=click.IntRange(1), default=16, show_default=True)
 @preemption_options
 @_verbose
@@ -61,7 +63,7 @@ def up(
     sigkill_delay: float,
     verbose: bool,
 ) -> None:
-    """Start a ResourceManager, NodeManagers and HDFS; return when containers can be granted."""
+    """Start a ResourceManager, NodeManagers and HDFS; return when YARN can grant containers."""
     from elasticml.clusters.hadoop.root import default_root
     from elasticml.clusters.hadoop.settings import Preemption
     from elasticml.clusters.mini_yarn import MiniYarn
@@ -85,14 +87,14 @@ def up(
     click.echo(f"HDFS             {yarn.hdfs_url}  {yarn.webhdfs_url}")
     click.echo(f'in this shell    eval "$(elasticml mini-yarn env{where})"')
     click.echo("then             elasticml submit job.yaml --queue ml")
-    click.echo(f"in the end       elasticml mini-yarn down{where}")
+    click.echo(f"at the end       elasticml mini-yarn down{where}")
 
 
 @mini_yarn.command(short_help="End it.")
 @_root
 @_verbose
 def down(root: Path | None, verbose: bool) -> None:
-    """End every process: daemons, containers, and what containers left behind."""
+    """End every process: daemons, containers and their remaining children."""
     from elasticml.clusters.hadoop.root import default_root
     from elasticml.clusters.mini_yarn import MiniYarn
 
@@ -100,16 +102,16 @@ def down(root: Path | None, verbose: bool) -> None:
     click.echo(f"ended {count} processes" if count else "nothing was running")
 
 
-@mini_yarn.command(short_help="See what of it runs.")
+@mini_yarn.command(short_help="Show its daemons and nodes.")
 @_root
 @click.option("--json", "as_json", is_flag=True, help="Print it as one line of JSON.")
 @_verbose
 @click.pass_context
 def status(context: click.Context, root: Path | None, as_json: bool, verbose: bool) -> None:
-    """Show daemons and nodes; exit code 3 when a daemon is missing."""
+    """Show daemons and nodes; the exit code is 3 if a daemon is not running."""
     yarn = _at(root)
-    pids, nodes, wanted = yarn.pids(), yarn.nodes(), yarn.daemons()
-    missing = [name for name in wanted if name not in pids]
+    pids, nodes, daemons = yarn.pids(), yarn.nodes(), yarn.daemons()
+    missing = [name for name in daemons if name not in pids]
     if as_json:
         facts = {"root": str(yarn.root), "daemons": pids, "missing": missing, "nodes": nodes}
         urls = {"rm": yarn.rm_url, "hdfs": yarn.hdfs_url, "webhdfs": yarn.webhdfs_url}
@@ -118,7 +120,7 @@ def status(context: click.Context, root: Path | None, as_json: bool, verbose: bo
         click.echo(f"ResourceManager  {yarn.rm_url}")
         click.echo(f"HDFS             {yarn.hdfs_url}  {yarn.webhdfs_url}")
         click.echo(f"files and logs   {yarn.root}")
-        for name in wanted:
+        for name in daemons:
             click.echo(f"{name:<16} {f'pid {pids[name]}' if name in pids else 'not running'}")
         for node, state in sorted(nodes.items()):
             click.echo(f"{node:<16} {state}")
@@ -126,11 +128,11 @@ def status(context: click.Context, root: Path | None, as_json: bool, verbose: bo
         context.exit(3)
 
 
-@mini_yarn.command(short_help="Print what a shell needs to find it.")
+@mini_yarn.command(short_help="Print the environment variables for a shell.")
 @_root
 @_verbose
 def env(root: Path | None, verbose: bool) -> None:
-    """Print assignments for a shell: ``eval "$(elasticml mini-yarn env)"``."""
+    """Print environment variables for a shell: ``eval "$(elasticml mini-yarn env)"``."""
     for name, value in _at(root).environment().items():
         click.echo(f"export {name}={shlex.quote(value)}")
 

@@ -9,7 +9,7 @@ import click
 
 from elasticml.cli.job_options import job_options, tell
 
-_HELP = """Run the job that JOB (a YAML file) describes, and write its run directory.
+_HELP = """Run the job in JOB (a YAML file), and write its run directory.
 
 \b
 Examples:
@@ -19,15 +19,15 @@ Examples:
     elasticml run --resume runs/job-20260801-101500
 
 The directory holds job.yaml, story.jsonl, history.csv, model.npz, summary.json and report.html.
-Story and history grow while the job runs. Ctrl-C ends the job; the directory stays usable, and the
-run goes on with --resume, as it does after a crash: every 5 seconds a checkpoint is written there.
+Story and history grow while the job runs. Ctrl-C ends the job; the directory stays usable. The run
+can be resumed with --resume, also after a crash: a checkpoint is written every 5 seconds.
 
-With cluster: {kind: yarn} the job runs on a Hadoop cluster, and Ctrl-C ends it there, too;
-elasticml submit -h tells of the settings.
+With cluster: {kind: yarn} the job runs on a Hadoop cluster, and Ctrl-C ends it there too;
+elasticml submit -h describes the settings.
 
 Sections of a job file: data, algorithm, cluster, absent, policies, stop, faults, evaluate,
 members, collective, partitions, holders, placement, warm_start, seed, threads, memory_limit,
-checkpoint; docs/job-files.md tells of each. Members that shall be killed on purpose:
+checkpoint; see docs/job-files.md. To kill members on purpose:
 
 \b
     algorithm: {name: batch_gradient, loss: logistic, l2: 1.0e-4}
@@ -35,12 +35,12 @@ checkpoint; docs/job-files.md tells of each. Members that shall be killed on pur
     absent: taylor                # or ignore, ignore_rescaled, stall, reload
     faults: [{round: 100, lose: 7, how: kill}, {round: 200, return: 7}]
 
-A support vector machine to a certified gap; the knee policy gives workers back that no longer pay:
+A support vector machine to a certified gap; the knee policy releases workers that no longer pay:
 
 \b
     algorithm: {name: cocoa, loss: hinge, l2: 1.0e-2}
     cluster: {kind: local, workers: 4, workers_max: 8}
-    absent: reload                # or freeze (go on; the gap becomes a bound), stall
+    absent: reload                # or freeze (continue; the gap becomes a bound), stall
     policies: [knee, rebalance]   # or straggler, redeal, shuffle, tune_local_work,
                                   # gap_per_container_second
     stop: {rounds: 200, gap: 1.0e-6}
@@ -53,7 +53,7 @@ A support vector machine to a certified gap; the knee policy gives workers back 
     "--resume",
     type=click.Path(path_type=Path),
     metavar="RUN_DIR",
-    help="Go on with the interrupted run in this directory, instead of a JOB.",
+    help="Resume the interrupted run in this directory, instead of a JOB.",
 )
 def run(
     job: Path | None,
@@ -63,7 +63,7 @@ def run(
     verbose: bool,
     resume: Path | None,
 ) -> None:
-    """Run a job file, or go on with one that was interrupted."""
+    """Run a job file, or resume an interrupted run."""
     from elasticml.cli.cluster import client_of
     from elasticml.job import Job
     from elasticml.jobs.checkpoints import described, interrupted_run
@@ -73,7 +73,7 @@ def run(
     from elasticml.terms import parse_size
 
     if (job is None) == (resume is None) or (resume is not None and out is not None):
-        raise click.UsageError("give a JOB, or --resume RUN_DIR, which goes on in that directory")
+        raise click.UsageError("give a JOB, or --resume RUN_DIR, which continues in that directory")
     if resume is not None:
         job = described(resume)
     assert job is not None
@@ -90,7 +90,7 @@ def run(
     else:
         interrupted_run(resume, made.checkpoint)  # before anything is started
     if isinstance(file.cluster, LocalWorkers):
-        # Nothing is started for a job that cannot run.
+        # Check first: nothing is started for a job that cannot run.
         made.check_data()
         if file.cluster.memory != "auto":
             made.check_memory(parse_size(file.cluster.memory))

@@ -1,4 +1,4 @@
-"""``elasticml simulate``: run a job file in a virtual world."""
+"""``elasticml simulate``: run a job file in virtual time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import click
 
 from elasticml.cli.job_options import job_options, tell
 
-_HELP = """Run a job in a virtual world: the same decisions, the same arithmetic, no processes.
+_HELP = """Simulate a job in virtual time: the same decisions, the same arithmetic, no processes.
 
-Times are virtual: network, speeds and pre-emptions are those of the file's section simulate. One
-seed gives one story. The run directory is that of a real run.
+The section simulate of the file sets network, speeds and pre-emptions. The same seed gives the same
+story. The run directory is like that of a real run.
 
 \b
 Examples:
@@ -25,19 +25,19 @@ Examples:
     elasticml simulate job.yaml --set 'simulate.preemption={trace: taken.csv}'
     elasticml simulate job.yaml --set 'simulate.slow={0: 1.5}' --set 'policies=[rebalance]'
 
-Nothing is read where the file says what an exchange costs:
+No data are read if the file gives the cost of an exchange:
 
 \b
     simulate: {seed: 1, costs: {rows: 1000000, columns: 47028}, jitter: 0.1}
 """
 
 
-@click.command(help=_HELP, short_help="Run a job file in a virtual world.")
+@click.command(help=_HELP, short_help="Run a job file in virtual time.")
 @job_options("runs/NAME-simulated-TIME", "Show tracebacks of errors.")
 def simulate(
     job: Path, settings: tuple[str, ...], out: Path | None, as_json: bool, verbose: bool
 ) -> None:
-    """Run a job file in a virtual world."""
+    """Run a job file in virtual time."""
     from elasticml.job import Job
     from elasticml.jobs.follow import follow
     from elasticml.jobs.job_file import read_job_file
@@ -52,7 +52,7 @@ def simulate(
     if has_data:
         made.check_data()
     workers = 1 if isinstance(file.cluster, Address) else file.cluster.workers
-    # No chance in the job's id: the same file gives the same story, byte for byte.
+    # A deterministic job id: the same file gives the same story, byte for byte.
     record = made.record(f"{file.name}-simulated", file.members.start or workers)
     with _rare_collections(), Progress() as progress:
         result = follow(
@@ -70,7 +70,7 @@ def simulate(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Look for cycles less often: thousands of members are millions of objects that live long."""
+    """Collect garbage less often: thousands of members are millions of long-lived objects."""
     before = gc.get_threshold()
     gc.set_threshold(1_000_000, 50, 100)
     try:

@@ -32,48 +32,48 @@ if TYPE_CHECKING:
     from elasticml.jobs.submission import Verdict
     from elasticml.jobs.yarn_submit import Plan
 
-_HELP = """Run the job that JOB (a YAML file) describes in containers of a Hadoop cluster.
+_HELP = """Run the job in JOB (a YAML file) in containers of a Hadoop cluster.
 
 \b
 Examples:
     elasticml submit job.yaml --queue ml
     elasticml submit job.yaml --pack --set cluster.workers=12 --set 'cluster.memory=4 GiB'
-    elasticml submit job.yaml --detach       prints the application's id, and returns
+    elasticml submit job.yaml --detach       print the application's id and return
 
-The driver lives in the cluster, this command looks on: Ctrl-C ends that, and the job goes on:
+The driver runs in the cluster and this command only follows it: after Ctrl-C the job goes on.
 
 \b
-    elasticml status APPLICATION_ID          how it stands
-    elasticml logs   APPLICATION_ID          what its containers say
-    elasticml result APPLICATION_ID          fetch the run's directory, now or when it is over
-    elasticml kill   APPLICATION_ID          end it; what it has reached is kept
+    elasticml status APPLICATION_ID          show its state
+    elasticml logs   APPLICATION_ID          print the logs of its containers
+    elasticml result APPLICATION_ID          fetch the run directory, now or when it has ended
+    elasticml kill   APPLICATION_ID          end it; the result so far is kept
 
-In the job file, all but kind may be left out, and --set changes it:
+In the job file only kind is required, and --set overrides settings:
 
 \b
     data: {format: svmlight, path: "hdfs:///data/train.svm"}   # or a path that all nodes share
     cluster:
       kind: yarn
-      workers: 6                 # containers to ask for; workers_min: begin with fewer,
-      memory: 2 GiB              # workers_max: what policies may ask for
+      workers: 6                 # containers to request; workers_min: start with fewer,
+      memory: 2 GiB              # workers_max: most that policies may request
       vcores: 1
       queue: ml
       environment: venv:///opt/elasticml    # on every node; or an archive; or use --pack
       scheduler: {memory: 2 GiB, vcores: 1}
-      result: hdfs:///user/me/runs/first    # where the run's directory is kept
+      result: hdfs:///user/me/runs/first    # where the run directory is kept
 
-Further: name, tags, node_label, nodes, racks, user, threads, security, specification, keytab,
-principal; docs/job-files.md tells of each. What is not said is as dask-yarn's configuration has it.
+Further settings: name, tags, node_label, nodes, racks, user, threads, security, specification,
+keytab, principal; see docs/job-files.md. The defaults are those of dask-yarn's configuration.
 
-HADOOP_CONF_DIR names the cluster; elasticml doctor --yarn looks whether it is usable.
+HADOOP_CONF_DIR names the cluster; elasticml doctor --yarn checks it.
 """
 
 
 @click.command(help=_HELP, short_help="Run a job file on a Hadoop cluster.")
 @job_options("runs/NAME-TIME, a copy of what the cluster keeps", "Show tracebacks of errors.")
-@click.option("--queue", metavar="NAME", help="The queue to submit to; cluster.queue.")
-@click.option("--pack", is_flag=True, help="Take this Python environment along, uploaded once.")
-@click.option("--detach", is_flag=True, help="Return when the job is submitted.")
+@click.option("--queue", metavar="NAME", help="The queue to submit to; overrides cluster.queue.")
+@click.option("--pack", is_flag=True, help="Ship this Python environment; it is uploaded once.")
+@click.option("--detach", is_flag=True, help="Return as soon as the job is submitted.")
 def submit(
     job: Path,
     settings: tuple[str, ...],
@@ -93,8 +93,8 @@ def submit(
         settings = (*settings, "cluster.pack=true", "cluster.environment=null")
     if detach and out is not None:
         raise ConfigError(
-            "--out: with --detach nothing is fetched; elasticml result APPLICATION_ID --out DIR "
-            "does that later"
+            "--out: with --detach nothing is fetched; fetch the run later with: elasticml result "
+            "APPLICATION_ID --out DIR"
         )
     run_on_yarn(
         read_job_file(job, settings, default_kind="yarn"),
@@ -108,17 +108,17 @@ def submit(
 def run_on_yarn(
     file: JobFile, out: Path | None, *, as_json: bool, detach: bool = False, cancels: bool
 ) -> None:
-    """Submit a job, follow it to its end, fetch its directory, and tell what it has come to.
+    """Submit a job, follow it to its end, fetch its run directory, and print its summary.
 
     Parameters
     ----------
     cancels : bool
-        Whether Ctrl-C ends the job, and not only the looking on.
+        Whether Ctrl-C ends the job; otherwise it only ends the following.
 
     Raises
     ------
     ElasticmlError
-        What is wrong with the job or the cluster, or made the job fail.
+        When the job or the cluster is wrong, or the job fails.
     """
     from elasticml.clusters.on_yarn.submission import start_client
     from elasticml.jobs.run_directory import check_free, default_run_path
@@ -149,21 +149,21 @@ def submit_and_follow(
     detach: bool = False,
     path: Path | None = None,
 ) -> tuple[Application, Verdict] | None:
-    """Submit a job and follow it to its end; None where it is left alone from the beginning.
+    """Submit a job and follow it to its end; return None with ``detach``.
 
     Parameters
     ----------
     path : Path or None
-        Where the run is fetched to when Ctrl-C ends the job; None where it ends the looking on.
+        Where the run is fetched to when Ctrl-C ends the job; None if Ctrl-C leaves the job running.
 
     Raises
     ------
     ElasticmlError
-        When the job is not submitted, or nothing is heard of it any more.
+        When the job is not submitted, or the connection to it is lost.
     KeyboardInterrupt
-        When the job has been ended by Ctrl-C.
+        When Ctrl-C has ended the job.
     click.exceptions.Exit
-        When the looking on has.
+        When Ctrl-C has ended the following.
     """
     from elasticml.jobs.standing import cancel
 
@@ -175,7 +175,7 @@ def submit_and_follow(
 
     handed = Handed()
     try:
-        # What is submitted runs: nobody may go before its id is known.
+        # Once submitted, the job runs: this command must not exit before it knows the job's id.
         with held_interrupts() as held:
             application = hand_over(
                 client, plan, record, handed, evaluates=evaluates, announce=announce
@@ -184,14 +184,14 @@ def submit_and_follow(
             tell_how_to_get_back(application, is_listed=handed.is_listed)
             return None
         held.act()
-        return application, _look_on(client, application)
+        return application, _follow(client, application)
     except KeyboardInterrupt:
-        # A second one is heard at once, wherever the first one was held back.
+        # A second interrupt is raised at once, so the submission may be at any step.
         if handed.application is None:
             raise left_in_doubt(plan) from None
         application = handed.application
         if path is None:
-            say(f"{application.id} goes on")
+            say(f"{application.id} keeps running")
             tell_how_to_get_back(application, is_listed=handed.is_listed)
             raise click.exceptions.Exit(INTERRUPTED) from None
         cancel(client, application.id, application.place)
@@ -200,7 +200,7 @@ def submit_and_follow(
 
 
 def _prepared(file: JobFile) -> tuple[Plan, dict[str, Any], bool]:
-    """Check job and cluster; return what is to be submitted."""
+    """Check job and cluster; return the plan, the job record, and whether to evaluate models."""
     from elasticml.job import Job, new_job_id
     from elasticml.jobs.settings import YarnContainers
     from elasticml.jobs.yarn_submit import check_sources, plan_submission
@@ -222,7 +222,7 @@ def _prepared(file: JobFile) -> tuple[Plan, dict[str, Any], bool]:
     return plan, record, job.evaluates
 
 
-def _look_on(client: Any, application: Application) -> Verdict:
+def _follow(client: Any, application: Application) -> Verdict:
     from elasticml.jobs.applications import follow_application
     from elasticml.jobs.progress import Progress
 
@@ -231,44 +231,44 @@ def _look_on(client: Any, application: Application) -> Verdict:
 
 
 def show_result(application: Application, verdict: Verdict, path: Path, *, as_json: bool) -> None:
-    """Fetch the directory of a job that is over, and tell what it has come to.
+    """Fetch the run directory of a finished job, and print its summary.
 
     Raises
     ------
     ElasticmlError
-        What made the job fail.
+        When the job has failed, with its error.
     """
     error = verdict.to_error()
     try:
-        is_there = bool(fetch_run(application, path))
+        is_fetched = bool(fetch_run(application, path))
     except ConfigError as unfetched:
         if error is None:
             raise
-        say(unfetched.message)  # what made the job fail matters more
-        is_there = False
+        say(unfetched.message)  # the job's own error matters more
+        is_fetched = False
     if error is not None:
         message = error.message
-        if is_there:
+        if is_fetched:
             message = message.replace(application.place, str(path))
             if str(path) not in message:
-                message += f"; what there is of the run is in {path}"
+                message += f"; the run so far is in {path}"
         raise type(error)(f"{message}; see elasticml logs {application.id}", **error.fields)
     if verdict.state != "done":
         say(f"{application.id}: {verdict.state} after {verdict.reason}")
     summary = path / "summary.json"
     if not summary.exists():
-        _tell_unsummarised(application, verdict, as_json)
+        _report_without_summary(application, verdict, as_json)
         return
     tell(json.loads(summary.read_text(encoding="utf-8")), as_json)
 
 
 def fetch_run(application: Application, path: Path) -> list[str]:
-    """Fetch the directory of a run to where nothing else is by now; return its files' names.
+    """Fetch a run directory to a path that is still free; return the names of its files.
 
     Raises
     ------
     ConfigError
-        When another run has been put there since it was looked at, or it cannot be written.
+        When another run has appeared there since the first check, or it cannot be written.
     """
     from elasticml.jobs.mirror import fetch
     from elasticml.jobs.run_directory import check_free
@@ -277,22 +277,22 @@ def fetch_run(application: Application, path: Path) -> list[str]:
         check_free(path)
     except ConfigError as error:
         raise ConfigError(
-            f"{error.message}; {application.id} has kept its run: elasticml result "
-            f"{application.id} --out DIR",
+            f"{error.message}; the run of {application.id} is kept, fetch it with: elasticml "
+            f"result {application.id} --out DIR",
             **error.fields,
         ) from error
     return fetch(application.place, path)
 
 
-def _tell_unsummarised(application: Application, verdict: Verdict, as_json: bool) -> None:
-    """Tell of a job that was ended before it had begun, or before it went on."""
+def _report_without_summary(application: Application, verdict: Verdict, as_json: bool) -> None:
+    """Report on a job that was ended before it started, or before it resumed."""
     from elasticml.data import places
     from elasticml.jobs.applications import status_at
     from elasticml.jobs.checkpoints import FOLDER
 
     kept = places.join(application.place, FOLDER)
     if places.names(kept):
-        say(f"{application.id}: what it had reached before is kept as a checkpoint in {kept}")
+        say(f"{application.id}: its earlier progress is kept as a checkpoint in {kept}")
     if as_json:
         rounds = status_at(application.place).round
         click.echo(

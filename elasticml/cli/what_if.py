@@ -1,8 +1,8 @@
-"""What a run would have come to under other rules: its own losses and returns, simulated.
+"""Simulate a run under other rules for absent examples, with its own losses and returns.
 
-Every mode is a run of its own in ``RUN_DIR/what-if/MODE``, made as ``elasticml simulate`` makes
-one: the same record, data, machines, trainer and solvers. It is kept, and made anew only when the
-run, or what is asked of it, has changed.
+Each mode is a run of its own in ``RUN_DIR/what-if/MODE``, as ``elasticml simulate`` writes one: the
+same record, data, machines, trainer and solvers. It is kept, and simulated again only if the run or
+its settings have changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from elasticml.report.past import Past, members_of, pace_of, past_of
 from elasticml.report.run import RunData, read_run
 from elasticml.terms import VERSION
 
-#: Rules for absent examples, and the same run as if nobody had gone.
+#: Rules for absent examples, and the same run without losses.
 NO_FAILURE = "no-failure"
 MODES = (
     "auto",
@@ -38,7 +38,7 @@ MODES = (
     "freeze",
     NO_FAILURE,
 )
-#: About so many models of each mode are evaluated on all examples.
+#: Approximate number of models of each mode that are evaluated on all examples.
 EVALUATED = 100
 KEY = "key.json"
 
@@ -46,33 +46,33 @@ Shows = Callable[[str], AbstractContextManager[Watcher]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ghost:
+class SimulatedMode:
     """A mode that has been simulated."""
 
     mode: str
     path: Path
-    #: It was there already.
+    #: Whether an earlier simulation was reused.
     is_kept: bool
 
 
 def simulate_modes(
     run_dir: str | Path, modes: Sequence[str], shows: Shows
-) -> tuple[list[Ghost], Past]:
-    """Simulate a run's own membership history under other modes, as far as that is not done yet.
+) -> tuple[list[SimulatedMode], Past]:
+    """Simulate a run's own membership history under other modes; reuse earlier simulations.
 
     Parameters
     ----------
     run_dir : path
     modes : sequence of str
-        Of :data:`MODES`.
+        From :data:`MODES`.
     shows : callable
-        Makes a watcher that shows how a simulation of this name gets on.
+        Returns a watcher that shows the progress of a simulation with this name.
 
     Raises
     ------
     ConfigError, DataError
-        When a mode is unknown or not one of the algorithm's, or the run cannot be simulated: it
-        had no data of its own, they are gone, or its story lacks what is needed.
+        When a mode is unknown or the algorithm does not have it, or the run cannot be simulated: it
+        had no data of its own, they no longer exist, or its story is incomplete.
     """
     if not modes:
         raise ConfigError(f"what-if: got no rule, wanted some of {', '.join(MODES)}")
@@ -86,28 +86,28 @@ def simulate_modes(
     rounds = int(run.summary.get("rounds") or 0)
     if rounds < 1:
         raise ConfigError(
-            f"what-if: {run.path} has no summary with rounds, so that nothing tells how far to "
-            "simulate; take a run that has ended"
+            f"what-if: {run.path} has no summary with the number of rounds to simulate; name a run "
+            "that has ended"
         )
     past = past_of(run.records)
-    # All of them are checked before the first one is simulated.
+    # Check all modes before simulating the first one.
     jobs = {mode: _job(run, mode) for mode in dict.fromkeys(modes)}
-    ghosts = []
+    simulated = []
     for mode, (file, made) in jobs.items():
         record = _record(run, mode, file, made, past, rounds)
-        ghosts.append(_simulated(run, mode, file, record, shows))
-    return ghosts, past
+        simulated.append(_simulate(run, mode, file, record, shows))
+    return simulated, past
 
 
 def _job(run: RunData, mode: str) -> tuple[JobFile, Job]:
-    """Read the run's job again, with a mode's rule."""
+    """Read the run's job file with a mode's rule."""
     path = run.path / "job.yaml"
     settings = [] if mode == NO_FAILURE else [f"absent={mode}"]
     try:
         file = read_job_file(path, [*settings, "checkpoint=null", "faults=[]"])
         made = Job.from_file(file)
         if (file.simulate or {}).get("costs"):
-            raise ConfigError("its world has costs and no data")
+            raise ConfigError("the run was simulated from costs, without data")
         made.check_data()
     except (ConfigError, DataError) as error:
         raise type(error)(f"what-if {mode}: {error.message}", **error.fields) from error
@@ -117,10 +117,10 @@ def _job(run: RunData, mode: str) -> tuple[JobFile, Job]:
 def _record(
     run: RunData, mode: str, file: JobFile, made: Job, past: Past, rounds: int
 ) -> dict[str, Any]:
-    """Make the record of a mode: as many rounds, the same losses and returns."""
+    """Return the record of a mode: the same number of rounds, the same losses and returns."""
     members = members_of(run.records)
     if members < 1:
-        raise ConfigError(f"what-if: the story of {run.path} does not say who began the job")
+        raise ConfigError(f"what-if: the story of {run.path} does not name the first members")
     hosts = {r.get("host") for r in run.records if r["event"] == "MemberJoined"}
     own = dict(file.simulate or {})
     world = {k: v for k, v in own.items() if k not in ("preemption", "trace")}
@@ -138,15 +138,15 @@ def _record(
     }
 
 
-def _simulated(
+def _simulate(
     run: RunData, mode: str, file: JobFile, record: dict[str, Any], shows: Shows
-) -> Ghost:
-    """Simulate a mode, unless the same has been simulated before."""
+) -> SimulatedMode:
+    """Simulate a mode, unless an earlier simulation can be reused."""
     path = run.path / "what-if" / mode
     key = {"package": VERSION, "record": _digest(record), "story": _digest(run.records)}
-    known = path / KEY
-    if known.is_file() and known.read_text(encoding="utf-8") == json.dumps(key):
-        return Ghost(mode=mode, path=path, is_kept=True)
+    key_file = path / KEY
+    if key_file.is_file() and key_file.read_text(encoding="utf-8") == json.dumps(key):
+        return SimulatedMode(mode=mode, path=path, is_kept=True)
     if path.exists():
         shutil.rmtree(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,8 +159,8 @@ def _simulated(
             evaluates=True,
             cancels=True,
         )
-    write_whole(str(known), json.dumps(key).encode())
-    return Ghost(mode=mode, path=path, is_kept=False)
+    write_whole(str(key_file), json.dumps(key).encode())
+    return SimulatedMode(mode=mode, path=path, is_kept=False)
 
 
 def _digest(values: object) -> str:

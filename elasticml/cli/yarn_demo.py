@@ -1,4 +1,4 @@
-"""``elasticml mini-yarn demo``: another queue takes half of a job's containers for a while."""
+"""``elasticml mini-yarn demo``: another queue pre-empts half of a job's containers for a while."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 NAME = "yarn-demo"
 CONTAINER = "1 GiB"
 
-_HELP = """See a job live with pre-emption, on a real Hadoop that is started on this machine for it.
+_HELP = """See a job survive pre-emption on a real Hadoop, which is started on this machine.
 
-A job in the queue ml trains in 6 containers. Then an application in the queue prod asks for what
-prod is guaranteed: the capacity scheduler tells the job, takes half of its containers, and prod has
-them for a while. When prod gives them back, the job gets containers again, and chunks with them.
-In the end one of its containers is killed without a word, so that a stand-in takes its place.
+A job in the queue ml trains in 6 containers. Then an application in the queue prod requests the
+guaranteed share of prod: the capacity scheduler notifies the job, takes half of its containers, and
+prod holds them for a while. When prod releases them, the job gets containers again and moves chunks
+to them. At the end one of its containers is killed without notice, and a stand-in replaces its
+share.
 
-Prints when each container was asked for, stopped, emptied, lost and replaced; the report has
-pictures.
+Prints when each container was requested back, stopped, emptied, lost and replaced; the report has
+plots.
 
 \b
 Examples:
@@ -35,13 +36,13 @@ Examples:
 """
 
 
-@click.command(name="demo", help=_HELP, short_help="See a job live with pre-emption.")
+@click.command(name="demo", help=_HELP, short_help="See a job survive pre-emption.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("runs/yarn-demo"),
     show_default=True,
-    help="The run directory; that of a former demo goes.",
+    help="The run directory; that of a former demo is removed.",
 )
 @click.option("--rows", default=30_000, show_default=True, type=click.IntRange(min=1000))
 @click.option(
@@ -65,7 +66,7 @@ def yarn_demo(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Start a Hadoop, run a job on it, take containers from it and give them back."""
+    """Start a Hadoop, run a job on it, pre-empt some of its containers and release them."""
     from elasticml.cli.submit import run_on_yarn
     from elasticml.cli.yarn_rival import Killer, Plan, Rival
     from elasticml.clusters.hadoop.settings import Preemption
@@ -80,8 +81,8 @@ def yarn_demo(
 
     if (out / "story.jsonl").is_file():
         shutil.rmtree(out)
-    # Two nodes that the job's containers and the other application's master just fill: GiBs for
-    # workers, scheduler and that master, and half of one for the job's master wherever it is.
+    # Two nodes that the job's containers and the other application's master just fill: 1 GiB each
+    # for workers, scheduler and that master, and half a GiB for the job's master on either node.
     node_gib = (workers + 3) // 2 + 0.5
     with MiniYarn(
         say=say,
@@ -95,9 +96,9 @@ def yarn_demo(
         with start_client() as client, Tenant(client, memory=CONTAINER) as tenant:
             killer = Killer(client, yarn, NAME)
             plan = Plan(containers=workers // 2, begin_s=seconds / 10, hold_s=seconds / 5)
-            with Rival(tenant, killer, place, plan, say) as rival:
+            with Rival(tenant, killer, place, plan, say) as preemptor:
                 run_on_yarn(job, out, as_json=as_json, detach=False, cancels=True)
-    rival.check()
+    preemptor.check()
     _show(out, time.monotonic() - began_s, to_errors=as_json)
 
 
@@ -108,7 +109,7 @@ def _job(place: str, rows: int, seconds: float, workers: int) -> JobFile:
     return parse_job(
         {
             "data": {**splice, "test": {**splice, "rows": rows // 2, "seed": 2}},
-            # So little that the optimum is far off for as long as containers come and go.
+            # So small that the job does not reach the optimum while containers come and go.
             "algorithm": {"name": "batch_gradient", "l2": 1e-4, "optimizer": "gd"},
             "cluster": {
                 "kind": "yarn",
@@ -131,6 +132,6 @@ def _show(out: Path, seconds: float, to_errors: bool) -> None:
     from elasticml.report.preemption_table import preemption_table
     from elasticml.report.run import read_run
 
-    table = preemption_table(read_run(out).records) or "none was asked for\n"
-    click.echo(f"\nContainers, in seconds since the job began:\n{table}", err=to_errors)
+    table = preemption_table(read_run(out).records) or "none was pre-empted\n"
+    click.echo(f"\nContainers, in seconds since the start of the job:\n{table}", err=to_errors)
     click.echo(f"time        {seconds:.0f} s", err=to_errors)

@@ -1,4 +1,4 @@
-"""Options that the commands of a mini YARN share: how it takes containers back."""
+"""Pre-emption options that the commands of a mini YARN share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def preemption_options(command: F) -> F:
             type=click.FloatRange(0.5),
             default=5.0,
             show_default=True,
-            help="Seconds from the notice of a pre-emption to SIGTERM; YARN's default is 15.",
+            help="Seconds from a pre-emption notice to SIGTERM; YARN's default is 15.",
         ),
     ):
         command = option(command)

@@ -1,4 +1,4 @@
-"""What happens to a job's containers in a demonstration: others take them, and kill one."""
+"""Pre-empt a job's containers in a demonstration, and kill one of them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from elasticml.clusters.mini_yarn import MiniYarn
     from elasticml.clusters.tenant import Tenant
 
-#: Seconds between two looks at the job's story.
+#: Seconds between two polls of the job's story.
 LOOK_S = 0.5
-#: Seconds for a job to begin, and for the other queue to get what it asks for.
+#: Seconds for a job to start, and for the other queue to get its containers.
 WAIT_S_MAX = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is taken from a job, and when."""
+    """How many containers are taken from a job, and when."""
 
     containers: int
-    #: Seconds that the job has trained before.
+    #: Seconds of training before they are taken.
     begin_s: float
-    #: Seconds until they are given back.
+    #: Seconds until they are released.
     hold_s: float
 
 
 class Killer:
-    """Kills a worker container of an application on a mini YARN, as no resource manager would.
+    """Kill a worker container of an application on a mini YARN, without notice.
 
     Parameters
     ----------
     client : skein.Client
     yarn : MiniYarn
     name : str
-        The application's.
+        Name of the application.
     """
 
     def __init__(self, client: skein.Client, yarn: MiniYarn, name: str) -> None:
@@ -56,15 +56,15 @@ class Killer:
 
         (report,) = self._client.get_applications(states=["RUNNING"], name=self._name)
         workers = self._client.connect(report.id).get_containers(["dask.worker"], ["RUNNING"])
-        # The youngest: nobody has asked for it before.
+        # The youngest: it has not been marked for pre-emption.
         container = str(max(workers, key=lambda worker: worker.instance).yarn_container_id)
         pids = [
             pid
             for pid in self._yarn.processes()
             if environment_of(pid).get("CONTAINER_ID") == container
         ]
-        # Found first, then the worker before the shell that began it: where the shell goes first,
-        # the NodeManager ends what is left in the container with a SIGTERM, and the worker tells.
+        # Collect all first, then kill the worker before its parent shell: if the shell dies first,
+        # the NodeManager sends SIGTERM to the worker, which then announces its departure.
         for pid in sorted(pids, reverse=True):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -72,20 +72,20 @@ class Killer:
 
 
 class Rival:
-    """Takes containers from a job while it trains, gives them back, then kills one.
+    """Take containers from a job while it trains, release them, then kill one.
 
-    A context manager around the job, in a thread of its own.
+    A context manager around the job; it acts in a thread of its own.
 
     Parameters
     ----------
     tenant : Tenant
-        Who takes them: an application in another queue.
+        The application in another queue that takes the containers.
     killer : Killer
     place : str
-        Where the job's run directory is.
+        Place of the job's run directory.
     plan : Plan
     say : callable
-        Is told, in a line each, what happens.
+        Called with progress messages of one line.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class Rival:
         self._error: Exception | None = None
 
     def __enter__(self) -> Rival:
-        """Begin to follow the job."""
+        """Start following the job."""
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave the job alone."""
+        """Stop acting on the job."""
         self._is_over.set()
         self._thread.join()
 
     def check(self) -> None:
-        """Raise what kept containers from being taken."""
+        """Raise the error that kept containers from being taken, if any."""
         if self._error is not None:
             raise self._error
 
@@ -125,20 +125,20 @@ class Rival:
         try:
             if not self._until(lambda: self._trained_s() > self._plan.begin_s):
                 return
-            self._say(f"prod asks for {count} containers")
+            self._say(f"prod requests {count} containers")
             self._tenant.take(count)
             self._tenant.wait(count, WAIT_S_MAX)
             self._say(f"prod has {count} containers")
             self._is_over.wait(self._plan.hold_s)
             self._tenant.give_back()
-            self._say("prod gives them back")
+            self._say("prod releases them")
             if self._until(self._is_whole_again):
                 self._say(f"killed {self._killer.kill()} with SIGKILL")
         except ElasticmlError as error:
             self._error = error
 
     def _until(self, is_so: Callable[[], bool]) -> bool:
-        """Wait until something is so; False when the job is over before."""
+        """Poll a condition; return False if the job ends first, or after ``WAIT_S_MAX`` seconds."""
         deadline_s = time.monotonic() + WAIT_S_MAX
         while time.monotonic() < deadline_s and not self._is_over.wait(LOOK_S):
             self._story += self._reader.news()
@@ -147,11 +147,11 @@ class Rival:
         return False
 
     def _trained_s(self) -> float:
-        """Seconds of the job at its last round."""
+        """Return the job's time at the end of its last round, in seconds."""
         return max((float(r["t"]) for r in self._story if r["event"] == "RoundEnded"), default=0.0)
 
     def _is_whole_again(self) -> bool:
-        """Say whether somebody takes part again for every member that was lost."""
+        """Return whether every lost member has been replaced."""
         from elasticml.report.preemptions import containers
 
         lost = [c for c in containers(self._story) if c.lost_s is not None]

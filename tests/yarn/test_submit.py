@@ -194,7 +194,7 @@ def left_alone(job, folder):
             looking_on.kill()
             looking_on.communicate()
     assert (looking_on.returncode, out) == (130, ""), first + err
-    assert f"elasticml: {application} goes on\n" in err
+    assert f"elasticml: {application} keeps running\n" in err
     assert f"elasticml kill {application}: end it" in err
     return application
 

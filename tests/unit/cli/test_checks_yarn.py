@@ -141,7 +141,7 @@ def test_a_queue_without_room_says_what_it_may_hold():
         "ml, 6.0 GiB guaranteed, at most 6.0 GiB, 6.0 GiB in use, not pre-emptable, "
         "room for 0 containers of 2.0 GiB now"
     )
-    assert check.remedy == "name another with --queue, or smaller containers"
+    assert check.remedy == "name another with --queue, or use smaller containers"
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_a_queue_without_room_says_what_it_may_hold():
         (checks_yarn.check_preemption, {}, "ok", "ends 15 s after its notice", ""),
         (checks_yarn.check_preemption, {"max_wait_s": 1.0}, "missing", "ends 1 s", "max_wait"),
         (checks_yarn.check_preemption, {"is_preempting": False}, "missing", "off:", "monitor.ena"),
-        (checks_yarn.check_grace, {}, "ok", "for its state and chunks", ""),
+        (checks_yarn.check_grace, {}, "ok", "for a member's state and chunks", ""),
         (checks_yarn.check_grace, {"sigkill_delay_s": 0.25}, "missing", "0.25 s after", "sigkill"),
         (checks_yarn.check_expiry, {}, "ok", "lost after 10 s", ""),
         (checks_yarn.check_expiry, {"node_expiry_s": 600.0}, "missing", "600 s", "expiry"),
         (checks_yarn.check_memory, {}, "ok", "enforced: a container", ""),
         (checks_yarn.check_memory, {"is_memory_enforced": False}, "ok", "not enforced", ""),
-        (checks_yarn.check_recovery, {}, "ok", "go on", ""),
+        (checks_yarn.check_recovery, {}, "ok", "keep running", ""),
         (checks_yarn.check_recovery, {"is_recovering": False}, "missing", "off:", "recovery.en"),
     ],
 )
@@ -209,7 +209,7 @@ def test_a_ticket_is_there_or_to_be_had(error, state, remedy):
 def test_a_class_path_without_archives_is_broken():
     assert checks_yarn.check_class_path(lambda command: "/etc/hadoop:/x/*").state == "broken"
     found = checks_yarn.check_class_path(lambda command: "/c:/x/a.jar:/x/b.jar\n")
-    assert (found.state, found.found) == ("ok", "2 archives on its class path")
+    assert (found.state, found.found) == ("ok", "2 jars on its class path")
 
 
 def test_doctor_of_a_broken_cluster_is_exit_2(tmp_path, monkeypatch, capsys):

@@ -54,7 +54,7 @@ def test_a_job_files_data_are_converted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("a.foo", "made"), "cannot be told by its name"),
+        (("a.foo", "made"), "has no known file extension"),
         (("a.svm", "made", "--format", "svmlite"), "did you mean 'svmlight'?"),
         (("a.svm", "made", "--set", "lable=y"), "data.lable is unknown for format svmlight"),
         (("a.svm", "made", "--chunk-size", "lots"), "lots"),

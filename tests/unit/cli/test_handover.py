@@ -95,7 +95,7 @@ def test_a_job_that_is_left_alone_is_found_by_its_id(plan, capsys):
     assert submit_and_follow(Cluster(1), plan, RECORD, evaluates=True, detach=True) is None
     out, err = capsys.readouterr()
     assert out == f"{APPLICATION}\n"
-    assert f"elasticml status {APPLICATION}: how it stands\n" in err
+    assert f"elasticml status {APPLICATION}: show its state\n" in err
     assert recall(APPLICATION, plan.conf).place == plan.place
 
 
@@ -116,7 +116,7 @@ def test_the_id_of_a_job_that_cannot_be_written_down_is_said(plan, capsys, writi
     submit_and_follow(Cluster(), plan, RECORD, evaluates=True, detach=True)
     out, err = capsys.readouterr()
     assert out == f"{APPLICATION}\n"
-    assert f"{APPLICATION} runs, but status and result will not know it: " in err
+    assert f"{APPLICATION} is running, but status and result cannot find it: " in err
     assert "cannot be written: Permission denied" in err
     assert f"elasticml kill {APPLICATION}: end it\n" in err
     assert "elasticml status" not in err
@@ -132,7 +132,7 @@ def test_whoever_insists_while_the_job_is_written_down_knows_its_id(
     assert ended.value.exit_code == 130
     out, err = capsys.readouterr()
     assert out == (f"{APPLICATION}\n" if detach else "")
-    assert f"elasticml: {APPLICATION} goes on\n" in err
+    assert f"elasticml: {APPLICATION} keeps running\n" in err
     assert places.names(plan.place) == ["driver"]
 
 
@@ -142,7 +142,7 @@ def test_whoever_insists_while_yarn_is_asked_is_told_that_the_job_may_run(plan, 
     assert ended.value.exit_code == 130
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "the job job, which may run all the same: yarn application -list" in err
+    assert "the job job, which may be running: check with yarn application -list" in err
     assert places.names(plan.place) == ["driver"]
 
 

@@ -205,7 +205,7 @@ def test_doctor_names_a_remedy_for_all_that_is_amiss(command, monkeypatch):
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     out = command("doctor")[1]
-    assert "!!  Data sets   /nowhere is no readable folder" in out
+    assert "!!  Data sets   /nowhere is not a readable folder" in out
     assert "export YARN_CONF_DIR=" in out
 
 

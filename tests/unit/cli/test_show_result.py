@@ -58,7 +58,8 @@ def test_a_run_that_another_client_has_put_there_meanwhile_is_not_written_over(
         show_result(application, DONE, tmp_path / "run", as_json=False)
     assert refused.value.message == (
         f"{tmp_path / 'run'}: holds a run already; give another directory or remove it; "
-        f"{application.id} has kept its run: elasticml result {application.id} --out DIR"
+        f"the run of {application.id} is kept, fetch it with: elasticml result {application.id} "
+        "--out DIR"
     )
     assert (tmp_path / "run" / "story.jsonl").read_text() == "another's"
 
