@@ -1,4 +1,4 @@
-"""When groups of absent chunks come back, and to whom."""
+"""Readmission policies: when a group of absent chunks is loaded again, and on which members."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from elasticml.terms import ChunkId, MemberId
 
 
 class WholeGroup:
-    """Bring the oldest group back once as many members are free as vanished with it.
+    """Readmit the oldest group as soon as as many members are free as were lost with it.
 
-    With fewer newcomers than that for ``patience_s`` seconds, the group is spread over those that
-    there are. With none, and no planned return to come, it is spread over those that work, as far
-    as their memory has room: after ``patience_s`` if they are as many as the job began with, since
-    nobody else need come then, and after ``alone_s`` otherwise, since a node may be lost for good.
-    Newcomers whose memory does not take what is theirs share the group with those that work, after
-    ``patience_s``. The paper's rule is ``patience_s=inf, alone_s=inf``.
+    After ``patience_s`` seconds with fewer free members, the group is spread over those available.
+    If no member is free and no return is planned, the group is spread over the working members, as
+    far as their memory allows: after ``patience_s`` if the job has as many members as at its start,
+    because no replacement is expected then, and after ``alone_s`` otherwise, because a node may be
+    lost for good. If the newcomers lack memory for their shares, they share the group with the
+    working members after ``patience_s``. The paper's rule is ``patience_s=inf, alone_s=inf``.
 
     Source: Algorithm 2 of the resource-elastic paper, lines 18-21. Deviations: patience, and
-    ``first_fitting``, which lets a later, smaller group pass a large one that waits at the head.
+    ``first_fitting``.
 
     Parameters
     ----------
     patience_s : float
-        Seconds, >= 0.
+        Seconds to wait for a full set of replacements, >= 0.
     first_fitting : bool
+        Let a later, smaller group overtake a large one that waits at the head of the queue.
     alone_s : float
-        Seconds, >= 0.
+        Seconds to wait for any replacement, >= 0.
     """
 
     name = "whole_group"
@@ -45,12 +46,12 @@ class WholeGroup:
         self.alone_s = alone_s
 
     def suggest(self, view: View) -> Sequence[Readmit]:
-        """Return the groups to bring back now."""
+        """Return the groups to readmit now."""
         if not view.groups:
             return []
         free = list(view.spares)
-        found: list[Readmit] = []
-        homes = _Homes(view)
+        suggestions: list[Readmit] = []
+        memory = _MemoryPlan(view)
         alone_s, why_alone = self.alone_s, ""
         if view.expected or view.planned:
             alone_s = math.inf
@@ -66,48 +67,48 @@ class WholeGroup:
                 why, spreads = f"{len(free)} members free, {size} needed", False
                 if len(free) < size:
                     why = f"{len(free)} of {size} members free after {waited:.0f} s"
-                # While a planned return is under way, the first of them are not all of them.
+                # During a planned return more members are still to come.
                 is_late = waited >= self.patience_s and not view.expected
                 if len(free) >= size or is_late:
                     targets = tuple(m.id for m in newcomers[:size])
-                    # Newcomers may have less memory than those in whose place they are.
+                    # Newcomers may have less memory than the members they replace.
                     spreads = is_late
-            if targets and homes.house(_in_turn(group, targets)):
-                found.append(Readmit(group=group.id, targets=targets, why=why))
-                given = set(targets)
-            elif spreads and (owners := homes.spread(group)):
+            if targets and memory.reserve(_shares_by_target(group, targets)):
+                suggestions.append(Readmit(group=group.id, targets=targets, why=why))
+                used = set(targets)
+            elif spreads and (owners := memory.spread(group)):
                 why = f"{why}, no room for whole shares" if targets else why
-                found.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
-                given = set(owners.values())
+                suggestions.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
+                used = set(owners.values())
             elif self.first_fitting:
                 continue
             else:
                 break
-            free = [m for m in free if m.id not in given]
-        return found
+            free = [m for m in free if m.id not in used]
+        return suggestions
 
 
 class Reload:
-    """Bring every group back at once: on those who have the bodies, as far as somebody has.
+    """Readmit every group at once, preferably on members that hold copies of its chunks.
 
-    Else on free members where there are any, and on survivors where there are none; on more of
-    them than have vanished where these have no memory left.
+    Chunks without a copy go to free members, or to the surviving ones if no member is free. If
+    those lack memory, more members take part than were lost.
     """
 
     name = "reload"
     is_standing: Literal[True] = True
 
     def suggest(self, view: View) -> Sequence[Readmit]:
-        """Return the groups to bring back now: all of them."""
+        """Return all absent groups, each with the members that load it."""
         if not view.groups:
             return []
         free = list(view.spares)
-        found: list[Readmit] = []
-        homes = _Homes(view)
+        suggestions: list[Readmit] = []
+        memory = _MemoryPlan(view)
         for group in view.groups:
-            owners = homes.of_holders(group)
+            owners = memory.assign_to_holders(group)
             if owners and len(owners) == len(group.chunks):
-                found.append(Readmit(group=group.id, targets=(), why="copies", owners=owners))
+                suggestions.append(Readmit(group=group.id, targets=(), why="copies", owners=owners))
                 free = [m for m in free if m.id not in set(owners.values())]
                 continue
             hosts = free or sorted(view.steady, key=lambda m: (m.rows, m.id))
@@ -115,31 +116,31 @@ class Reload:
                 break
             why = "free members" if free else "read again on survivors"
             targets = tuple(m.id for m in hosts[: max(len(group.former), 1)])
-            if owners or not homes.house(_in_turn(group, targets)):
+            if owners or not memory.reserve(_shares_by_target(group, targets)):
                 if owners:
                     why = f"{len(owners)} of {len(group.chunks)} copies, {why}"
                 others = [m.id for m in (*free, *view.steady)]
-                homes.give(group, owners, targets, others)
-                found.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
+                memory.assign_rest(group, owners, targets, others)
+                suggestions.append(Readmit(group=group.id, targets=(), why=why, owners=owners))
             else:
-                found.append(Readmit(group=group.id, targets=targets, why=why))
+                suggestions.append(Readmit(group=group.id, targets=targets, why=why))
             free = free[len(group.former) :]
-        return found
+        return suggestions
 
 
-class _Homes:
-    """What members that stay own, and what their memory has room for; grows with what is given.
+class _MemoryPlan:
+    """The load and free memory of the remaining members, updated as chunks are assigned.
 
-    Looks at members only as far as it is asked for them: there may be thousands.
+    Members are looked up lazily: there may be thousands.
     """
 
     def __init__(self, view: View) -> None:
         self._chunks = view.chunks
         self._view = view
         self._spares = {m.id: m for m in view.spares}
-        #: Bytes that a member has left before anything is given to it; None without a limit.
+        #: Free bytes of each member before any assignment; None without a limit.
         self._free: dict[MemberId, int | None] = {}
-        #: Examples and bytes that have been given since.
+        #: Examples and bytes assigned since.
         self._rows: dict[MemberId, int] = {}
         self._nbytes: dict[MemberId, int] = {}
 
@@ -152,8 +153,8 @@ class _Homes:
         assert self._chunks is not None
         return Rooms(self._chunks, self._view.coming)
 
-    def of_holders(self, group: GroupView) -> dict[ChunkId, MemberId]:
-        """Give every chunk that somebody has to the emptiest of those who have it."""
+    def assign_to_holders(self, group: GroupView) -> dict[ChunkId, MemberId]:
+        """Assign every chunk that has a copy to its least loaded holder."""
         owners: dict[ChunkId, MemberId] = {}
         if self._chunks is None:
             return owners
@@ -163,47 +164,53 @@ class _Homes:
                 self._take(owners, chunk, min(holders, key=self._load))
         return owners
 
-    def house(self, wanted: Mapping[ChunkId, MemberId]) -> bool:
-        """Set memory aside for chunks with these owners, unless it does not take all of them."""
+    def reserve(self, owners: Mapping[ChunkId, MemberId]) -> bool:
+        """Reserve memory for chunks with these owners; return False, unchanged, if any is short."""
         before = dict(self._rows), dict(self._nbytes)
-        for chunk, member in wanted.items():
-            if not self._roomy(chunk, [member]):
+        for chunk, member in owners.items():
+            if not self._with_room(chunk, [member]):
                 self._rows, self._nbytes = before
                 return False
             self._take({}, chunk, member)
         return True
 
     def spread(self, group: GroupView) -> dict[ChunkId, MemberId]:
-        """Give every chunk to those who have it or else to the emptiest; nothing if not all fit."""
+        """Assign every chunk to a holder, or else to the least loaded member.
+
+        Returns
+        -------
+        dict
+            Empty if not all chunks fit.
+        """
         before = dict(self._rows), dict(self._nbytes)
-        owners = self.of_holders(group)
+        owners = self.assign_to_holders(group)
         for chunk in group.chunks:
             if chunk not in owners:
-                if not (among := self._roomy(chunk, list(self._members))):
-                    # What does not come back takes nobody's memory.
+                if not (candidates := self._with_room(chunk, list(self._members))):
+                    # A group that is not readmitted takes no memory.
                     self._rows, self._nbytes = before
                     return {}
-                self._take(owners, chunk, min(among, key=self._load))
+                self._take(owners, chunk, min(candidates, key=self._load))
         return owners
 
-    def give(
+    def assign_rest(
         self,
         group: GroupView,
         owners: dict[ChunkId, MemberId],
-        wanted: Sequence[MemberId],
+        preferred: Sequence[MemberId],
         others: Sequence[MemberId],
     ) -> None:
-        """Give the other chunks of a group to the emptiest that has room, the wanted ones first.
+        """Assign the remaining chunks to the least loaded member with room, preferred ones first.
 
-        Where nobody has any, the wanted ones get them all the same: the driver refuses it, and
-        tells how much memory is lacking.
+        If no member has room, the preferred ones get them all the same: the driver then refuses
+        the suggestion and reports how much memory is lacking.
         """
         before, fits = (dict(self._rows), dict(self._nbytes)), True
         for chunk in group.chunks:
             if chunk not in owners:
-                among = self._roomy(chunk, wanted) or self._roomy(chunk, others)
-                fits = fits and bool(among)
-                self._take(owners, chunk, min(among or wanted, key=self._load))
+                candidates = self._with_room(chunk, preferred) or self._with_room(chunk, others)
+                fits = fits and bool(candidates)
+                self._take(owners, chunk, min(candidates or preferred, key=self._load))
         if not fits:
             self._rows, self._nbytes = before
 
@@ -214,14 +221,14 @@ class _Homes:
         return self._spares.get(member) or self._members[member]
 
     def _left(self, member: MemberId) -> int | None:
-        """Bytes left when copies of others' chunks are dropped; None without a limit."""
+        """Return the bytes free once copies of others' chunks are dropped; None without a limit."""
         if member not in self._free:
             limit = self._member(member).limit_bytes
             self._free[member] = None if limit is None else self._rooms.left(member, limit)
         free = self._free[member]
         return None if free is None else free - self._nbytes.get(member, 0)
 
-    def _roomy(self, chunk: ChunkId, members: Sequence[MemberId]) -> list[MemberId]:
+    def _with_room(self, chunk: ChunkId, members: Sequence[MemberId]) -> list[MemberId]:
         assert self._chunks is not None
         nbytes, holders = self._chunks.nbytes(chunk), self._chunks.holders(chunk)
         return [
@@ -236,13 +243,13 @@ class _Homes:
         if member not in holders:
             self._nbytes[member] = self._nbytes.get(member, 0) + nbytes
             return
-        # Its own memory is taken already; other holders need their copies no longer.
+        # The copy takes memory already; the other holders can drop theirs.
         for other in holders - {member}:
             self._nbytes[other] = self._nbytes.get(other, 0) - nbytes
 
 
-def _in_turn(group: GroupView, targets: Sequence[MemberId]) -> dict[ChunkId, MemberId]:
-    """Give each former member's share to a target in turn, as a Readmit with targets does."""
+def _shares_by_target(group: GroupView, targets: Sequence[MemberId]) -> dict[ChunkId, MemberId]:
+    """Assign the former members' shares to the targets round-robin, as a Readmit with targets."""
     return {
         chunk: targets[k % len(targets)]
         for k, former in enumerate(group.former)
@@ -251,11 +258,11 @@ def _in_turn(group: GroupView, targets: Sequence[MemberId]) -> dict[ChunkId, Mem
 
 
 def _former_slots_first(group: GroupView, free: Sequence[MemberView]) -> list[MemberView]:
-    """Prefer members that stand where a vanished one stood: they may still have its chunks."""
+    """Put members in a lost member's slot first: they may still have its chunks."""
     slots = {m.slot for m in group.former}
     return sorted(free, key=lambda m: (m.id.slot not in slots, m.id.slot))
 
 
 def absence_policy(absent: str) -> WholeGroup | Reload:
-    """Choose the readmission rule that goes with a job's ``absent`` setting."""
+    """Return the readmission policy for a job's ``absent`` setting."""
     return Reload() if absent == "reload" else WholeGroup()

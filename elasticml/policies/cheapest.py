@@ -1,4 +1,4 @@
-"""Which members a job can best do without."""
+"""Which members cost least to give back."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from elasticml.terms import MemberId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What giving a member back costs."""
+    """The cost of giving a member back."""
 
     member: MemberId
-    #: Seconds until the bodies that nobody else holds have gone to others.
+    #: Seconds to send the chunk bodies that no other member holds.
     moving_s: float
-    #: Examples that others must compute from then on.
+    #: Examples that the others take over.
     rows: int
-    #: Seconds per example over the members' median; 1 where it was never measured.
+    #: Seconds per example relative to the members' median; 1 if not measured.
     slowness: float
 
 
 def losses(view: View) -> list[Loss]:
-    """List what each working member's loss costs, the cheapest first.
+    """List the cost of giving back each working member, cheapest first.
 
-    First comes who has the least to send; among equals the slower one, then the one with the
-    fewest examples, then the youngest.
+    The order is by time to send, then the slowest, then the fewest examples, then the youngest.
     """
     measured = [m.seconds_per_row[-1] for m in view.working if m.seconds_per_row]
-    usual = statistics.median(measured) if measured else 0.0
-    found = [_loss(m, view, usual) for m in view.working]
+    median = statistics.median(measured) if measured else 0.0
     return sorted(
-        found,
+        (_cost(m, view, median) for m in view.working),
         key=lambda c: (
             c.moving_s,
             -c.slowness,
@@ -44,21 +42,21 @@ def losses(view: View) -> list[Loss]:
 
 
 def cheapest(view: View, count: int) -> tuple[MemberId, ...]:
-    """Name the members that a job can best do without, ``count`` of them, the cheapest first."""
-    return tuple(found.member for found in losses(view)[:count])
+    """Return the ``count`` members that cost least to give back, cheapest first."""
+    return tuple(cost.member for cost in losses(view)[:count])
 
 
-def _loss(member: MemberView, view: View, usual: float) -> Loss:
+def _cost(member: MemberView, view: View, median: float) -> Loss:
     chunks = view.chunks
-    alone = 0
+    unique_bytes = 0
     if chunks is not None:
         others = {m.id for m in view.working if m != member}
         owned = chunks.of(member.id)
-        alone = sum(chunks.nbytes(c) for c in owned if not others & chunks.holders(c))
-    per_row = member.seconds_per_row[-1] if member.seconds_per_row else usual
+        unique_bytes = sum(chunks.nbytes(c) for c in owned if not others & chunks.holders(c))
+    per_row = member.seconds_per_row[-1] if member.seconds_per_row else median
     return Loss(
         member=member.id,
-        moving_s=alone / view.move_bytes_per_s,
+        moving_s=unique_bytes / view.move_bytes_per_s,
         rows=member.rows,
-        slowness=per_row / usual if usual > 0 else 1.0,
+        slowness=per_row / median if median > 0 else 1.0,
     )

@@ -1,18 +1,17 @@
-"""The cost of outer and inner iterations, and what both bring: how many inner ones pay.
+"""A cost model of outer and inner iterations, from which the best number of inner ones follows.
 
-A round is one outer iteration of ``t2`` inner ones. It costs ``c1 + t2 c`` seconds, ``c1`` for
-sending the model and sums between members, ``c`` for one pass over a member's examples and what its
-groups and threads tell one another. Of the suboptimality it leaves
+A round is one outer iteration with ``t2`` inner ones. It takes ``c1 + t2 c`` seconds: ``c1`` for
+communicating the model and the sums between members, ``c`` for one pass over a member's examples,
+including the communication among its groups and threads. The round leaves
 
     1 - rho (1 - theta^t2)
 
-where ``theta`` is what an inner iteration leaves of a member's subproblem, and ``rho`` what there
-would be left to gain if members solved theirs exactly.
+of the suboptimality, where ``theta`` is the part of a member's subproblem that one inner iteration
+leaves unsolved, and ``rho`` is the gain of a round that solves the subproblems exactly.
 
 Source: Snap ML, the cost ``C(t1, t2) = t1 t2 c_comp + t1 c1 + t1 t2 c2`` of section 2.2, and the
-rate of its appendix for strongly convex terms, whose constants are measured here and not bounded.
-``c`` is ``c_comp + c2``: what groups and threads of one member compute and what they tell one
-another, in its memory, is measured together.
+rate in its appendix for strongly convex terms. The constants are measured here instead of bounded.
+``c`` is ``c_comp + c2``: computation and communication inside one member are measured together.
 """
 
 from __future__ import annotations
@@ -22,37 +21,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-#: Where a better theta is looked for.
+#: The grid on which theta is searched.
 _THETAS: Final = tuple(k / 200 for k in range(200))
-#: A round that brings more decades than these is as good as exact.
+#: Limit of the decades that a round may gain; beyond it a round counts as exact.
 _DECADES_MAX: Final = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What rounds of so many inner iterations were measured to cost and to bring, on average."""
+    """Mean cost and progress of the rounds measured with one number of inner iterations."""
 
     inner: float
-    #: Of a round, from end to end; and of it what the slowest member computed.
+    #: Duration of a round, and the compute time of its slowest member.
     seconds: float
     computed_s: float
-    #: By which the gap fell in a round.
+    #: Decades by which the gap fell per round.
     decades: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """Constants fitted to what was observed."""
+    """The constants of the model, fitted to observations."""
 
-    #: ``c1``, seconds a round.
+    #: ``c1``, seconds per round.
     outer_s: float
-    #: ``c``, seconds a pass.
+    #: ``c``, seconds per pass.
     inner_s: float
     theta: float
     rho: float
 
     def seconds(self, inner: float) -> float:
-        """Predict the seconds of a round."""
+        """Predict the duration of a round."""
         return self.outer_s + inner * self.inner_s
 
     def decades(self, inner: float) -> float:
@@ -61,16 +60,16 @@ class CostModel:
         return _DECADES_MAX if left <= 10.0**-_DECADES_MAX else -math.log10(left)
 
     def rate(self, inner: float) -> float:
-        """Predict the decades a second."""
+        """Predict the decades gained per second."""
         seconds = self.seconds(inner)
         return self.decades(inner) / seconds if seconds > 0.0 else 0.0
 
 
 def fit(observed: Sequence[Observed]) -> CostModel:
-    """Fit the model, by least squares, to one observation or more of different ``inner``.
+    """Fit the model by least squares to one or more observations with different ``inner``.
 
-    Of a single one it is assumed that every inner iteration brings as much as any other: as long as
-    nothing else is known, more of them are worth a trial.
+    From a single observation every inner iteration is assumed to gain the same, so that more of
+    them are worth a trial as long as nothing else is known.
     """
     inner_s = _slope([(o.inner, o.computed_s) for o in observed])
     outer_s = max(0.0, sum(o.seconds - inner_s * o.inner for o in observed) / len(observed))
@@ -88,14 +87,14 @@ def fit(observed: Sequence[Observed]) -> CostModel:
 def best_inner(
     model: CostModel, choices: Sequence[float], measured: Mapping[float, float], most: float
 ) -> float:
-    """Return the choice with most decades a second; the least of equals.
+    """Return the choice with the most decades per second; of equals the smallest.
 
     Parameters
     ----------
     measured : mapping of float to float
-        Decades a round of values that were tried, which go before the fitted ones.
+        Decades per round of the values already tried; they take precedence over the fit.
     most : float
-        No choice above it counts, but for the least one.
+        Larger choices are excluded, except the smallest of all.
     """
 
     def rate(inner: float) -> float:
@@ -110,7 +109,7 @@ def best_inner(
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Seconds of computing for one more pass; certificates cost the same whatever the passes."""
+    """Return the compute seconds of one more pass; certificates cost the same for any number."""
     n = len(points)
     x, y = sum(p[0] for p in points) / n, sum(p[1] for p in points) / n
     spread = sum((p[0] - x) ** 2 for p in points)
@@ -130,7 +129,7 @@ def _rho(gained: Sequence[tuple[float, float]], theta: float) -> float:
 
 
 def _misfit(gained: Sequence[tuple[float, float]], theta: float, rho: float) -> float:
-    """Sum up the squared errors, each relative to what was gained."""
+    """Return the sum of squared errors relative to the measured gains."""
     return sum(
         ((rho * (1.0 - math.pow(theta, inner)) - gain) / max(gain, 1e-12)) ** 2
         for inner, gain in gained

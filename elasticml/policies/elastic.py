@@ -1,4 +1,4 @@
-"""Chunks follow the members that come and go: always at work, whatever other policies there are."""
+"""Elastic scaling: chunks follow members that leave and join. Every job has this policy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from elasticml.terms import ChunkId, ChunkInfo, MemberId
 
 
 class ElasticScaling:
-    """Empty members that go, on notice or retired; give newcomers a share of everybody's chunks.
+    """Move chunks off leaving members, and give newcomers a fair share of all members' chunks.
 
     Source: "elastic scaling" of the uni-task paper: chunks of a task that ends go round-robin to
     the remaining ones; for a new task they are taken at random from every old one until the shares
-    are equal. Deviations: of a leaver's chunks as many as fit half of its grace, those first that
-    another member has a copy of; in turns by the number of examples, not of chunks; members that
-    came in a leaver's place take its chunks, too; and nobody gets a share while examples are absent
-    that it could bring back.
+    are equal. Deviations: a leaver sends as many chunks as fit into half of its grace period, those
+    with a copy elsewhere first; balance counts examples instead of chunks; a leaver's replacement
+    takes its chunks, too; and no newcomer gets a share while it could readmit absent examples.
     """
 
     name = "elastic_scaling"
@@ -38,18 +37,18 @@ def _infos(chunks: Chunks, member: MemberId) -> list[ChunkInfo]:
 
 
 def _hosts(view: View) -> dict[MemberId, int]:
-    """Members that can take leavers' chunks, and how many examples each has.
+    """Return the members that can take leavers' chunks, each with its number of examples.
 
-    Spares are among them, who may have come in the leavers' place; unless absent chunks wait
-    for them and there are others. Members whose containers are asked for back are not.
+    Spares are included, because they may replace the leavers, unless absent chunks need them and
+    other members work. Members whose containers are marked for preemption are excluded.
     """
-    is_wanted = view.absent_rows > 0 and bool(view.working)
-    hosts: Sequence[MemberView] = view.steady if is_wanted else [*view.steady, *view.spares]
+    spares_are_needed = view.absent_rows > 0 and bool(view.working)
+    hosts: Sequence[MemberView] = view.steady if spares_are_needed else [*view.steady, *view.spares]
     return {m.id: m.rows for m in hosts}
 
 
 def _from_leavers(view: View, chunks: Chunks) -> list[Move]:
-    """Save the chunks of members that go, as many as fit, with those that stay."""
+    """Move the chunks of leaving members to remaining ones, as many as the grace period allows."""
     load = _hosts(view) if view.leaving else {}
     if not load:
         return []
@@ -61,16 +60,16 @@ def _from_leavers(view: View, chunks: Chunks) -> list[Move]:
             copied = {c for c, members in holders.items() if any(m in load for m in members)}
             left_s = 0.5 * (leaver.deadline_s - view.now_s)
             owned = fitting(owned, left_s, view.move_bytes_per_s, copied)
-        given = to_emptiest(owned, load, holders)
-        targets.update(given)
-        for chunk, host in given.items():
+        moves = to_emptiest(owned, load, holders)
+        targets.update(moves)
+        for chunk, host in moves.items():
             load[host] += chunks.rows(chunk)
     leavers = ", ".join(str(m.id) for m in view.leaving)
     return [Move(targets=targets, why=f"{leavers} will go")] if targets else []
 
 
 def _to_newcomers(view: View, chunks: Chunks) -> list[Move]:
-    """Give newcomers a fair share when nothing is absent that they could bring back."""
+    """Give newcomers a fair share, unless absent chunks wait for them."""
     newcomers = [m.id for m in view.spares]
     if view.absent_rows or view.expected or not newcomers or not view.working:
         return []

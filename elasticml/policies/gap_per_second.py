@@ -1,4 +1,4 @@
-"""Choose the number of members by what each of their seconds brings: decades of the gap."""
+"""Choose the number of members that reduces the gap most per container-second (or per second)."""
 
 from __future__ import annotations
 
@@ -12,39 +12,43 @@ from elasticml.policies.retiring import SMALL, fewer, pause_seconds, retire
 from elasticml.policies.settings import choice, entry_of, number, whole_numbers
 from elasticml.policies.slopes import GAP_MIN, Point, faded_slope, is_knee, next_round, slope, stay
 
-#: With fewer members a job may be so much slower, where it is seconds that count: a stricter rule
-#: was measured to flap.
+#: With the objective "seconds", fewer members are kept if they retain this share of the rate. A
+#: stricter rule was measured to flap.
 SLOWER = 0.5
-#: A change must leave so many times its own pause to be worth it.
+#: The time left to the target must exceed this many pauses for a change to be worth it.
 PAUSES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A change of the number of members that has yet to prove itself."""
+    """A change of the number of members that is being evaluated."""
 
     round: int
     before: int
     wanted: int
-    #: Decades of the gap per second, with the members before; and what they would bring by now.
+    #: Decades of the gap per second with the former members, and the rate they would have by now.
     rate: float
     expected: float
 
 
 class GapPerContainerSecond:
-    """Try fewer or more members, measure, and go back where it was no good.
+    """Try fewer or more members, measure, and revert changes that do not pay.
 
     ``r(K)`` is d(log10 gap)/dt over the last ``window`` measured rounds with K members.
-    With ``objective="container_seconds"`` the value of K members is ``r(K)/K``: fewer are tried as
-    soon as ``r(K)`` is known, as rounds with fewer members are the better ones, and stay unless
-    ``hysteresis * r(K')/K' < r(K)/K``. With ``"seconds"`` it is ``r(K)``: fewer are tried at a
-    knee and stay unless ``r(K') < r(K)/2``; more, up to ``maximum``, where there is none, and stay
-    if ``r(K') > hysteresis * r(K)``. A trial lasts ``probe`` measured rounds. As convergence slows
-    down whoever computes, ``r(K)`` is what it would be by then, had it faded as it did within its
-    own window. After a trial that was no good there is none for ``cool`` rounds, and twice as many
-    each time, and that size is left alone for as long again.
 
-    Nothing is tried where the target is nearer than twice the pause that moving would make.
+    * ``objective="container_seconds"``: the value of K members is ``r(K)/K``. Fewer members are
+      tried as soon as ``r(K)`` is known, because fewer members make better rounds. They are kept
+      unless ``hysteresis * r(K')/K' < r(K)/K``.
+    * ``objective="seconds"``: the value is ``r(K)``. At a knee fewer members are tried, and kept
+      unless ``r(K') < r(K)/2``. Without a knee more are tried, up to ``maximum``, and kept if
+      ``r(K') > hysteresis * r(K)``.
+
+    A trial lasts ``probe`` measured rounds. Because convergence slows down in any case, ``r(K)`` is
+    extrapolated to the time of the comparison with the decay seen within its own window. After a
+    failed trial there is none for ``cool`` rounds, twice as many after each further failure, and
+    the failed size is blocked for as long again.
+
+    Nothing is tried if the target is nearer than twice the pause that moving chunks would cause.
 
     Source: ours; inventory of the papers' ideas: gap per container-second as the objective.
 
@@ -52,11 +56,11 @@ class GapPerContainerSecond:
     ----------
     objective : "container_seconds" or "seconds"
     minimum : int
-        Members that stay at least, >= 1.
+        Fewest members, >= 1.
     maximum : int, optional
-        No more are asked for than these; default: as many as there were at first.
+        Most members; default: the number at the start.
     factor : int
-        Of one step, >= 2.
+        Ratio of two successive sizes, >= 2.
     window, probe : int
         Measured rounds, >= 2.
     hysteresis : float
@@ -64,14 +68,14 @@ class GapPerContainerSecond:
     cool : int
         Rounds, >= 1.
     avoid : list of int
-        Sizes that are passed over on the way in.
+        Sizes that are skipped when scaling in.
     target : float, optional
         Gap at which the job stops.
 
     Raises
     ------
     ConfigError
-        When a setting is out of its range.
+        When a setting is out of range.
     """
 
     name = "gap_per_container_second"
@@ -121,11 +125,11 @@ class GapPerContainerSecond:
         self._most: int | None = None
 
     def entry(self) -> dict[str, Any]:
-        """Write the policy as a job record has it."""
+        """Return the policy as an entry of a job record."""
         return entry_of(self)
 
     def state(self) -> dict[str, Any]:
-        """Return since when it measures, what is on trial, and what is left alone until when."""
+        """Return the pending trial, the start of the measurement, and the blocked sizes."""
         return {
             "trial": None if self._trial is None else asdict(self._trial),
             "since_round": self._since_round,
@@ -136,7 +140,7 @@ class GapPerContainerSecond:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a former life's state."""
+        """Restore the state that :meth:`state` returned."""
         self._trial = None if state["trial"] is None else Trial(**state["trial"])
         self._since_round = int(state["since_round"])
         self._rest, self._rest_until = int(state["rest"]), int(state["rest_until"])
@@ -177,7 +181,7 @@ class GapPerContainerSecond:
                 return [retire(view, less, why)]
         more = min(self._most or members, members * self.factor)
         if self.objective == "seconds" and not knee and more > members:
-            # Each of the others sends a share of what it has.
+            # Every present member sends a share of its chunks.
             pause = pause_seconds(view, members) * (1 - members / more)
             if self._is_free(more, view.round) and self._pays(points[-1].gap, rate, pause):
                 why = (
@@ -190,7 +194,7 @@ class GapPerContainerSecond:
         return []
 
     def _begin(self, view: View, points: Sequence[Point], before: int, wanted: int) -> None:
-        """Note what the members brought, and what they would bring in the trial's rounds."""
+        """Record the present rate and its extrapolation to the rounds of the trial."""
         seen = points[-self.window - 1 :]
         self._trial = Trial(
             round=view.round,
@@ -204,9 +208,9 @@ class GapPerContainerSecond:
     def _judge(
         self, view: View, points: Sequence[Point], members: int, trial: Trial
     ) -> list[Suggestion]:
-        """Keep the new number of members or go back, once there are enough rounds to tell."""
+        """Keep the new number of members or revert it, once enough rounds have been measured."""
         if members != trial.wanted:
-            # The members never came, or others went: there is nothing to judge.
+            # The members never came, or others left: there is nothing to judge.
             if view.round - trial.round > PAUSES * self.probe:
                 self._trial = None
                 self._block(members, trial.wanted, view.round)
@@ -218,7 +222,7 @@ class GapPerContainerSecond:
         least = trial.expected * members / trial.before * self._margin(trial.before, members)
         if rate >= least:
             self._rest = self.cool
-            # A rate that was good enough is measured for long enough to be compared again.
+            # The rounds of a successful trial already count for the next comparison.
             self._since_round = next_round(view.history) - self.probe
             return []
         self._block(members, members, view.round)
@@ -233,13 +237,13 @@ class GapPerContainerSecond:
         return [retire(view, trial.before, why)]
 
     def _margin(self, before: int, after: int) -> float:
-        """Return the rate that will do, over the one with as much from each member as before."""
+        """Return the required rate, relative to a rate proportional to the number of members."""
         if self.objective == "container_seconds":
             return 1 / self.hysteresis
         return before / after * (SLOWER if after < before else self.hysteresis)
 
     def _block(self, members: int, size: int, round: int) -> None:
-        """Rest after a failure, and leave a size alone for as long again."""
+        """Pause trials after a failure, and block the size for as long again."""
         self._rest_until = round + self._rest
         self._blocked[size] = round + 2 * self._rest
         self._rest *= 2
@@ -248,7 +252,7 @@ class GapPerContainerSecond:
         return round >= self._blocked.get(size, 0)
 
     def _remaining(self, gap: float, rate: float) -> float:
-        """Predict the seconds to the target at the present rate; without one there is no end."""
+        """Predict the seconds to the target at the present rate; infinite without a target."""
         if self.target is None or rate <= 0:
             return math.inf
         return max(0.0, math.log10(max(gap, GAP_MIN) / self.target) / rate)

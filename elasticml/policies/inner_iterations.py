@@ -1,4 +1,4 @@
-"""Choose the inner iterations of a round by what communicating and computing cost."""
+"""Choose the number of inner iterations from the measured costs of communication and compute."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from elasticml.policies.cost_model import CostModel, Observed, best_inner, fit
 from elasticml.policies.settings import entry_of, number
 from elasticml.policies.slopes import Point, faded_slope, next_round, slope, stay
 
-#: No value is tried that is more than so many times the largest one tried.
+#: A new value is at most this many times the largest value tried so far.
 REACH: Final = 4
 
 
 class ChooseInnerIterations:
     """Choose ``local_epochs``, Snap ML's t2, by the cost model of its hierarchical scheme.
 
-    Passes over a member's examples are the inner iterations: its groups, and their threads, bring
-    their models together in memory, while the members' are merged once in a round. Seconds and
-    decades of the gap are measured over ``window`` rounds with a certificate, the model is fitted
-    to what is known of all values tried (:mod:`elasticml.policies.cost_model`), and the value that
-    it predicts to be the fastest is taken where it is so by more than ``hysteresis``. What was
-    measured of a value goes before what the model says of it. Where a round costs little but its
-    passes, nothing is tried.
+    An inner iteration is a pass over a member's examples: its groups and their threads merge their
+    models in memory, while the members' models are merged once per round. Seconds and decades of
+    the gap are measured over ``window`` rounds with a certificate. The model is fitted to all
+    values tried (:mod:`elasticml.policies.cost_model`), and the value predicted to be the fastest
+    is adopted if it is faster by more than ``hysteresis``. Measurements take precedence over the
+    model. If a round consists almost only of its passes, nothing is tried.
 
     Source: Snap ML, section 2.2 and Figure 4 (time to a suboptimality against t2), which does not
     say how t2 is found.
@@ -33,9 +32,9 @@ class ChooseInnerIterations:
     Parameters
     ----------
     choices : list of float
-        Values, rising, > 0 each.
+        Candidate values, ascending, > 0 each.
     start : float
-        The job's own value of ``local_epochs``.
+        The job's value of ``local_epochs``.
     window : int
         Rounds with a certificate, >= 1.
     hysteresis : float
@@ -44,7 +43,7 @@ class ChooseInnerIterations:
     Raises
     ------
     ConfigError
-        When a setting is out of its range.
+        When a setting is out of range.
     """
 
     name = "inner_iterations"
@@ -76,11 +75,11 @@ class ChooseInnerIterations:
         self._since_round = 0
 
     def entry(self) -> dict[str, object]:
-        """Write the policy as a job record has it."""
+        """Return the policy as an entry of a job record."""
         return entry_of(self)
 
     def state(self) -> dict[str, Any]:
-        """Return what was observed, of how many members, and since when it measures."""
+        """Return the observations, the number of members, and the start of the measurement."""
         return {
             "observed": [asdict(o) for o in self._observed.values()],
             "members": self._members,
@@ -88,15 +87,15 @@ class ChooseInnerIterations:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a former life's state."""
+        """Restore the state that :meth:`state` returned."""
         self._observed = {float(o["inner"]): Observed(**o) for o in state["observed"]}
         self._members, self._since_round = int(state["members"]), int(state["since_round"])
 
     def suggest(self, view: View) -> Sequence[Tune]:
-        """Return a value that is predicted to be faster, or mostly nothing."""
+        """Return a value that is predicted to be faster, if there is one."""
         members = len(view.working)
         if members != self._members:
-            # Other shares: a pass costs something else, and so does merging.
+            # With other shares a pass and a merge take other times.
             self._members = members
             self._observed.clear()
         points = stay(view.history, members, self._since_round)
@@ -127,13 +126,13 @@ class ChooseInnerIterations:
         return [Tune(name="local_epochs", value=best, why=_why(model, best, gain, value))]
 
     def _fade(self, factor: float) -> None:
-        """Let all that was observed say what it would by now: convergence slows down by itself."""
+        """Scale all measured rates to the present, because convergence slows down by itself."""
         for inner, observed in self._observed.items():
             self._observed[inner] = replace(observed, decades=observed.decades * factor)
 
 
 def _observe(value: float, seen: Sequence[Point], working: Sequence[MemberView]) -> Observed | None:
-    """Average over the rounds between the first and the last point; None where nothing is known."""
+    """Average over the rounds between the first and last point; None without a measurement."""
     rounds, decades = seen[-1].rounds - seen[0].rounds, slope(seen, "rounds")
     computed = [m.seconds[-rounds:] for m in working if m.seconds]
     if rounds <= 0 or decades <= 0.0 or not computed:

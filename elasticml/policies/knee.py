@@ -1,4 +1,4 @@
-"""Scale in where convergence has a knee: fewer members need fewer rounds."""
+"""Scale in at a knee of the convergence curve: fewer members need fewer rounds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from elasticml.policies.retiring import SMALL, fewer, retire
 from elasticml.policies.settings import choice, entry_of, flag, number, whole_numbers
 from elasticml.policies.slopes import Point, is_knee, next_round, slope, stay
 
-#: Re-dealing at the first knee, and by how much more at every further one.
-FIRST_SHARE, MORE = 0.05, 4.0
+#: Share of the chunks reshuffled after the first knee, and its factor at each further knee.
+FIRST_SHARE, SHARE_FACTOR = 0.05, 4.0
 
 
 def partitions_for(members: int, sizes: Sequence[int]) -> int:
-    """Return how many static partitions fit all of a job's numbers of members.
+    """Return the number of static partitions that suits all of a job's numbers of members.
 
-    ``P = lcm(K, K', K'', ...)``, so that every member has whole partitions, and as many as another.
+    ``P = lcm(K, K', K'', ...)``, so that every member has the same number of whole partitions.
 
     Source: section 4 of the elastic-CoCoA paper.
     """
@@ -26,29 +26,29 @@ def partitions_for(members: int, sizes: Sequence[int]) -> int:
 
 
 class ScaleInAtKnee:
-    """Give members back when the gap falls more slowly than it did since the last scale-in.
+    """Give members back when the gap falls more slowly than on average since the last scale-in.
 
-    At every round that has a certified gap,
+    After every round with a certified gap,
 
         short * ratio < long    →    K members become max(minimum, K / factor)
 
-    ``short`` is the slope over the last ``window`` measured rounds and ``long`` the one since the
+    ``short`` is the slope over the last ``window`` measured rounds, ``long`` the slope since the
     number of members last changed, both of the best gap so far.
 
     Source: sections 3 and 4 of the elastic-CoCoA paper, with its N = ``window``, d = ``ratio``,
-    m = ``factor``. Deviations: slopes of log10(gap), as on the linear gap every exponential has a
-    knee at its fourth round; never 2 or 3 members unless that is the minimum (``avoid``), which in
-    our measurements were the slowest of all; on request re-dealing before any scale-in, and going
-    back to K where the fewer members turn out slower.
+    m = ``factor``. Deviations: slopes are of log10(gap), because on the linear gap every
+    exponential has a knee at its fourth round; 2 and 3 members, the slowest in our measurements,
+    are skipped unless they are the minimum (``avoid``); optionally the chunks are reshuffled before
+    any scale-in, and a scale-in is reverted if it slows the job down.
 
     Parameters
     ----------
     factor : int
         >= 2.
     minimum : int
-        Members that stay at least, >= 1.
+        Fewest members, >= 1.
     to : list of int, optional
-        The sizes themselves, falling, such as ``[4, 1]``; instead of ``factor``.
+        The sizes themselves, descending, such as ``[4, 1]``; replaces ``factor``.
     window : int
         Measured rounds of the short slope, >= 1.
     ratio : float
@@ -56,26 +56,25 @@ class ScaleInAtKnee:
     gap : "log" or "linear"
     axis : "rounds" or "seconds"
     layout : "chunks" or "partitions"
-        "partitions": whole members' chunks join those of a neighbour, as in the paper's static
-        layout with :func:`partitions_for`; "chunks": spread evenly, one by one.
+        "partitions": all chunks of a member go to one neighbour, as in the paper's static layout
+        with :func:`partitions_for`; "chunks": they are spread evenly, one by one.
     avoid : list of int
-        Sizes that are passed over; with ``to`` they are not looked at.
+        Sizes that are skipped; ignored with ``to``.
     redeal_first : bool
-        At a knee first have a larger share of the chunks dealt anew in every round: 5 %, then
-        four times as much each time, until it is all.
+        At a knee, first raise the share of the chunks that is reshuffled in every round: to 5 %,
+        then by a factor of four each time, up to all chunks.
     redeal_share : float
-        Share that is dealt anew from the start, 0 to 1.
+        Share that is reshuffled from the start, 0 to 1.
     revert : bool
-        Ask for the members back where, ``probe`` measured rounds after a scale-in, the gap falls at
-        less than half the rate at which it fell before; and let the next scale-in wait twice as
-        long each time.
+        Request the members back if, ``probe`` measured rounds after a scale-in, the gap falls at
+        less than half the former rate. The wait before the next scale-in doubles each time.
     probe : int
-        >= 1.
+        Measured rounds, >= 1.
 
     Raises
     ------
     ConfigError
-        When a setting is out of its range.
+        When a setting is out of range.
     """
 
     name = "knee"
@@ -122,17 +121,17 @@ class ScaleInAtKnee:
         self.revert = revert
         self.probe = probe
         self._since_round = 0
-        #: Members before the last scale-in, and the rate then; until the probe is over.
+        #: Members before the last scale-in and their rate, until the probe is over.
         self._before: tuple[int, float] | None = None
         self._cool = probe
         self._rest_until = 0
 
     def entry(self) -> dict[str, object]:
-        """Write the policy as a job record has it."""
+        """Return the policy as an entry of a job record."""
         return entry_of(self)
 
     def state(self) -> dict[str, Any]:
-        """Return since when it measures, and what it waits for."""
+        """Return the start of the measurement, and the scale-in that is being probed."""
         return {
             "since_round": self._since_round,
             "before": self._before,
@@ -141,14 +140,14 @@ class ScaleInAtKnee:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a former life's state."""
+        """Restore the state that :meth:`state` returned."""
         before = state["before"]
         self._since_round = int(state["since_round"])
         self._before = None if before is None else (int(before[0]), float(before[1]))
         self._cool, self._rest_until = int(state["cool"]), int(state["rest_until"])
 
     def suggest(self, view: View) -> Sequence[Suggestion]:
-        """Return a scale-in, a larger share to deal anew, or a way back; mostly nothing."""
+        """Return a scale-in, a larger share to reshuffle, or a revert; usually nothing."""
         members = len(view.working)
         points = stay(view.history, members, self._since_round)
         if not points or view.round < self._rest_until:
@@ -174,7 +173,7 @@ class ScaleInAtKnee:
         share = float(view.tuned.get("redeal_share", self.redeal_share))
         if self.redeal_first and share < 1:
             self._since_round = next_round(view.history)
-            more = min(1.0, max(FIRST_SHARE, MORE * share))
+            more = min(1.0, max(FIRST_SHARE, SHARE_FACTOR * share))
             return [Tune(name="redeal_share", value=more, why=f"knee ({rates}): deal more anew")]
         wanted = self._size(view, members)
         if wanted is None:
@@ -191,7 +190,7 @@ class ScaleInAtKnee:
         return fewer(view, self.factor, minimum=self.minimum, avoid=self.avoid)
 
     def _go_back(self, view: View, points: Sequence[Point], members: int) -> list[Suggestion]:
-        """Judge the last scale-in by what was measured after it; decided once."""
+        """Judge the last scale-in, once, by the rounds measured after it."""
         assert self._before is not None
         former, rate = self._before
         self._before = None

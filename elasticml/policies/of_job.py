@@ -1,4 +1,4 @@
-"""The policies of a job, as every driver makes them from its record."""
+"""Make a job's policies from its record; every driver calls this."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from elasticml.policies.registry import make_policies
 
 
 def policies_of_job(record: Mapping[str, Any], settings: Settings) -> list[Policy]:
-    """Make what a job's record asks for, and what every job has.
+    """Make the policies that a job's record lists, and those that every job has.
 
-    Where the members' memory decides on the holders, policies for two of them are there: a view
-    that wants one has no copies made.
+    If the number of holders is decided later by the members' memory, the policies for two holders
+    are made: with a view that asks for one holder they copy nothing.
 
     Raises
     ------
     ConfigError
-        When an entry is wrong.
+        When an entry is invalid.
     """
     algorithm = record.get("algorithm") or {}
     return make_policies(

@@ -1,4 +1,4 @@
-"""Move chunks from slow members to fast ones, gradually, until they take equally long."""
+"""Rebalancing: move chunks gradually from slow members to fast ones."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from elasticml.terms import ChunkId, MemberId
 
 
 class Rebalance:
-    """Move chunks from slow members to fast ones until the predicted difference is one chunk.
+    """Move chunks from slow members to fast ones until predicted times differ by one chunk.
 
-    A member's round is predicted as its examples times the median of its seconds per example over
-    the last ``rounds`` rounds. Each round at most ``share`` of the examples that are out of place
-    move, from the slowest member to the fastest; a move is made only where the taker will still
-    be done before the giver would have been, so that no chunk goes back while speeds stay.
+    A member's round time is predicted as its examples times its median seconds per example over
+    the last ``rounds`` rounds. Per round at most ``share`` of the misplaced examples move, from the
+    slowest member to the fastest. A move is made only if the receiver will then finish before the
+    sender would have finished, so that no chunk moves back while speeds are constant.
 
     Source: the uni-task paper, section 4 (rebalancing). Deviations: ``share`` and ``tolerance``
-    are numbers, the paper says "gradually"; among takers one that holds the body comes first.
+    quantify the paper's "gradually"; a receiver that already holds the body is preferred.
 
     Parameters
     ----------
     rounds : int
-        Rounds that the median looks back, >= 1: the paper's I.
+        Rounds of the median, >= 1: the paper's I.
     share : float
-        Of the examples that are out of place, in (0, 1]; at least one chunk moves.
+        Share of the misplaced examples, in (0, 1]; at least one chunk moves.
     tolerance : float
-        Nothing moves while the slowest member is predicted within this of the mean, >= 0.
+        Nothing moves while the slowest member's predicted time is within this of the mean, >= 0.
 
     Raises
     ------
     ConfigError
-        When a setting is out of its range.
+        When a setting is out of range.
     """
 
     name = "rebalance"
@@ -45,17 +45,19 @@ class Rebalance:
         self.rounds = rounds
         self.share = share
         self.tolerance = tolerance
-        #: Re-dealing is on: where it draws all chunks it balances by the same prediction, too.
-        self.gives_way = False
+        #: The reshuffle policy draws all chunks, and balances them by the same prediction.
+        self.defers_to_reshuffle = False
 
     def entry(self) -> dict[str, object]:
-        """Write the policy as a job record has it."""
+        """Return the policy as an entry of a job record."""
         return entry_of(self)
 
     def suggest(self, view: View) -> Sequence[Move]:
-        """Return the moves of this round; none while nobody has been measured."""
+        """Return the moves of this round; none before a member has been measured."""
         chunks = view.chunks
-        if chunks is None or len(view.steady) < 2 or (self.gives_way and view.holders > 1):
+        if chunks is None or len(view.steady) < 2:
+            return []
+        if self.defers_to_reshuffle and view.holders > 1:
             return []
         if not any(m.seconds_per_row for m in view.steady):
             return []
@@ -81,7 +83,7 @@ def _moves(
 ) -> dict[ChunkId, MemberId]:
     """Choose the moves of one round."""
     speed = sum(1 / c for c in cost.values())
-    #: Seconds that everybody would take if rows could be cut at will.
+    # The round time if rows could be divided arbitrarily.
     ideal = sum(rows.values()) / speed
     surplus = sum(max(0.0, n - ideal / cost[m]) for m, n in rows.items())
     left = {m: list(chunks.of(m)) for m in rows}
@@ -90,7 +92,7 @@ def _moves(
     targets: dict[ChunkId, MemberId] = {}
     while budget > 0:
         giver = max(load, key=lambda m: (load[m], m))
-        # A member is never emptied: it would count as a newcomer, and be given chunks.
+        # A member without chunks would count as a newcomer and be given some.
         chosen = _pick(chunks, left[giver], giver, load, cost) if len(left[giver]) > 1 else None
         if chosen is None:
             break
@@ -111,7 +113,7 @@ def _pick(
     load: Mapping[MemberId, float],
     cost: Mapping[MemberId, float],
 ) -> tuple[ChunkId, MemberId] | None:
-    """Choose a chunk of the slowest member and who takes it; None where nothing would be won."""
+    """Choose a chunk of the slowest member and its receiver; None if no move helps."""
     fastest = min(load, key=lambda m: (load[m], m))
     middle = sum(load.values()) / len(load)
     best: tuple[tuple[bool, float, ChunkId], MemberId] | None = None

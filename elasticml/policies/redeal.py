@@ -1,4 +1,4 @@
-"""Deal chunks anew between rounds, so that no partition of the examples is ever fixed."""
+"""Reshuffling: reassign chunks to members between rounds, so that no partition is fixed."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from elasticml.policies.speeds import predicted_seconds, rows_owned, seconds_per
 from elasticml.terms import ChunkId, MemberId
 
 AUTO = "auto"
-#: Sets these draws apart from those that others make with the same seed and round.
-PURPOSE = 0x5EDEA1
-#: What the automatic share may cost where whole bodies move: a part of a round's seconds.
+#: Separates these random draws from others with the same seed and round.
+SEED_SALT = 0x5EDEA1
+#: With one holder, the automatic share may cost this part of a round's time.
 COST = 0.1
-#: The automatic share at most, where whole bodies move: more is hardly better, and costs as much.
+#: With one holder, the limit of the automatic share: more costs more and is hardly better.
 SHARE_MAX = 0.25
 
 
 class Redeal:
-    """Draw each chunk's owner anew before every round.
+    """Reassign chunks to owners before every round.
 
-    Where chunks have two holders, a share of the chunks is dealt anew in a random order, each to
-    that of its holders which is done with it first; only the state of the chunks travels. Where
-    every chunk has one holder, a share of the chunks changes hands between members at random,
-    with their bodies. Either way members end with the same predicted time: examples times the
-    median of the seconds per example over the last ``rounds`` rounds.
+    If chunks have two holders, a share of the chunks is reassigned in random order, each to the
+    holder that finishes it first; only the chunks' state travels. If chunks have one holder, a
+    share of the chunks moves to other members in random order, bodies included. Either way the
+    members end with equal predicted times: examples times the median seconds per example over the
+    last ``rounds`` rounds.
 
     Source: ours; the uni-task paper (section 4) shuffles chunks in the background for the same
-    reason. On fixed partitions CoCoA's gap has a knee that dealing anew takes away.
+    reason. On fixed partitions CoCoA's gap has a knee, which reshuffling removes.
 
     Parameters
     ----------
     share : float or "auto"
-        Share of the chunks that is dealt anew in a round, 0 to 1. "auto": all in a job with two
-        holders; else as many as move in a tenth of a round, at most a quarter. The setting
-        ``redeal_share``, where another policy has tuned it, goes before it.
+        Share of the chunks reassigned per round, 0 to 1. "auto": all with two holders; otherwise
+        as many as can move in a tenth of a round, at most a quarter. The setting ``redeal_share``,
+        if another policy has tuned it, takes precedence.
     rounds : int
-        Rounds that the median looks back, >= 1.
+        Rounds of the median, >= 1.
 
     Raises
     ------
     ConfigError
-        When a setting is out of its range.
+        When a setting is out of range.
     """
 
     name = "redeal"
@@ -65,11 +65,11 @@ class Redeal:
 
     @property
     def draws_all(self) -> bool:
-        """Whether in a job with two holders all chunks are drawn anew."""
+        """Whether all chunks are reassigned in a job with two holders."""
         return self.share in (AUTO, 1)
 
     def entry(self) -> dict[str, object]:
-        """Write the policy as a job record has it."""
+        """Return the policy as an entry of a job record."""
         return entry_of(self)
 
     def suggest(self, view: View) -> Sequence[Move]:
@@ -79,43 +79,43 @@ class Redeal:
             return []
         share = float(view.tuned.get("redeal_share", self._share(view, chunks)))
         owner = {chunk: m.id for m in view.steady for chunk in chunks.of(m.id)}
-        drawn = self._drawn(view, chunks, owner, share)
+        drawn = self._draw(view, chunks, owner, share)
         if not drawn:
             return []
         cost = seconds_per_row(view.steady, self.rounds)
         rows = {m.id: rows_owned(chunks, m.id) for m in view.steady}
         for chunk in drawn:
             rows[owner[chunk]] -= chunks.rows(chunk)
-        dealt = Deal(chunks, predicted_seconds(rows, cost), cost)
+        assignment = Assignment(chunks, predicted_seconds(rows, cost), cost)
         members = tuple(sorted(cost))
         for chunk in drawn:
             if view.holders > 1:
-                dealt.give(chunk, sorted(m for m in chunks.holders(chunk) if m in cost))
+                assignment.give(chunk, sorted(m for m in chunks.holders(chunk) if m in cost))
             else:
-                dealt.give(chunk, [m for m in members if m != owner[chunk]])
+                assignment.give(chunk, [m for m in members if m != owner[chunk]])
         if view.holders > 1:
-            dealt.level()
-        dealt.spare_none(owner)
-        targets = {c: m for c, m in sorted(dealt.owner.items()) if m != owner[c]}
+            assignment.balance()
+        assignment.refill_emptied(owner)
+        targets = {c: m for c, m in sorted(assignment.owner.items()) if m != owner[c]}
         if not targets:
             return []
         why = f"{len(targets)} of {len(owner)} chunks dealt anew, {share:.0%} drawn"
         return [Move(targets=targets, why=why)]
 
-    def _drawn(
+    def _draw(
         self, view: View, chunks: Chunks, owner: Mapping[ChunkId, MemberId], share: float
     ) -> list[ChunkId]:
-        """Choose the chunks that are dealt anew, in the order in which they are."""
+        """Draw the chunks to reassign, in the order of assignment."""
         free = sorted(owner)
         if view.holders > 1:
             members = {m.id for m in view.steady}
             free = [c for c in free if len(chunks.holders(c) & members) > 1]
         else:
-            # A member with one chunk would be emptied, and count as a newcomer.
+            # A member with one chunk would be emptied and then count as a newcomer.
             count = {m.id: len(chunks.of(m.id)) for m in view.steady}
             free = [c for c in free if count[owner[c]] > 1]
-        wanted = math.ceil(share * len(free) - 1e-9)
-        return shuffled(free, view.seed, view.round, PURPOSE)[:wanted]
+        n_drawn = math.ceil(share * len(free) - 1e-9)
+        return shuffled(free, view.seed, view.round, SEED_SALT)[:n_drawn]
 
     def _share(self, view: View, chunks: Chunks) -> float:
         if not isinstance(self.share, str):
@@ -125,23 +125,23 @@ class Redeal:
         seconds = [m.seconds[-1] for m in view.steady if m.seconds]
         if not seconds:
             return 0.0
-        # Members send side by side: what one sends is what a round waits for.
+        # Members send in parallel: the round waits for the largest share sent by one member.
         each = max(sum(chunks.nbytes(c) for c in chunks.of(m.id)) for m in view.steady)
         affordable = COST * statistics.median(seconds) * view.move_bytes_per_s / max(each, 1)
         return min(SHARE_MAX, affordable)
 
 
-class Deal:
-    """Chunks being dealt: who owns which, and how long everybody will take.
+class Assignment:
+    """A growing assignment of chunks to owners, with each member's predicted time.
 
     Parameters
     ----------
     chunks : Chunks
         Looks up examples and holders.
     load : mapping
-        Predicted seconds of each member without the chunks that are dealt.
+        Predicted seconds of each member without the chunks to be assigned.
     cost : mapping
-        Seconds that an example takes each member.
+        Seconds per example of each member.
     """
 
     def __init__(
@@ -153,15 +153,15 @@ class Deal:
         self.owner: dict[ChunkId, MemberId] = {}
 
     def give(self, chunk: ChunkId, members: Sequence[MemberId]) -> None:
-        """Give a chunk to the member that is done with it first."""
+        """Assign a chunk to the member that finishes it first."""
         taker = min(members, key=lambda m: (self.load[m] + self._seconds(chunk, m), m))
         self.owner[chunk] = taker
         self.load[taker] += self._seconds(chunk, taker)
 
-    def level(self) -> None:
-        """Hand chunks on to their other holder as long as that lowers the longer of the two.
+    def balance(self) -> None:
+        """Pass chunks to their other holder while that lowers the longer time of the two.
 
-        At most as many steps are made as there are chunks.
+        Takes at most as many steps as there are chunks.
         """
         owned: dict[MemberId, list[ChunkId]] = {m: [] for m in self.load}
         for chunk, member in self.owner.items():
@@ -169,9 +169,9 @@ class Deal:
         for _ in range(len(self.owner)):
             step = next(
                 (
-                    found
+                    step
                     for giver in sorted(self.load, key=lambda m: (-self.load[m], m))
-                    if (found := self._step(giver, owned[giver])) is not None
+                    if (step := self._best_step(giver, owned[giver])) is not None
                 ),
                 None,
             )
@@ -185,10 +185,10 @@ class Deal:
             self.load[giver] -= self._seconds(chunk, giver)
             self.load[taker] += self._seconds(chunk, taker)
 
-    def spare_none(self, before: Mapping[ChunkId, MemberId]) -> None:
-        """Give a chunk back to whoever would be left with none, and count as a newcomer.
+    def refill_emptied(self, before: Mapping[ChunkId, MemberId]) -> None:
+        """Return a chunk to each member without any, which would count as a newcomer.
 
-        Where that does not help, nothing is dealt at all.
+        If some member remains without chunks, the whole assignment is dropped.
         """
         after = {**before, **self.owner}
         count = dict.fromkeys(self.load, 0)
@@ -203,8 +203,10 @@ class Deal:
         if any(count[member] == 0 for member in before.values()):
             self.owner = {}
 
-    def _step(self, giver: MemberId, owned: Sequence[ChunkId]) -> tuple[ChunkId, MemberId] | None:
-        """Find the chunk of a member whose other holder would be done soonest with it."""
+    def _best_step(
+        self, giver: MemberId, owned: Sequence[ChunkId]
+    ) -> tuple[ChunkId, MemberId] | None:
+        """Return the chunk of a member whose other holder would finish it soonest."""
         best: tuple[float, ChunkId, MemberId] | None = None
         for chunk in owned:
             for taker in self.chunks.holders(chunk):

@@ -1,4 +1,4 @@
-"""The policies by the names that a job gives them, and the list that a job runs with."""
+"""The policy registry: names, job-file entries, and the list of policies that a job runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from elasticml.policies.shuffle import GlobalShuffle
 from elasticml.policies.straggler import Straggler
 from elasticml.policies.tuning import TuneLocalWork
 
-#: Most urgent first, the order in which they are asked: where two want the same chunk, or the same
-#: member, the first has its way.
+#: In the order in which they are asked, most urgent first. When two policies suggest different
+#: things for a chunk or a member, the first one wins.
 POLICIES: dict[str, type] = {
     "whole_group": WholeGroup,
     "reload": Reload,
@@ -39,21 +39,21 @@ POLICIES: dict[str, type] = {
     "tune_local_work": TuneLocalWork,
     "inner_iterations": ChooseInnerIterations,
 }
-#: Either of them says how absent chunks come back.
-ABSENCE = ("whole_group", "reload")
-#: Either of them sets ``local_epochs``; both at once would measure one another.
+#: Readmission policies; a job has one of them.
+READMISSION = ("whole_group", "reload")
+#: Policies that set ``local_epochs``; used together, each would measure the other's changes.
 LOCAL_WORK = ("tune_local_work", "inner_iterations")
-#: A policy that is on by itself is off with ``{name: none}``.
+#: ``{name: none}`` switches off a default policy.
 OFF = "none"
 
 
 def kind_of(name: str, path: str = "policies") -> type:
-    """Find a policy by its name, or a user's own by ``module:Class``.
+    """Return the class of a policy by its name, or a user's class by ``module:Class``.
 
     Raises
     ------
     ConfigError
-        When there is none of that name.
+        When no policy has that name, or the class cannot be imported or is not a policy.
     """
     if name in POLICIES:
         return POLICIES[name]
@@ -65,33 +65,33 @@ def kind_of(name: str, path: str = "policies") -> type:
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"{path}: policy {name!r} cannot be imported: {error}; "
-            "give module:Class of one that every process can import",
+            "give module:Class of a class that every process can import",
             key=name,
         ) from None
     if not isinstance(kind, type) or not callable(getattr(kind, "suggest", None)):
         raise ConfigError(
-            f"{path}: {name!r} is no class with a method suggest(view), which a policy must be",
+            f"{path}: {name!r} is not a class with a method suggest(view), which a policy must be",
             key=name,
         )
     if not isinstance(getattr(kind, "name", None), str):
         raise ConfigError(
-            f"{path}: {name!r} has no name, by which the story calls it; give the class one, such "
-            f"as name = {attribute.lower()!r}",
+            f"{path}: {name!r} has no name for the story; give the class one, such as "
+            f"name = {attribute.lower()!r}",
             key=name,
         )
     return kind
 
 
 def read_entry(entry: object, path: str = "policies") -> dict[str, Any]:
-    """Write an entry of a job's ``policies`` in full: a mapping with a name.
+    """Normalize an entry of a job's ``policies`` to a mapping with a name.
 
-    ``rebalance`` alone stands for ``{name: rebalance}``, and ``{redeal: none}`` for
+    ``rebalance`` is short for ``{name: rebalance}``, and ``{redeal: none}`` for
     ``{name: redeal, off: true}``.
 
     Raises
     ------
     ConfigError
-        When it is neither, its policy is unknown, or a setting of it is.
+        When it is neither a name nor a mapping, or its policy or one of its settings is unknown.
     """
     if isinstance(entry, str):
         entry = {NAME: entry}
@@ -100,22 +100,22 @@ def read_entry(entry: object, path: str = "policies") -> dict[str, Any]:
             f"{path}: got {entry!r}, wanted a name or a mapping such as {{name: rebalance}}",
             path=path,
         )
-    found = dict(entry)
-    if NAME not in found and len(found) == 1:
-        ((name, value),) = found.items()
+    fields = dict(entry)
+    if NAME not in fields and len(fields) == 1:
+        ((name, value),) = fields.items()
         if value == OFF or value is None or value is False:
             kind_of(str(name), path)
             return {NAME: str(name), "off": True}
-    if not isinstance(found.get(NAME), str):
+    if not isinstance(fields.get(NAME), str):
         raise ConfigError(
             f"{path}: got {dict(entry)!r}, wanted a mapping with a name{nearest('', POLICIES)}",
             path=path,
         )
-    if found.get("off") is True and len(found) == 2:
-        kind_of(found[NAME], path)
-        return found
-    check_keys(found, settings_of(kind_of(found[NAME], path)), path)
-    return found
+    if fields.get("off") is True and len(fields) == 2:
+        kind_of(fields[NAME], path)
+        return fields
+    check_keys(fields, settings_of(kind_of(fields[NAME], path)), path)
+    return fields
 
 
 def make_policy(entry: object, path: str = "policies") -> Policy:
@@ -124,45 +124,45 @@ def make_policy(entry: object, path: str = "policies") -> Policy:
     Raises
     ------
     ConfigError
-        As :func:`read_entry`, and when a value is out of its range.
+        As :func:`read_entry`, and when a value is out of range.
     """
-    found = read_entry(entry, path)
-    kind = kind_of(found.pop(NAME), path)
+    fields = read_entry(entry, path)
+    kind = kind_of(fields.pop(NAME), path)
     try:
-        made: Policy = kind(**found)
+        policy: Policy = kind(**fields)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", **error.fields) from None
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{path}: {error}", path=path) from None
-    return made
+    return policy
 
 
 def check_entries(entries: Sequence[object], path: str = "policies") -> list[dict[str, Any]]:
-    """Check a job's ``policies`` and return them written in full.
+    """Check a job's ``policies`` and return the normalized entries.
 
     Raises
     ------
     ConfigError
-        For the first that is wrong, and when one stands there twice.
+        For the first invalid entry, and when a policy is listed twice.
     """
     if isinstance(entries, (str, Mapping)) or not isinstance(entries, Sequence):
         raise ConfigError(
             f"{path}: got {entries!r}, wanted a list such as [{{name: rebalance}}]", path=path
         )
-    found = [read_entry(entry, f"{path}[{i}]") for i, entry in enumerate(entries)]
+    checked = [read_entry(entry, f"{path}[{i}]") for i, entry in enumerate(entries)]
     names: list[str] = []
-    for i, entry in enumerate(found):
+    for i, entry in enumerate(checked):
         if entry[NAME] in names:
-            raise ConfigError(f"{path}[{i}]: {entry[NAME]!r} stands there twice", path=path)
+            raise ConfigError(f"{path}[{i}]: {entry[NAME]!r} is listed twice", path=path)
         names.append(entry[NAME])
         if not entry.get("off"):
             make_policy(entry, f"{path}[{i}]")
-    if {entry[NAME] for entry in found if not entry.get("off")} >= {*LOCAL_WORK}:
+    if {entry[NAME] for entry in checked if not entry.get("off")} >= {*LOCAL_WORK}:
         raise ConfigError(
             f"{path}: got {' and '.join(LOCAL_WORK)}, which both set local_epochs; leave one out",
             path=path,
         )
-    return found
+    return checked
 
 
 def make_policies(
@@ -176,30 +176,30 @@ def make_policies(
     local_epochs: float | None = None,
     is_paper: bool = False,
 ) -> list[Policy]:
-    """Make the policies that a job runs with, in the order in which they are asked.
+    """Make the policies that a job runs, in the order in which they are asked.
 
-    By themselves there are the rule for absent chunks that goes with ``absent``, elastic scaling,
-    replicas where chunks may have two holders, and with them re-dealing for both CoCoAs, unless
-    absent chunks are frozen. An entry takes the place of the one of its name.
+    The defaults are the readmission policy for ``absent`` and elastic scaling; if chunks may have
+    two holders also replication, and, for both CoCoAs unless absent chunks are frozen, reshuffling.
+    An entry replaces the default of the same name.
 
     Parameters
     ----------
     entries : sequence
         The job's ``policies``: names or mappings.
     absent : str
-        The job's setting.
+        The job's setting ``absent``.
     holders : int, optional
-        Members that have a chunk's body: 1 or 2; None when that is settled later.
+        Members that hold a chunk's body: 1 or 2; None if decided later.
     algorithm : str
         The name of the job's algorithm.
     gap_target : float, optional
-        Where the job stops, for predictions.
+        The gap at which the job stops, for predictions.
     members_min : int
-        With fewer members than these the job waits; policies do not go below by themselves.
+        The job waits with fewer members than this; policies do not scale in below it.
     local_epochs : float, optional
-        The algorithm's setting, with which tuning begins.
+        The algorithm's setting, from which tuning starts.
     is_paper : bool
-        Whether the algorithm goes by the papers' letter; absent groups then wait for newcomers.
+        Whether the algorithm follows the papers exactly; absent groups then wait for newcomers.
 
     Returns
     -------
@@ -210,27 +210,31 @@ def make_policies(
     ConfigError
         As :func:`check_entries`.
     """
-    found: dict[str, dict[str, Any]] = {"elastic_scaling": {}}
-    given = check_entries(entries)
-    if not {e[NAME] for e in given} & set(ABSENCE):
-        found[absence_policy(absent).name] = {}
+    settings_by_name: dict[str, dict[str, Any]] = {"elastic_scaling": {}}
+    checked = check_entries(entries)
+    if not {e[NAME] for e in checked} & set(READMISSION):
+        settings_by_name[absence_policy(absent).name] = {}
     if holders != 1:
-        found["replicas"] = {}
-        # With "freeze" it is known what those that vanish had only while they still have what they
-        # had at the last certificate; dealt anew, all of their dual variables would be void.
+        settings_by_name["replicas"] = {}
+        # "freeze" needs the chunks that lost members owned at the last certificate. A reshuffle
+        # since then would void all of their dual variables.
         if algorithm in DEALT_ANEW and absent != "freeze":
-            found["redeal"] = {}
-    for entry in given:
+            settings_by_name["redeal"] = {}
+    for entry in checked:
         settings = {k: v for k, v in entry.items() if k != NAME}
         if settings.pop("off", False):
-            found.pop(entry[NAME], None)
+            settings_by_name.pop(entry[NAME], None)
         else:
-            found[entry[NAME]] = settings
-    if found.get("knee", {}).get("redeal_first"):
-        # Somebody must deal when the knee says how much.
-        found.setdefault("redeal", {"share": 0})
-    dealt = make_policy({NAME: "redeal", **found["redeal"]}) if "redeal" in found else None
-    draws_all = isinstance(dealt, Redeal) and dealt.draws_all and holders != 1
+            settings_by_name[entry[NAME]] = settings
+    if settings_by_name.get("knee", {}).get("redeal_first"):
+        # The knee policy only sets the share; the reshuffle policy must exist to apply it.
+        settings_by_name.setdefault("redeal", {"share": 0})
+    reshuffle = (
+        make_policy({NAME: "redeal", **settings_by_name["redeal"]})
+        if "redeal" in settings_by_name
+        else None
+    )
+    draws_all = isinstance(reshuffle, Redeal) and reshuffle.draws_all and holders != 1
     context = {
         "minimum": members_min,
         "target": gap_target,
@@ -239,15 +243,15 @@ def make_policies(
         "alone_s": math.inf if is_paper else None,
     }
     made: list[Policy] = []
-    for name, settings in found.items():
-        known = settings_of(kind_of(name)) if name in POLICIES else {}
-        extra = {k: v for k, v in context.items() if k in known and v is not None}
+    for name, settings in settings_by_name.items():
+        accepted = settings_of(kind_of(name)) if name in POLICIES else {}
+        extra = {k: v for k, v in context.items() if k in accepted and v is not None}
         policy = make_policy({NAME: name, **extra, **settings})
         if isinstance(policy, Rebalance):
-            policy.gives_way = draws_all
+            policy.defers_to_reshuffle = draws_all
         if isinstance(policy, GlobalShuffle):
-            # Two that drop copies of one chunk at one boundary would leave too few.
-            policy.discards = "replicas" not in found
+            # Two policies dropping copies of one chunk at the same boundary would leave too few.
+            policy.discards = "replicas" not in settings_by_name
         made.append(policy)
     order = list(POLICIES)
     return sorted(made, key=lambda p: order.index(p.name) if p.name in order else len(order))

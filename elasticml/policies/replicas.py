@@ -1,4 +1,4 @@
-"""Every chunk's body on as many members as the job wants, on different hosts if there are any."""
+"""Chunk replication: copies of every chunk body on as many members, and hosts, as the job asks."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ from elasticml.control.chance import shuffled
 from elasticml.control.policy import Chunks, Discard, MemberView, Replicate, View
 from elasticml.terms import ChunkId, MemberId
 
-#: A member that holds more than this times an even share of the bytes is relieved of copies.
+#: Copies move away from a member that holds more than this times an even share of the bytes.
 CROWDED = 1.25
 
 
 class Replicas:
-    """Have bodies copied until every chunk has its holders, and drop what is more than that.
+    """Copy chunk bodies until every chunk has enough holders, and drop surplus copies.
 
-    A further holder is drawn at random, on another host than those that hold the chunk where that
-    is possible, and so that all members hold about as many bytes; members that have no memory left
-    get nothing. The random choice spreads a member's chunks over all others: after its loss each of
-    them takes over a few, and all of them can be dealt each other's chunks. So copies that came
-    about otherwise, on a few members that have read everything, or that were there before others
-    came, are drawn anew elsewhere before they are dropped.
+    A new holder is drawn at random among the members with free memory, on a host without a copy if
+    possible, and such that all members hold about the same number of bytes. The random choice
+    spreads a member's chunks over all others: after its loss each of them takes over a few, and any
+    pair of members can exchange chunks. Copies concentrated on a few members, because these read
+    the whole source or joined first, are therefore replaced by random ones before they are dropped.
     """
 
     name = "replicas"
 
     def __init__(self) -> None:
-        #: The facts at which there was nothing to do: looking at every chunk takes a while.
-        self._content_with: tuple[object, ...] | None = None
+        #: The last situation in which nothing was to do; saves a scan of all chunks.
+        self._settled_key: tuple[object, ...] | None = None
 
     def suggest(self, view: View) -> Sequence[Replicate | Discard]:
-        """Return the copies that are missing, and those that are too many."""
+        """Return the copies to make and the surplus copies to drop."""
         chunks = view.chunks
         if chunks is None or view.holders < 2 or len(view.working) + len(view.spares) < 2:
             return []
         staying = {m.id: m for m in (*view.working, *view.spares)}
         marked = tuple(sorted(m for m, view_of in staying.items() if view_of.is_marked))
-        facts = (view.changes, view.holders, marked, *sorted(staying))
-        if facts == self._content_with:
+        key = (view.changes, view.holders, marked, *sorted(staying))
+        if key == self._settled_key:
             return []
         owned = [c for m in (*view.working, *view.leaving) for c in chunks.of(m.id)]
         hosts = len({m.host for m in staying.values()})
@@ -65,21 +64,21 @@ class Replicas:
                 if target not in (None, extra) and load[target] < even:
                     missing[chunk] = target
                     load[target] += chunks.nbytes(chunk)
-                    load[extra] -= chunks.nbytes(chunk)  # dropped when the new copy is there
+                    load[extra] -= chunks.nbytes(chunk)  # dropped once the new copy has arrived
             elif len(there) > view.holders:
                 extra = _extra(chunks, chunk, there, spread, load)
                 if extra is not None:
                     surplus.setdefault(extra, []).append(chunk)
         if not missing and not surplus and not view.copying:
-            self._content_with = facts
-        found: list[Replicate | Discard] = []
+            self._settled_key = key
+        suggestions: list[Replicate | Discard] = []
         if missing:
             why = f"{len(missing)} chunks have too few holders apart, or on crowded members"
-            found.append(Replicate(targets=missing, why=why))
+            suggestions.append(Replicate(targets=missing, why=why))
         for member, copies in sorted(surplus.items()):
             why = f"{len(copies)} copies more than {view.holders}"
-            found.append(Discard(member=member, chunks=tuple(sorted(copies)), why=why))
-        return found
+            suggestions.append(Discard(member=member, chunks=tuple(sorted(copies)), why=why))
+        return suggestions
 
 
 def _target(
@@ -90,7 +89,7 @@ def _target(
     staying: dict[MemberId, MemberView],
     load: dict[MemberId, int],
 ) -> MemberId | None:
-    """Draw a further holder: another host first, then among the emptier half."""
+    """Draw a new holder, on a host without a copy if possible; None if no member has room."""
     taken, hosts = {m.id for m in there}, {m.host for m in there}
     fit = [
         m
@@ -101,10 +100,10 @@ def _target(
     ]
     apart = [m for m in fit if m.host not in hosts]
     if not apart and len(there) >= view.holders:
-        return None  # there are enough, if not apart
-    among = shuffled(apart or fit, view.seed, view.round, chunk.block, chunk.ordinal)
-    # Of two drawn at random the emptier one: as random as can be, and nearly even.
-    return min(among[:2], key=lambda m: load[m.id]).id if among else None
+        return None  # enough copies, although not on separate hosts
+    candidates = shuffled(apart or fit, view.seed, view.round, chunk.block, chunk.ordinal)
+    # Power of two choices: the less loaded of two random members keeps loads nearly even.
+    return min(candidates[:2], key=lambda m: load[m.id]).id if candidates else None
 
 
 def _extra(
@@ -114,7 +113,7 @@ def _extra(
     spread: int,
     load: dict[MemberId, int],
 ) -> MemberId | None:
-    """Choose the copy to drop: on the fullest member, so that the others are still apart."""
+    """Choose the copy to drop: on the fullest member, keeping the others on separate hosts."""
     owner = chunks.owner(chunk)
     for member in sorted(there, key=lambda m: (-load[m.id], m.id)):
         others = {m.host for m in there if m is not member}

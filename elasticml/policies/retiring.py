@@ -1,4 +1,4 @@
-"""How many members stay at a scale-in, which, and who gets the chunks of the others."""
+"""Scale-in: how many members remain, which ones leave, and who receives their chunks."""
 
 from __future__ import annotations
 
@@ -9,66 +9,67 @@ from elasticml.policies.cheapest import cheapest
 from elasticml.policies.speeds import predicted_seconds, rows_owned, seconds_per_row, spread
 from elasticml.terms import ChunkId, MemberId
 
-#: Numbers of members at which CoCoA was measured slowest of all: no longer one partition, not yet
-#: many hands.
+#: Numbers of members at which CoCoA was measured slowest: no single partition, and little
+#: parallelism.
 SMALL = (2, 3)
-#: Rounds that the median of a member's speed looks back.
+#: Rounds of the median of a member's speed.
 ROUNDS = 4
 
 
 def fewer(view: View, factor: int, *, minimum: int = 1, avoid: Sequence[int] = ()) -> int | None:
-    """Return ``max(minimum, K / factor)`` members, or what comes next that is possible.
+    """Return ``max(minimum, K / factor)`` members, or the next possible number.
 
-    Sizes to avoid are passed over downwards, as long as the data fit; a size on which the data do
-    not fit is raised to the smallest one that they do fit.
+    Sizes in ``avoid`` are skipped downwards as long as the data fit. A size whose memory cannot
+    hold the data is raised to the smallest one that can.
 
     Returns
     -------
     int or None
-        None where that would not be fewer than there are.
+        None if that is not fewer than the present members.
     """
     members = len(view.working)
-    wanted = max(minimum, members // factor)
-    while wanted in avoid and wanted > minimum:
-        wanted -= 1
-    while wanted < members and not fits(view, wanted):
-        wanted += 1
-    while wanted in avoid and minimum < wanted < members:
-        wanted += 1
-    return wanted if wanted < members else None
+    size = max(minimum, members // factor)
+    while size in avoid and size > minimum:
+        size -= 1
+    while size < members and not fits(view, size):
+        size += 1
+    while size in avoid and minimum < size < members:
+        size += 1
+    return size if size < members else None
 
 
 def fits(view: View, members: int) -> bool:
-    """Whether all chunks fit on so many of the members that work now, as far as limits are known.
+    """Whether all chunks fit into the memory of this many of the working members.
 
-    The roomiest are taken: which ones do stay is :func:`retire`'s business.
+    The members with the most memory count; :func:`retire` chooses which ones remain. True if some
+    limit is unknown.
     """
     if view.chunks is None:
         return True
     limits = [m.in_memory_bytes for m in view.working]
-    known = [limit for limit in limits if limit is not None]
-    if len(known) < len(limits):
+    finite = [limit for limit in limits if limit is not None]
+    if len(finite) < len(limits):
         return True
     nbytes = sum(view.chunks.nbytes(c) for m in view.working for c in view.chunks.of(m.id))
-    return nbytes <= sum(sorted(known, reverse=True)[:members])
+    return nbytes <= sum(sorted(finite, reverse=True)[:members])
 
 
 def retire(view: View, members: int, why: str, *, whole: bool = False) -> Retire:
-    """Make the suggestion that leaves so many members.
+    """Suggest a scale-in to ``members`` members.
 
     Parameters
     ----------
     view : View
     members : int
-        How many stay.
+        How many remain.
     why : str
     whole : bool
-        Members stand in the order of their first chunk, and every stretch of them leaves all its
-        chunks to one of its own, as with static partitions; else those go whose loss costs least,
-        and their chunks are spread evenly over the others, seconds per example considered.
+        Order the members by their first chunk, and let one of each run of neighbours take all
+        chunks of the run, as with static partitions. Otherwise the members that cost least leave,
+        and their chunks are balanced over the others by seconds per example.
     """
     if whole:
-        return _merged(view, members, why)
+        return _merge_neighbours(view, members, why)
     gone = cheapest(view, len(view.working) - members)
     kept = [m for m in view.working if m.id not in gone]
     if view.chunks is None:
@@ -76,12 +77,12 @@ def retire(view: View, members: int, why: str, *, whole: bool = False) -> Retire
     cost = seconds_per_row(view.working, ROUNDS)
     cost = {m.id: cost[m.id] for m in kept}
     load = predicted_seconds({m: rows_owned(view.chunks, m) for m in cost}, cost)
-    given = sorted(chunk for m in gone for chunk in view.chunks.of(m))
-    return Retire(members=gone, why=why, targets=spread(given, view.chunks, load, cost))
+    orphans = sorted(chunk for m in gone for chunk in view.chunks.of(m))
+    return Retire(members=gone, why=why, targets=spread(orphans, view.chunks, load, cost))
 
 
-def _merged(view: View, members: int, why: str) -> Retire:
-    """Merge stretches of neighbours: with K a multiple of the rest, whole static partitions."""
+def _merge_neighbours(view: View, members: int, why: str) -> Retire:
+    """Merge runs of neighbours; if K is a multiple of ``members``, whole static partitions."""
     chunks = view.chunks
     order = [m.id for m in view.working]
     if chunks is not None:
@@ -102,10 +103,10 @@ def _all_to(chunks: Chunks | None, member: MemberId, heir: MemberId) -> dict[Chu
 
 
 def pause_seconds(view: View, members: int) -> float:
-    """Predict how long a round waits for a scale-in to so many members.
+    """Predict how long a round waits for a scale-in to ``members`` members.
 
-    Members send side by side, and those that stay receive side by side; bodies that one of them
-    holds already do not travel.
+    Members send in parallel and receive in parallel. Bodies that a remaining member holds already
+    do not travel.
     """
     if view.chunks is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Policies as a job writes them down: their settings read off a constructor, and the checks."""
+"""Validation of policy settings, whose names and defaults come from the policies' constructors."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from elasticml.errors import ConfigError
 
-#: What every policy calls itself by, and no setting.
+#: The key of a policy's name in its entry; not a setting.
 NAME = "name"
 
 
 def settings_of(kind: type) -> dict[str, Any]:
-    """List the settings of a kind of policy with their defaults; ``...`` where there is none."""
+    """Return the settings of a policy class with their defaults; ``...`` marks required ones."""
     parameters = list(inspect.signature(kind).parameters.values())
     return {p.name: ... if p.default is p.empty else p.default for p in parameters}
 
 
 def entry_of(policy: Any) -> dict[str, Any]:
-    """Write a policy as its entry in a job's ``policies``: its name, and what is not the default.
+    """Return a policy's entry in a job's ``policies``: its name and the non-default settings.
 
-    Every setting must stand under its own name on the policy.
+    The policy must keep every setting in an attribute of the same name.
     """
     entry: dict[str, Any] = {NAME: policy.name}
     for key, default in settings_of(type(policy)).items():
@@ -34,14 +34,14 @@ def entry_of(policy: Any) -> dict[str, Any]:
 
 
 def nearest(word: object, known: Collection[str]) -> str:
-    """Say which known word is meant, and what there is."""
+    """Return the end of an error message: the nearest valid word, and the list of all."""
     close = difflib.get_close_matches(str(word), sorted(known), n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ""
     return f"{guess} (there is {', '.join(sorted(known)) or 'none'})"
 
 
 def check_keys(entry: Mapping[str, Any], known: Collection[str], path: str) -> None:
-    """Raise a ConfigError for a key of an entry that its policy does not have."""
+    """Raise ConfigError for a key of an entry that is not a setting of its policy."""
     for key in entry:
         if key != NAME and key not in known:
             raise ConfigError(
@@ -64,49 +64,49 @@ def number(
     Parameters
     ----------
     policy, key : str
-        What it is a setting of, and which.
+        The policy and the setting, for the message.
     low, high : float
-        The range, both ends in it.
+        The range, inclusive.
     above : bool
-        ``low`` itself is out of the range.
+        Exclude ``low`` itself.
     whole : bool
-        Only integers.
+        Accept integers only.
 
     Raises
     ------
     ConfigError
-        When it is no such number.
+        When the value is not such a number.
     """
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    fits = fits and not (whole and not isinstance(value, int)) and not math.isnan(value)
-    if fits and low <= value <= high and not (above and value == low):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = is_number and not (whole and not isinstance(value, int)) and not math.isnan(value)
+    if is_number and low <= value <= high and not (above and value == low):
         return
     kind = "a whole number" if whole else "a number"
-    reach = f"more than {low:g}" if above else f"at least {low:g}"
+    bounds = f"more than {low:g}" if above else f"at least {low:g}"
     if high < math.inf:
-        reach += f" and at most {high:g}"
-    raise ConfigError(f"{policy}.{key}: got {value!r}, wanted {kind}, {reach}", key=key)
+        bounds += f" and at most {high:g}"
+    raise ConfigError(f"{policy}.{key}: got {value!r}, wanted {kind}, {bounds}", key=key)
 
 
 def choice(policy: str, key: str, value: Any, known: Collection[str]) -> None:
-    """Check one word out of some.
+    """Check that a value is one of the known words.
 
     Raises
     ------
     ConfigError
-        When it is none of them.
+        When it is not.
     """
     if not isinstance(value, str) or value not in known:
         raise ConfigError(f"{policy}.{key}: got {value!r}{nearest(value, known)}", key=key)
 
 
 def flag(policy: str, key: str, value: Any) -> None:
-    """Check a true or false.
+    """Check a boolean.
 
     Raises
     ------
     ConfigError
-        When it is neither.
+        When the value is not a bool.
     """
     if not isinstance(value, bool):
         raise ConfigError(f"{policy}.{key}: got {value!r}, wanted true or false", key=key)
@@ -118,7 +118,7 @@ def whole_numbers(policy: str, key: str, value: Any, *, low: int = 1) -> tuple[i
     Raises
     ------
     ConfigError
-        When it is none.
+        When the value is not such a list.
     """
     if not isinstance(value, (list, tuple)):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Shuffle the whole data set slowly, in the background, while rounds go on."""
+"""Background shuffling: slowly change which members hold which chunks while rounds continue."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from elasticml.policies.settings import entry_of, number
 from elasticml.policies.speeds import predicted_seconds, rows_owned, seconds_per_row
 from elasticml.terms import ChunkId, MemberId
 
-#: Sets the draw of a chunk's first turn apart from those of its holders.
-PURPOSE = 0x511FF1E
-#: Chunks by which a change of owner may put a member beside the mean.
+#: Separates the draw of a chunk's first turn from the draws of its holders.
+SEED_SALT = 0x511FF1E
+#: A change of owner may take a member this many chunks away from the mean load.
 SLACK = 2.0
-#: Rounds that the median of a member's speed looks back.
+#: Rounds of the median of a member's speed.
 ROUNDS = 4
 
 
 class GlobalShuffle:
-    """Change who holds the chunks, a small share each round, without a round waiting for it.
+    """Change the holders of a small share of the chunks each round, without delaying rounds.
 
-    Every chunk has turns of ``1/share`` rounds, each chunk's beginning in another round. In a turn
-    the body is copied to a member drawn for it; once the copy is there, the oldest one goes that
-    is not the owner's. With two holders :class:`Redeal` draws the owner among them; with one the
-    owner changes to the new holder, as soon as all members stay within two chunks of the mean.
+    Every chunk has turns of ``1/share`` rounds; different chunks start theirs in different rounds.
+    In a turn the body is copied to a member drawn for that turn. Once the copy has arrived, the
+    oldest copy that is not the owner's is dropped. With two holders :class:`Redeal` draws the owner
+    among them. With one holder the new holder becomes the owner, as soon as all members remain
+    within two chunks of the mean.
 
     Source: the uni-task paper, section 4 (global background shuffling), which gives no rule.
 
     Parameters
     ----------
     share : float
-        Share of the chunks copied in a round, in (0, 1].
+        Share of the chunks copied per round, in (0, 1].
 
     Raises
     ------
     ConfigError
-        When a setting is out of its range.
+        When a setting is out of range.
     """
 
     name = "shuffle"
@@ -45,20 +46,20 @@ class GlobalShuffle:
     def __init__(self, *, share: float = 0.02) -> None:
         number(self.name, "share", share, high=1, above=True)
         self.share = share
-        #: Old copies are this policy's to drop; not where another one keeps the number of holders.
+        #: Whether this policy drops old copies; False if the replication policy does.
         self.discards = True
-        #: Where in its turn each chunk was at round 0.
-        self._starts: dict[ChunkId, float] = {}
+        #: Phase of each chunk's turn at round 0, in [0, 1).
+        self._phases: dict[ChunkId, float] = {}
 
     def entry(self) -> dict[str, object]:
-        """Write the policy as a job record has it."""
+        """Return the policy as an entry of a job record."""
         return entry_of(self)
 
     def suggest(self, view: View) -> Sequence[Suggestion]:
-        """Return this round's copies, changes of owner and copies that are no longer wanted."""
+        """Return the copies, changes of owner and drops of this round."""
         chunks = view.chunks
         if chunks is None or len(view.steady) <= view.holders or view.has_waited:
-            # Everybody holds everything, or there is nobody to change with.
+            # Every member holds every chunk, or there is no other member.
             return []
         members = sorted(m.id for m in view.steady)
         copies: dict[ChunkId, MemberId] = {}
@@ -73,45 +74,48 @@ class GlobalShuffle:
                 there = chunks.holders(chunk)
                 if not begins and len(there) <= view.holders:
                     continue
-                wanted = drawn(view.seed, chunk, turn, members)
+                target = draw_member(view.seed, chunk, turn, members)
                 holders = [m for m in members if m in there]
-                if wanted not in holders:
+                if target not in holders:
                     if begins and chunk not in view.copying:
-                        copies[chunk] = wanted
+                        copies[chunk] = target
                     continue
-                if view.holders == 1 and wanted != owner:
-                    # A copy waits until nobody gets far from the others by it.
+                if view.holders == 1 and target != owner:
+                    # The change of owner waits until it keeps both members near the mean load.
                     less = load[owner] - chunks.rows(chunk) * cost[owner]
-                    more = load[wanted] + chunks.rows(chunk) * cost[wanted]
-                    slack = SLACK * (more - load[wanted])
+                    more = load[target] + chunks.rows(chunk) * cost[target]
+                    slack = SLACK * (more - load[target])
                     if less >= middle - slack and more <= middle + slack:
-                        moves[chunk] = wanted
-                        load[owner], load[wanted] = less, more
+                        moves[chunk] = target
+                        load[owner], load[target] = less, more
                     continue
                 if self.discards and len(holders) > view.holders:
-                    kept = {owner, wanted, drawn(view.seed, chunk, turn - 1, members)}
+                    kept = {owner, target, draw_member(view.seed, chunk, turn - 1, members)}
                     stale = [m for m in holders if m not in kept]
-                    stale = stale or [m for m in holders if m not in (owner, wanted)]
+                    stale = stale or [m for m in holders if m not in (owner, target)]
                     if stale:
                         old.setdefault(stale[0], []).append(chunk)
         return _suggestions(chunks, copies, moves, old)
 
     def _turn(self, view: View, chunk: ChunkId) -> tuple[int, bool]:
         """Return the number of a chunk's turn, and whether it begins in this round."""
-        start = self._starts.get(chunk)
-        if start is None:
-            start = self._starts[chunk] = hashed(PURPOSE, view.seed, *keys(chunk)) / 2**64
-        now = view.round * self.share + start
+        phase = self._phases.get(chunk)
+        if phase is None:
+            phase = self._phases[chunk] = hashed(SEED_SALT, view.seed, *keys(chunk)) / 2**64
+        now = view.round * self.share + phase
         return math.floor(now), math.floor(now) != math.floor(now - self.share)
 
 
 def keys(chunk: ChunkId) -> tuple[int, int, int]:
-    """Return what a chunk's draws go by."""
+    """Return the integers that seed a chunk's draws."""
     return int.from_bytes(chunk.source.encode()), chunk.block, chunk.ordinal
 
 
-def drawn(seed: int, chunk: ChunkId, turn: int, members: Sequence[MemberId]) -> MemberId:
-    """Draw a member for a chunk's turn; the draw stays when other members come or go."""
+def draw_member(seed: int, chunk: ChunkId, turn: int, members: Sequence[MemberId]) -> MemberId:
+    """Draw a member for a chunk's turn by rendezvous hashing.
+
+    The draw does not change when other members join or leave.
+    """
     return max(members, key=lambda m: hashed(seed, *keys(chunk), turn, m.slot, m.incarnation))
 
 
@@ -121,14 +125,15 @@ def _suggestions(
     moves: dict[ChunkId, MemberId],
     old: dict[MemberId, list[ChunkId]],
 ) -> list[Suggestion]:
-    found: list[Suggestion] = []
+    suggestions: list[Suggestion] = []
     if moves:
-        found.append(Move(targets=moves, why=f"{len(moves)} chunks to where they were copied"))
+        why = f"{len(moves)} chunks to where they were copied"
+        suggestions.append(Move(targets=moves, why=why))
     if copies:
         nbytes = sum(chunks.nbytes(chunk) for chunk in copies)
         why = f"background shuffle: {len(copies)} chunks, {nbytes} B, to members drawn for them"
-        found.append(Replicate(targets=copies, why=why))
+        suggestions.append(Replicate(targets=copies, why=why))
     for member, gone in sorted(old.items()):
         why = f"{len(gone)} copies are elsewhere by now"
-        found.append(Discard(member=member, chunks=tuple(gone), why=why))
-    return found
+        suggestions.append(Discard(member=member, chunks=tuple(gone), why=why))
+    return suggestions

@@ -1,4 +1,4 @@
-"""How fast the gap falls: what policies that look at convergence have in common."""
+"""Convergence rates: how fast the gap falls, for the policies that act on it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from elasticml.control.policy import Progress
 
 Axis = Literal["rounds", "seconds"]
 Scale = Literal["log", "linear"]
-#: A gap of 0 has no logarithm; no certificate in float64 says less than this.
+#: Floor of the gap before taking logarithms; no certificate in float64 is smaller.
 GAP_MIN = 1e-300
-#: From one half of some points to the other a slope is not taken to fade to less than this.
+#: Limit of the decay of a slope from the earlier half of the points to the later one.
 FADE_MIN = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The best gap so far, at the end of a round that took one."""
+    """The best gap so far, after a round with a certificate."""
 
     rounds: int
     seconds: float
@@ -27,25 +27,25 @@ class Point:
 
 
 def stay(history: Sequence[Progress], members: int, since_round: int = 0) -> list[Point]:
-    """List the gaps measured since the number of members last changed, oldest first.
+    """Return the gaps measured since the number of members last changed, oldest first.
 
-    Before them stands the last gap measured earlier, which is the one that the stay began with.
-    Rounds without a gap are left out, and so are bounds: a bound says how many examples are
-    absent rather than how far the job is.
+    The last gap before the change is prepended, because it is where the period starts. Rounds
+    without a gap are left out. So are bounds: a bound tells how many examples are absent rather
+    than how far the job has converged.
 
     Parameters
     ----------
     history : sequence of Progress
         Oldest first.
     members : int
-        How many there are now; where the last round had another number, the stay is empty.
+        The present number; if the last round had another one, the result is empty.
     since_round : int
-        Rounds before this one are not of the stay either.
+        Earlier rounds are excluded, too.
 
     Returns
     -------
     list of Point
-        ``gap`` is the best so far: the gap of one round may rise, the best never does.
+        ``gap`` is the best so far: a round's gap may rise, the best gap never does.
     """
     first = len(history)
     while (
@@ -56,7 +56,7 @@ def stay(history: Sequence[Progress], members: int, since_round: int = 0) -> lis
         first -= 1
     best = math.inf
     before: Point | None = None
-    found: list[Point] = []
+    points: list[Point] = []
     for i, progress in enumerate(history):
         if progress.gap is None or progress.gap_is_bound or not math.isfinite(progress.gap):
             continue
@@ -65,24 +65,24 @@ def stay(history: Sequence[Progress], members: int, since_round: int = 0) -> lis
         if i < first:
             before = point
         else:
-            found.append(point)
-    if not found:
+            points.append(point)
+    if not points:
         return []
-    return [before, *found] if before is not None else found
+    return [before, *points] if before is not None else points
 
 
 def next_round(history: Sequence[Progress]) -> int:
-    """Return the round that follows what the history has."""
+    """Return the number of the round after the history."""
     return history[-1].round + 1 if history else 0
 
 
 def slope(points: Sequence[Point], axis: Axis = "seconds", scale: Scale = "log") -> float:
-    """Return how much the gap fell from the first to the last point, per round or second.
+    """Return the mean fall of the gap from the first to the last point, per round or second.
 
     In decades with ``scale="log"``, else in the gap's own unit; 0 with fewer than two points.
 
-    Source: Figure 2 of the elastic-CoCoA paper, on the linear gap; ours is the logarithm, on which
-    geometric convergence is a straight line.
+    Source: Figure 2 of the elastic-CoCoA paper, on the linear gap. The logarithm, on which
+    geometric convergence is a straight line, is ours.
     """
     if len(points) < 2:
         return 0.0
@@ -97,18 +97,18 @@ def slope(points: Sequence[Point], axis: Axis = "seconds", scale: Scale = "log")
 
 
 def faded_slope(points: Sequence[Point], ahead: int, axis: Axis = "seconds") -> float:
-    """Predict the slope over the next ``ahead`` points, were nothing changed.
+    """Extrapolate the slope to the next ``ahead`` points, assuming nothing changes.
 
-    Convergence slows down whoever computes. How much it did from the earlier half of the points to
-    the later one, it is taken to go on doing; on a straight line nothing fades.
+    Convergence slows down in any case. The decay from the earlier half of the points to the later
+    half is assumed to continue; on a straight line there is none.
     """
     middle = len(points) // 2
     early, late = slope(points[: middle + 1], axis), slope(points[middle:], axis)
     if early <= 0:
         return slope(points, axis)
     fade = min(1.0, max(FADE_MIN, late / early))
-    # How many times what lies between the centres of the halves is between their centre and the
-    # centre of what is predicted.
+    # Distance from the centre of the points to the centre of the predicted ones, in units of the
+    # distance between the centres of the two halves.
     steps = 1 + ahead / max(len(points) - 1, 1)
     return float(slope(points, axis) * fade**steps)
 
@@ -121,13 +121,13 @@ def is_knee(
     axis: Axis = "rounds",
     scale: Scale = "log",
 ) -> bool:
-    """Whether the gap falls more slowly now than it has on the whole.
+    """Whether the gap falls more slowly now than over all points.
 
     ``short * ratio < long``, with the short slope over the last ``window`` steps and the long one
-    over all points. Never with fewer than ``window + 2`` points: they would be the same slope.
+    over all points. False with fewer than ``window + 2`` points: both slopes would be the same.
     """
     if len(points) < window + 2:
         return False
     short = slope(points[-window - 1 :], axis, scale)
-    # Rounding alone must not make a knee of a straight line.
+    # Rounding errors on a straight line must not count as a knee.
     return short * ratio * (1 + 1e-9) < slope(points, axis, scale)

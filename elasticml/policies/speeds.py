@@ -1,4 +1,4 @@
-"""How fast members are and what they would need: what balancing policies have in common."""
+"""Load balancing: members' speeds, predicted round times, and greedy assignment of chunks."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from elasticml.terms import ChunkId, MemberId
 
 
 def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId, float]:
-    """Estimate what an example costs each member: the median over its last rounds.
+    """Estimate the seconds per example of each member as the median over its last rounds.
 
-    Each round is taken relative to the median of its members: a round with a certificate costs
-    everybody more, and that says nothing of who is slow. A member without a measurement counts as
-    the median of those that have one; so does a member that differs from it by less than the error
-    of its own median, which is about the interquartile range of its measurements over the root of
-    their number: short passes on a busy host are mostly noise, and loads that follow noise are
-    worse than equal ones. Where nobody was measured an example costs everybody 1, so that times
-    are numbers of examples.
+    Each time is taken relative to the median of the members in its round: a round with a
+    certificate takes all members longer, which does not show who is slow. A member without a
+    measurement counts as the median member. So does one that differs from the median by less than
+    the error of its own median, about the interquartile range of its measurements over the square
+    root of their number: short passes on a busy host are mostly noise, and loads that follow noise
+    are worse than equal ones. If no member has been measured, an example costs 1 everywhere, so
+    that times are numbers of examples.
 
     Parameters
     ----------
     members : sequence of MemberView
     rounds : int
-        How many rounds back the median looks.
+        Number of rounds of the median.
 
     Source: the uni-task paper, section 4 (rebalancing): the median over the last I iterations.
-    Relative rounds and the test for noise are ours.
+    Relative times and the test for noise are ours.
     """
     recent = {m.id: m.seconds_per_row[-rounds:] for m in members if m.seconds_per_row}
-    #: Rounds in which nobody can be compared say nothing; those of the young are the last ones.
+    # A round needs two measured members for a comparison. Newer members have the last rounds only.
     common = sorted((len(times) for times in recent.values()), reverse=True)[:2]
-    #: Median of each round, the last one first.
+    # Median of each round, the last one first.
     paces = [
         statistics.median(times[-k] for times in recent.values() if len(times) >= k)
         for k in range(1, min(common, default=0) + 1)
@@ -46,14 +46,13 @@ def seconds_per_row(members: Sequence[MemberView], rounds: int) -> dict[MemberId
     measured = {id: ratio for id, ratio in measured.items() if ratio > 0}
     usual = statistics.median(measured.values()) if measured else 1.0
     for id, ratio in list(measured.items()):
-        if abs(ratio - usual) < _middle_half(relative[id]) / math.sqrt(len(relative[id])):
+        if abs(ratio - usual) < _interquartile_range(relative[id]) / math.sqrt(len(relative[id])):
             measured[id] = usual
     pace = statistics.median(paces) if measured else 1.0
     return {m.id: pace * measured.get(m.id, usual) for m in members}
 
 
-def _middle_half(times: Sequence[float]) -> float:
-    """Return by how much the middle half of these differ, their interquartile range."""
+def _interquartile_range(times: Sequence[float]) -> float:
     if len(times) < 2:
         return 0.0
     low, _, high = statistics.quantiles(times, n=4, method="inclusive")
@@ -68,7 +67,7 @@ def rows_owned(chunks: Chunks, member: MemberId) -> int:
 def predicted_seconds(
     rows: Mapping[MemberId, int], cost: Mapping[MemberId, float]
 ) -> dict[MemberId, float]:
-    """Predict each member's round: its examples times what one costs it."""
+    """Predict each member's round time: its examples times its seconds per example."""
     return {member: rows[member] * cost[member] for member in rows}
 
 
@@ -78,26 +77,26 @@ def spread(
     load: Mapping[MemberId, float],
     cost: Mapping[MemberId, float],
 ) -> dict[ChunkId, MemberId]:
-    """Deal chunks one by one, each to the member that has done with it first.
+    """Assign chunks one by one, each to the member that finishes it first.
 
-    Among equals, and where it costs at most one chunk's time, a member that holds the body is
-    preferred: then only the chunk's state travels.
+    A member that holds the body is preferred if this delays the chunk by at most the time of one
+    chunk: then only the chunk's state travels.
 
     Parameters
     ----------
     chunks : sequence of ChunkId
-        In the order in which they are dealt.
+        In the order of assignment.
     rows : Chunks
         Looks up examples and holders.
     load : mapping
-        Seconds that each member has to work already.
+        Seconds of work that each member already has.
     cost : mapping
-        Seconds that an example takes each member.
+        Seconds per example of each member.
     """
     load = dict(load)
     target: dict[ChunkId, MemberId] = {}
     for chunk in chunks:
-        # A chunk without examples counts, too, so that they do not all go to one member.
+        # An empty chunk counts as one example, so that they do not all go to one member.
         n_rows = max(rows.rows(chunk), 1)
         done = {m: load[m] + n_rows * cost[m] for m in load}
         member = min(done, key=lambda m: (done[m], m))

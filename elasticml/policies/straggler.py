@@ -1,4 +1,4 @@
-"""Relieve a member at once that takes far longer than the others."""
+"""Straggler mitigation: move work at once away from a member far slower than the others."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from elasticml.terms import ChunkId, MemberId
 
 
 class Straggler:
-    """Take from a member far beyond the others' round time what it cannot do in the median time.
+    """Take from a straggler the chunks that it cannot compute in the median time.
 
-    A member straggles when each of its last ``confirm`` rounds took more than ``factor`` times the
-    members' median of that round. It keeps as many examples as it computes in the median time, and
-    at least one chunk; the others take the rest at once, each as much as keeps them level.
+    A member is a straggler when each of its last ``confirm`` rounds took more than ``factor`` times
+    the other members' median of that round. It keeps as many examples as it computes in the median
+    time, and at least one chunk. The others take the rest at once, balanced among them.
 
     Source: the uni-task paper, section 4 (straggler mitigation), which gives no rule. A member
-    that is stuck altogether is the deadline's business, not a policy's.
+    that does not answer at all is handled by the exchange deadline instead.
 
     Parameters
     ----------
     factor : float
-        Times the median, > 1.
+        Multiple of the median, > 1.
     confirm : int
-        Rounds in a row, >= 1.
+        Consecutive rounds, >= 1.
 
     Raises
     ------
     ConfigError
-        When a setting is out of its range.
+        When a setting is out of range.
     """
 
     name = "straggler"
@@ -43,7 +43,7 @@ class Straggler:
         self.confirm = confirm
 
     def entry(self) -> dict[str, object]:
-        """Write the policy as a job record has it."""
+        """Return the policy as an entry of a job record."""
         return entry_of(self)
 
     def suggest(self, view: View) -> Sequence[Move]:
@@ -55,31 +55,31 @@ class Straggler:
         others = [m for m in view.steady if m not in slow]
         if not slow or not others:
             return []
-        usual = statistics.median([m.seconds[-1] for m in others if m.seconds] or [0.0])
+        median_s = statistics.median([m.seconds[-1] for m in others if m.seconds] or [0.0])
         cost = seconds_per_row(others, self.confirm)
         load = predicted_seconds({m.id: rows_owned(chunks, m.id) for m in others}, cost)
-        found: list[Move] = []
+        moves: list[Move] = []
         for member in sorted(slow, key=lambda m: m.id):
-            # The latest round says best what it can do now.
-            keep = usual / member.seconds_per_row[-1] if member.seconds_per_row else 0.0
-            given: list[ChunkId] = []
+            # The latest round is the best estimate of its present speed.
+            keep = median_s / member.seconds_per_row[-1] if member.seconds_per_row else 0.0
+            excess: list[ChunkId] = []
             rows = rows_owned(chunks, member.id)
             for chunk in reversed(chunks.of(member.id)[1:]):
                 if rows <= keep:
                     break
-                given.append(chunk)
+                excess.append(chunk)
                 rows -= chunks.rows(chunk)
-            if not given:
+            if not excess:
                 continue
-            targets: dict[ChunkId, MemberId] = spread(given, chunks, load, cost)
+            targets: dict[ChunkId, MemberId] = spread(excess, chunks, load, cost)
             for chunk, taker in targets.items():
                 load[taker] += chunks.rows(chunk) * cost[taker]
             why = (
                 f"member {member.id} took {member.seconds[-1]:.3g} s where the others took "
-                f"{usual:.3g} s, {self.confirm} rounds in a row"
+                f"{median_s:.3g} s, {self.confirm} rounds in a row"
             )
-            found.append(Move(targets=targets, why=why))
-        return found
+            moves.append(Move(targets=targets, why=why))
+        return moves
 
     def _straggles(self, member: MemberView, members: Sequence[MemberView]) -> bool:
         if len(member.seconds) < self.confirm:

@@ -1,4 +1,4 @@
-"""Tune how much members compute between two merges, from the progress that was measured."""
+"""Tune the local work between two merges from the measured progress."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from elasticml.policies.slopes import Point, faded_slope, next_round, slope, sta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A value that has yet to prove itself."""
+    """A value that is being evaluated."""
 
     before: float
     value: float
-    #: Decades of the gap per second before it; and what they would be by now.
+    #: Decades of the gap per second with the former value, and the rate it would have by now.
     rate: float
     expected: float
     members: int
 
 
 class TuneLocalWork:
-    """Tune ``local_epochs``, the passes over its examples that a member makes in a round.
+    """Tune ``local_epochs``, the number of passes of a member over its examples in a round.
 
     ``r`` is d(log10 gap)/dt over ``window`` measured rounds. The next larger of ``choices`` is
-    tried for as many rounds, and stays if ``r' > hysteresis * r``, with ``r`` as it would be by
-    then, had it faded as it did within its own window; then the next one after it is
-    tried. Else the next smaller one is, in the same way. Where neither is better there is no trial
-    for ``cool`` rounds, and for twice as many each time.
+    tried for as many rounds and kept if ``r' > hysteresis * r``, where ``r`` is extrapolated to the
+    time of the comparison with the decay seen within its own window. If it is kept, the next larger
+    one is tried. Otherwise the next smaller value is tried in the same way. If neither is better,
+    there is no trial for ``cool`` rounds, twice as many each further time.
 
     Source: ours; the uni-task paper (section 4) names online tuning as a policy, without a rule.
 
     Parameters
     ----------
     choices : list of float
-        Values, rising, > 0 each: a half is a pass over half of a member's examples.
+        Candidate values, ascending, > 0 each: 0.5 is a pass over half of a member's examples.
     start : float
-        The job's own value of ``local_epochs``, whether it is one of the choices or not.
+        The job's value of ``local_epochs``; it need not be one of the choices.
     window : int
         Measured rounds, >= 2.
     hysteresis : float
         >= 1.
     cool : int
-        Rounds, >= 1.
+        Rounds without a trial, >= 1.
 
     Raises
     ------
     ConfigError
-        When a setting is out of its range.
+        When a setting is out of range.
     """
 
     name = "tune_local_work"
@@ -88,18 +88,18 @@ class TuneLocalWork:
         self.cool = cool
         self._trial: Trial | None = None
         self._upwards = True
-        #: Directions from the present value that are known to be no good.
+        #: Number of directions from the present value that have failed.
         self._failed = 0
         self._since_round = 0
         self._rest = cool
         self._rest_until = 0
 
     def entry(self) -> dict[str, object]:
-        """Write the policy as a job record has it."""
+        """Return the policy as an entry of a job record."""
         return entry_of(self)
 
     def state(self) -> dict[str, Any]:
-        """Return since when it measures, what is on trial, and where it has looked already."""
+        """Return the pending trial, the start of the measurement, and the search direction."""
         return {
             "trial": None if self._trial is None else asdict(self._trial),
             "upwards": self._upwards,
@@ -110,14 +110,14 @@ class TuneLocalWork:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a former life's state."""
+        """Restore the state that :meth:`state` returned."""
         self._trial = None if state["trial"] is None else Trial(**state["trial"])
         self._upwards, self._failed = bool(state["upwards"]), int(state["failed"])
         self._since_round = int(state["since_round"])
         self._rest, self._rest_until = int(state["rest"]), int(state["rest_until"])
 
     def suggest(self, view: View) -> Sequence[Tune]:
-        """Return another value to try, the old one where it was better, or mostly nothing."""
+        """Return another value to try, or the former one if it was better; usually nothing."""
         members = len(view.working)
         points = stay(view.history, members, self._since_round)
         if view.round < self._rest_until or len(points) <= self.window:
@@ -129,7 +129,7 @@ class TuneLocalWork:
         if trial is not None and trial.members == members and trial.value == value:
             if rate <= self.hysteresis * trial.expected:
                 return self._go_back(view, trial, rate)
-            # The value that it came from has just been found to be worse.
+            # The former value, in the other direction, was just found to be worse.
             self._failed = 1
             self._rest = self.cool
         return self._try(view, value, seen)
@@ -137,9 +137,9 @@ class TuneLocalWork:
     def _try(self, view: View, value: float, seen: Sequence[Point]) -> list[Tune]:
         for _ in range(2):
             step = 1 if self._upwards else -1
-            wanted = [c for c in self.choices if (c - value) * step > 0]
-            if wanted:
-                new = min(wanted) if self._upwards else max(wanted)
+            candidates = [c for c in self.choices if (c - value) * step > 0]
+            if candidates:
+                new = min(candidates) if self._upwards else max(candidates)
                 rate = slope(seen)
                 self._trial = Trial(
                     before=value,
@@ -166,7 +166,7 @@ class TuneLocalWork:
         return [Tune(name="local_epochs", value=trial.before, why=why)]
 
     def _turn(self, view: View) -> None:
-        """Look in the other direction next, and rest when both have been no good."""
+        """Search in the other direction next, and pause when both have failed."""
         self._upwards = not self._upwards
         self._failed += 1
         if self._failed == 2:

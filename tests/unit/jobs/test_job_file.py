@@ -212,7 +212,7 @@ def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
         ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'?"),
         ({"policies": [{"name": "kne"}]}, "policies[0]: there is no policy 'kne'; did you mean"),
         ({"policies": {"name": "knee"}}, "policies: got {'name': 'knee'}, wanted a list such as"),
-        ({"policies": ["rebalance", "rebalance"]}, "policies[1]: 'rebalance' stands there twice"),
+        ({"policies": ["rebalance", "rebalance"]}, "policies[1]: 'rebalance' is listed twice"),
         ({"policies": ["knee"]}, "policies[0]: knee decides by the duality gap, which batch_grad"),
         (
             {"members": {"start": 5}, "cluster": {"workers": 4}},

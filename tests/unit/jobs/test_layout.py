@@ -66,7 +66,7 @@ def test_a_policy_of_ones_own_is_named_by_where_it_is_defined():
     [
         (Forgetful(), "no attribute 'level'; a policy has a name and keeps its settings"),
         (Nameless(), "no attribute 'name'; a policy has a name"),
-        (f"{__name__}:Nameless", "Nameless' has no name, by which the story calls it; give the"),
+        (f"{__name__}:Nameless", "Nameless' has no name for the story; give the"),
         (Own, "wanted a name or a mapping"),
         (5, "got 5, wanted a name or a mapping"),
     ],

@@ -94,11 +94,11 @@ def test_knee_knows_where_everything_is_dealt_anew_already():
     assert [p.redeal_share for p in found if isinstance(p, ScaleInAtKnee)] == [1.0]
 
 
-def test_rebalancing_gives_way_to_dealing_all_anew():
+def test_rebalancing_defers_to_a_full_reshuffle():
     found = make_policies(["rebalance"], absent="stall", holders=2, algorithm="cocoa")
-    assert [p.gives_way for p in found if p.name == "rebalance"] == [True]
+    assert [p.defers_to_reshuffle for p in found if p.name == "rebalance"] == [True]
     found = make_policies(["rebalance"], absent="stall", holders=2)
-    assert [p.gives_way for p in found if p.name == "rebalance"] == [False]
+    assert [p.defers_to_reshuffle for p in found if p.name == "rebalance"] == [False]
 
 
 def test_shuffle_leaves_old_copies_to_the_policy_that_counts_holders():
@@ -176,7 +176,7 @@ def test_policy_of_the_users_own_is_named_by_where_it_is():
         ([{"share": 3}], "wanted a mapping with a name"),
         (["no.such:Policy"], r"'no.such:Policy' cannot be imported"),
         ([f"{__name__}:NoPolicy"], "no class with a method suggest"),
-        (["knee", "knee"], r"policies\[1\]: 'knee' stands there twice"),
+        (["knee", "knee"], r"policies\[1\]: 'knee' is listed twice"),
         ([{"name": "rebalance", "share": float("nan")}], "rebalance.share: got nan"),
         ([{"name": "knee", "revert": 1}], "knee.revert: got 1, wanted true or false"),
     ],
