@@ -1,4 +1,4 @@
-"""A link of Dask messages, for comms without a byte stream: ``inproc://``, ``ws://``, ``ucx``."""
+"""A link over Dask messages, for comms without a byte stream: ``inproc://``, ``ws://``, ``ucx``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elasticml.collective.frames import HEADER_BYTES, Frame, decode, unpack
 from elasticml.collective.transport import Allocate, LinkClosedError, payload_buffer
 from elasticml.errors import RemoteProtocolError
 
-#: A payload up to this size travels inside the message, a longer one as a buffer beside it.
+#: A payload up to this size is part of the message, a longer one a separate buffer.
 INLINE_BYTES_MAX: Final = 64 * 1024
 
 
@@ -31,16 +31,16 @@ class CommLink:
 
     @property
     def direct(self) -> None:
-        """See ``transport.Link``: sending and receiving need tasks here."""
+        """None: sending and receiving need tasks here; see ``transport.Link``."""
         return None
 
     @property
     def unsent_bytes(self) -> int:
-        """Return 0: comms without a stream do not say."""
+        """Return 0: comms without a stream do not report it."""
         return 0
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame, of which a copy is made: a comm keeps its hands on what it is given.
+        """Send a copy of a frame: a comm keeps references to the buffers that it sends.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class CommLink:
         LinkClosedError
             When the peer is gone or the link is closed.
         RemoteProtocolError
-            When what arrives is no frame of ours; the link is closed then.
+            When the message is not a frame of ours; this closes the link.
         """
         try:
             message = await self._comm.read()
@@ -82,7 +82,7 @@ class CommLink:
         return frame
 
     def close(self) -> None:
-        """Close at once; calls that wait at either end raise LinkClosedError."""
+        """Close at once; pending calls at either end raise LinkClosedError."""
         if not self.closed.is_set():
             self.closed.set()
             self._comm.abort()
@@ -101,14 +101,14 @@ def _frame_of(message: Any, allocate: Allocate) -> tuple[Frame, int, bytes]:
             parts = [memoryview(part).cast("B") for part in body.frames]
         case _:
             raise RemoteProtocolError(
-                f"a message of type {type(message).__name__} came over a link, wanted a frame"
+                f"a link received a message of type {type(message).__name__}, wanted a frame"
             )
     header = unpack(head[:HEADER_BYTES])
     n_payload = sum(part.nbytes for part in parts)
     if n_payload != header.payload_bytes or len(head) - HEADER_BYTES != header.prefix_bytes:
         raise RemoteProtocolError(
-            f"a frame came with {len(head) - HEADER_BYTES} bytes of prefix and {n_payload} of "
-            f"payload, its header says {header.prefix_bytes} and {header.payload_bytes}"
+            f"a frame has {len(head) - HEADER_BYTES} bytes of prefix and {n_payload} of payload, "
+            f"its header says {header.prefix_bytes} and {header.payload_bytes}"
         )
     frame = decode(header, head[HEADER_BYTES:], None)
     frame.payload = payload_buffer(allocate, header, frame.prefix)

@@ -1,14 +1,15 @@
-"""Links between Dask servers: a Dask comm opens them, with its port and its TLS.
+"""Links between Dask servers, opened as Dask comms with the servers' ports and TLS.
 
-Both sides then leave the comm aside and use the bytes below it: the socket of ``tcp://``
-(``SocketLink``), the stream of ``tls://`` (``StreamLink``). Where there is neither (``inproc://``,
-``ws://``, ``ucx``), or ``hello["transport"]`` is ``"comm"``, Dask's messages do (``CommLink``).
-Where each side can open the other's memory, vectors stay there (``SharedLink``), under TLS too:
-both are processes of the same user on the same host, as each finds out about the other.
+Both sides then bypass the comm and use the byte stream below it: the socket of ``tcp://``
+(``SocketLink``) or the stream of ``tls://`` (``StreamLink``). If there is neither (``inproc://``,
+``ws://``, ``ucx``), or ``hello["transport"]`` is ``"comm"``, frames are Dask messages
+(``CommLink``). If each side can open the other's memory, vectors are passed in shared memory
+(``SharedLink``). This holds under TLS, too: each side has verified that the other is a process of
+the same user on the same host.
 
-Two things of Dask's that are no contract are relied on, and tested: that the comms of ``tcp://``
-and ``tls://`` have their tornado stream at ``stream``, and that a handler whose first parameter is
-called ``comm`` owns the comm.
+Two undocumented properties of Dask are relied on, and tested: the comms of ``tcp://`` and
+``tls://`` have their tornado stream in the attribute ``stream``, and a handler whose first
+parameter is called ``comm`` owns the comm.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from elasticml.errors import ConfigError, RemoteProtocolError
 
 logger = logging.getLogger(__name__)
 
-#: Name of our operation among the handlers of a Dask server, and of our entry in its extensions.
+#: Names of our handler and our extension on a Dask server.
 HANDLER: Final = "em_link"
 EXTENSION: Final = "elasticml-links"
-#: What ``hello["transport"]`` may be.
+#: Values of ``hello["transport"]``.
 CHOICES: Final = ("auto", "stream", "comm", "shm")
-#: Seconds until a peer that does not answer is given up.
+#: Timeout of opening a link, in seconds.
 CONNECT_S_MAX: Final = 5.0
 
 
@@ -56,15 +57,15 @@ AnyLink = PlainLink | SharedLink
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What both ends of a new link know."""
+    """The result of the handshake of a new link."""
 
     kind: str
-    #: What the peer said of its memory; None where vectors travel through the link.
+    #: The peer's offer of shared memory; None if vectors travel through the link.
     offer: Mapping[str, Any] | None
 
 
 class Server(Protocol):
-    """What a transport needs of a ``distributed.Scheduler`` or ``Worker``."""
+    """The part of ``distributed.Scheduler`` and ``Worker`` that a transport uses."""
 
     address: str
     handlers: dict[str, Any]
@@ -73,9 +74,10 @@ class Server(Protocol):
 
 
 class DaskTransport:
-    """The links of one Dask server, for all jobs on it; see ``transport.Transport``.
+    """The links of one Dask server, shared by all of its jobs; see ``transport.Transport``.
 
-    Made by ``transport_of``. One listener serves all jobs and tells them apart by ``link.hello``.
+    Use ``transport_of`` to obtain it. One listener serves all jobs and distinguishes them by
+    ``link.hello``.
     """
 
     def __init__(self, server: Server) -> None:
@@ -84,8 +86,8 @@ class DaskTransport:
         self._on_link: OnLink | None = None
         self._links: set[AnyLink] = set()
         self._pool = SlotPool()
-        #: Reasons told why links are plain ones; each is told once.
-        self._told: set[str] = set()
+        #: Reasons for not sharing memory that have been logged; each is logged once.
+        self._logged_reasons: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -98,20 +100,20 @@ class DaskTransport:
         Parameters
         ----------
         address : str
-            As Dask writes it, such as ``tls://10.0.0.7:40001``.
+            A Dask address, such as ``tls://10.0.0.7:40001``.
         hello : mapping
-            What the other side is told, in JSON's types. ``hello["transport"]`` may be ``"auto"``
-            (the default: shared memory on one host, else a stream where there is one), ``"shm"``,
+            Sent to the other side, of JSON types. ``hello["transport"]`` may be ``"auto"`` (the
+            default: shared memory on one host, else a stream if there is one), ``"shm"``,
             ``"stream"`` or ``"comm"``.
 
         Raises
         ------
         LinkClosedError
-            When nobody answers within ``CONNECT_S_MAX``, or nobody listens there.
+            When the peer does not answer within ``CONNECT_S_MAX``, or does not listen.
         RemoteProtocolError
             When the peer runs another version of elasticml.
         ConfigError
-            When ``"stream"`` or ``"shm"`` is demanded where there is none; an unknown choice.
+            When ``"stream"`` or ``"shm"`` is requested but not available, or the choice is unknown.
         """
         if self.is_closed:
             raise LinkClosedError(f"the links of {self.address} are closed")
@@ -123,7 +125,7 @@ class DaskTransport:
             async with asyncio.timeout(CONNECT_S_MAX):
                 arguments = self._server.connection_args
                 comm = await connect(address, timeout=CONNECT_S_MAX, deserialize=False, **arguments)
-                agreed = await self._ask(comm, choice, hello)
+                agreed = await self._handshake(comm, choice, hello)
         except OSError as fault:
             _abort(comm)
             raise LinkClosedError(f"no link to {address}: {fault or 'no answer'}") from fault
@@ -131,26 +133,26 @@ class DaskTransport:
             _abort(comm)
             raise
         link, is_shared = _link_over(comm, agreed.kind, hello), agreed.offer is not None
-        kept = self._keep(SharedLink(link, self._pool, agreed.offer) if is_shared else link)
-        # The accepter is silent until it has this, so that nothing is lost between the comm's
-        # last message and the link's first frame.
+        opened = self._register(SharedLink(link, self._pool, agreed.offer) if is_shared else link)
+        # The acceptor sends nothing until it has this frame, so that nothing is lost between the
+        # comm's last message and the link's first frame.
         try:
             await link.send(Frame(kind=Kind.CONTROL, prefix={"shared": is_shared}))
         except BaseException:
-            kept.close()
+            opened.close()
             raise
-        return kept
+        return opened
 
     def listen(self, on_link: OnLink) -> None:
-        """Hand every link that is opened to us from now on to ``on_link``, instead of before."""
+        """Pass every link that a peer opens to ``on_link``, which replaces the former listener."""
         self._on_link = on_link
 
     def lendable(self, nbytes: int) -> NDArray[np.float64] | None:
-        """Return an array in shared memory, where any peer can read it; see ``Transport``."""
+        """Return an array in shared memory that peers can read; see ``Transport``."""
         return self._pool.take(nbytes)
 
     def close(self) -> None:
-        """Stop listening and close all links; a closing Worker calls this too."""
+        """Stop listening and close all links; called by a closing Worker, too."""
         self.is_closed = True
         self._on_link = None
         for link in list(self._links):
@@ -159,34 +161,34 @@ class DaskTransport:
         self._pool.close()
 
     def teardown(self) -> None:
-        """Do as ``close``; a closing Scheduler calls this."""
+        """Close; called by a closing Scheduler."""
         self.close()
 
     async def accept(
         self, comm: Any, hello: str, transport: str, protocol: int, shared: Any = None
     ) -> Any:
-        """Take over a comm that a peer opened: the handler of the operation ``em_link``.
+        """Take over a comm that a peer opened; the handler of the operation ``em_link``.
 
-        Its first parameter must be called ``comm``; only then does the server leave the comm to
-        us, until this returns.
+        The first parameter must be called ``comm``: only then does the server leave the comm to
+        the handler until it returns.
         """
         if protocol != VERSION:
             return {"refused": f"the peer speaks version {VERSION} of the protocol, not {protocol}"}
         on_link = self._on_link
         if on_link is None:
-            return {"deaf": f"nobody listens at {self.address}"}
+            return {"deaf": f"no listener at {self.address}"}
         comm.allow_offload = False
         comm.deserialize = False
         kind = "stream" if transport == "stream" and has_stream(comm) else "comm"
         greeting: dict[str, Any] = json.loads(hello)
-        offer, apart = self._share_with(shared) if shared is not None else (None, "")
-        await comm.write({"transport": kind, "shared": offer, "apart": apart})
-        # No await between the last message and the link: nobody else reads the stream meanwhile.
-        link: AnyLink = self._keep(_link_over(comm, kind, greeting))
+        offer, refusal = self._answer_offer(shared) if shared is not None else (None, "")
+        await comm.write({"transport": kind, "shared": offer, "apart": refusal})
+        # No await between the last message and the link: nothing else may read the stream.
+        link: AnyLink = self._register(_link_over(comm, kind, greeting))
         try:
             if (await link.receive(_no_payload)).prefix.get("shared"):
                 self._links.discard(link)
-                link = self._keep(SharedLink(link, self._pool, shared))
+                link = self._register(SharedLink(link, self._pool, shared))
             await on_link(link)
             await link.closed.wait()
         except LinkClosedError:
@@ -197,18 +199,18 @@ class DaskTransport:
             link.close()
         return Status.dont_reply
 
-    async def _ask(self, comm: Any, choice: str, hello: Mapping[str, Any]) -> Agreed:
-        """Send the opening message and read the answer; returns what is agreed on."""
+    async def _handshake(self, comm: Any, choice: str, hello: Mapping[str, Any]) -> Agreed:
+        """Send the opening message and read the answer."""
         comm.allow_offload = False
-        wanted = "stream" if choice != "comm" and has_stream(comm) else "comm"
-        offer, apart = None, "there is no byte stream below its comm"
-        if choice in ("auto", "shm") and wanted == "stream":
-            offer, apart = self._own_offer()
+        request = "stream" if choice != "comm" and has_stream(comm) else "comm"
+        offer, obstacle = None, "there is no byte stream below its comm"
+        if choice in ("auto", "shm") and request == "stream":
+            offer, obstacle = self._own_offer()
         await comm.write(
             {
                 "op": HANDLER,
                 "hello": json.dumps(dict(hello)),
-                "transport": wanted,
+                "transport": request,
                 "protocol": VERSION,
                 "shared": offer,
             }
@@ -220,45 +222,45 @@ class DaskTransport:
                 "use transport: auto"
             )
         if offer is not None and theirs is not None:
-            apart = _apart(theirs)
-        is_shared = theirs is not None and not apart
+            obstacle = _sharing_obstacle(theirs)
+        is_shared = theirs is not None and not obstacle
         if not is_shared and choice in ("auto", "shm"):
-            self._stay_apart(comm.peer_address, choice, refusal or apart)
+            self._explain_unshared(comm.peer_address, choice, refusal or obstacle)
         return Agreed(kind, theirs if is_shared else None)
 
     def _own_offer(self) -> tuple[dict[str, Any] | None, str]:
-        """Offer this process's memory; or say why there is none."""
+        """Return the offer of this process's memory, or None and the reason."""
         try:
             return self._pool.offer(), ""
         except NoSharedMemoryError as fault:
             return None, str(fault)
 
-    def _share_with(self, theirs: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
-        """Answer an offer with one of our own; or say why not."""
-        apart = _apart(theirs)
-        return (None, apart) if apart else self._own_offer()
+    def _answer_offer(self, theirs: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+        """Answer an offer with our own, or with None and the reason."""
+        obstacle = _sharing_obstacle(theirs)
+        return (None, obstacle) if obstacle else self._own_offer()
 
-    def _stay_apart(self, peer: str, choice: str, reason: str) -> None:
-        """Say once for each reason why a link is plain; an error where that was not wanted."""
+    def _explain_unshared(self, peer: str, choice: str, reason: str) -> None:
+        """Log, once per reason, why a link shares no memory; raise if "shm" was requested."""
         if choice == "shm":
             raise ConfigError(
                 f"transport 'shm' needs memory that this process and {peer} share: {reason}; "
                 "use transport: auto"
             )
         kind = re.sub(r"\d+", "N", reason)
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._logged_reasons:
+            self._logged_reasons.add(kind)
             logger.info("no shared memory with %s, vectors go over the stream: %s", peer, reason)
 
-    def _keep(self, link: AnyLink) -> AnyLink:
-        """Remember a link, so that closing the transport closes it."""
-        self._links = {known for known in self._links if not known.closed.is_set()}
+    def _register(self, link: AnyLink) -> AnyLink:
+        """Register a link, so that closing the transport closes it."""
+        self._links = {other for other in self._links if not other.closed.is_set()}
         self._links.add(link)
         return link
 
 
 def transport_of(server: Server) -> DaskTransport:
-    """Give out the one transport of a Dask server; made at the first call."""
+    """Return the transport of a Dask server; the first call creates it."""
     transport = server.extensions.get(EXTENSION)
     if not isinstance(transport, DaskTransport) or transport.is_closed:
         transport = DaskTransport(server)
@@ -268,12 +270,12 @@ def transport_of(server: Server) -> DaskTransport:
 
 
 def has_stream(comm: Any) -> bool:
-    """Whether a comm lies on a tornado stream; no contract of Dask's, therefore asked."""
+    """Whether a comm is based on a tornado stream; checked because Dask does not document it."""
     return isinstance(getattr(comm, "stream", None), IOStream)
 
 
-def _apart(offer: Mapping[str, Any]) -> str:
-    """Say why the memory of the peer that made an offer cannot be read here; empty where it can."""
+def _sharing_obstacle(offer: Mapping[str, Any]) -> str:
+    """Return why the memory of the peer with this offer cannot be read here; empty if it can."""
     try:
         check_offer(offer)
     except NoSharedMemoryError as fault:
@@ -282,7 +284,7 @@ def _apart(offer: Mapping[str, Any]) -> str:
 
 
 def _link_over(comm: Any, kind: str, hello: Mapping[str, Any]) -> PlainLink:
-    """Make the link on which both sides have agreed."""
+    """Make the kind of link on which both sides have agreed."""
     pieces = PIECE_BYTES if _is_far(comm) else None
     if kind != "stream":
         return CommLink(comm, hello, pieces)
@@ -292,22 +294,22 @@ def _link_over(comm: Any, kind: str, hello: Mapping[str, Any]) -> PlainLink:
 
 
 def _is_far(comm: Any) -> bool:
-    """Whether a comm leads to another host, as its addresses tell."""
+    """Whether a comm connects to another host, judging by its addresses."""
     try:
         here, there = (get_address_host(a) for a in (comm.local_address, comm.peer_address))
-    except (NotImplementedError, ValueError):  # no addresses of hosts: one process
+    except (NotImplementedError, ValueError):  # no host addresses: the same process
         return False
     return bool(here != there)
 
 
 def _no_payload(header: Header, prefix: Mapping[str, Any]) -> memoryview:
     raise RemoteProtocolError(
-        f"a link began with {header.payload_bytes} bytes of payload, wanted an empty frame"
+        f"the first frame of a link has {header.payload_bytes} bytes of payload, wanted none"
     )
 
 
 def _read_answer(comm: Any, answer: Any) -> tuple[str, Mapping[str, Any] | None, str]:
-    """Return the kind of link, the peer's offer of memory, and why it makes none."""
+    """Return the kind of link, the peer's offer of memory, and the reason if it makes none."""
     match answer:
         case {"transport": str() as kind, "shared": shared, "apart": str() as apart}:
             return kind, shared, apart
@@ -318,7 +320,7 @@ def _read_answer(comm: Any, answer: Any) -> tuple[str, Mapping[str, Any] | None,
         case {"deaf": str() as reason}:
             raise LinkClosedError(reason)
         case _:
-            # The server knows no such operation (it answers None), or it failed in it.
+            # The server does not know the operation (it answers None), or the operation failed.
             raise LinkClosedError(f"{comm.peer_address} runs no elasticml: it answered {answer!r}")
 
 

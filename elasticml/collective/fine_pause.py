@@ -1,7 +1,7 @@
-"""Pauses on the event loop that end within a tenth of a millisecond of what was asked for.
+"""Sleep on the event loop with an error below 0.1 ms.
 
-``asyncio.sleep`` ends on whole milliseconds: epoll's waits do. A timer of the kernel that is a file
-descriptor wakes the loop as a socket does, when it is due.
+``asyncio.sleep`` is rounded to whole milliseconds by epoll. A kernel timer with a file descriptor
+(``timerfd``) wakes the event loop as a socket does, when it expires.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-#: Longer pauses are asyncio's until so many seconds before their end, and a timer's from there on.
+#: A longer sleep uses asyncio until ``ASYNCIO_EARLY_S`` seconds before its end, and then a timer.
 FINE_S_MAX: Final = 0.02
 ASYNCIO_EARLY_S: Final = 0.005
 #: ``CLOCK_MONOTONIC`` and ``TFD_NONBLOCK | TFD_CLOEXEC`` of Linux.
@@ -24,7 +24,7 @@ _SPEC: Final = struct.Struct("@4l")
 
 
 async def fine_pause(seconds: float) -> None:
-    """Pause for so many seconds; as ``asyncio.sleep`` where there is no timer."""
+    """Sleep for ``seconds``; falls back to ``asyncio.sleep`` without a timer."""
     loop = asyncio.get_running_loop()
     if seconds > FINE_S_MAX and _library() is not None:
         ends_s = loop.time() + seconds
@@ -49,7 +49,7 @@ def _end(due: asyncio.Future[None]) -> None:
 
 
 def _timer(seconds: float) -> int | None:
-    """Open a timer that is due once; None where this system has none to give."""
+    """Open a one-shot timer; None if this system provides none."""
     library = _library()
     if library is None:
         return None

@@ -1,4 +1,4 @@
-"""Frames off a socket, as far as they have arrived: a short one takes one call of the kernel."""
+"""Non-blocking reader of frames from a socket; a short frame takes one system call."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from typing import Final
 from elasticml.collective.frames import HEADER_BYTES, Frame, Header, decode, unpack
 from elasticml.collective.transport import Allocate, payload_buffer
 
-#: Bytes asked for at once where a frame begins; what is behind it in them is the next ones'.
+#: Bytes requested at the start of a frame; the surplus belongs to the following frames.
 AHEAD_BYTES: Final = 4096
 
 
 class FrameReader:
-    """Takes frames off a socket that does not block.
+    """Reads frames from a non-blocking socket.
 
-    The beginning of a long payload may have been read along with its head, and is copied; the rest
-    goes straight into its buffer.
+    The start of a long payload may have been read ahead together with the header, and is copied.
+    The rest is received directly into the payload's buffer.
 
     Parameters
     ----------
     source : socket
-        Nobody else reads from it.
+        The reader must be the only one on it.
     """
 
     def __init__(self, source: socket.socket) -> None:
-        #: Bytes read off the socket so far.
+        #: Bytes received so far.
         self.received_bytes = 0
         self._socket = source
         self._ahead = memoryview(bytearray(AHEAD_BYTES))
-        # What lies there and has not been looked at.
+        # The unread part of ``_ahead``.
         self._begin = self._end = 0
-        # Of the frame that is being read, what is known.
+        # State of the frame being read.
         self._header: Header | None = None
         self._frame: Frame | None = None
         self._n_payload = 0
 
     @property
     def has_more(self) -> bool:
-        """Whether something has been read that no frame so far is made of."""
+        """Whether bytes have been read ahead that belong to the next frame."""
         return self._begin < self._end
 
     def next(self, allocate: Allocate) -> Frame | None:
-        """Return the next frame; None where it is not whole yet: then the socket is empty.
+        """Return the next frame, or None if it is incomplete and the socket is empty.
 
         Raises
         ------
         OSError
             When the peer is gone.
         RemoteProtocolError
-            When what arrives is no frame of ours.
+            When the bytes are not a frame of ours.
         LocalProtocolError
-            When ``allocate`` gave a wrong buffer.
+            When ``allocate`` returned a wrong buffer.
         """
         frame = self._frame
         if frame is None:
-            frame = self._begun(allocate)
+            frame = self._start_frame(allocate)
             if frame is None:
                 return None
         if frame.payload is not None and not self._is_filled(frame.payload):
@@ -64,30 +64,30 @@ class FrameReader:
         self._frame = self._header = None
         return frame
 
-    def _begun(self, allocate: Allocate) -> Frame | None:
-        """Read header and prefix, and make room for the payload."""
+    def _start_frame(self, allocate: Allocate) -> Frame | None:
+        """Read header and prefix, and allocate the payload; None if they are incomplete."""
         header = self._header
         if header is None:
-            if self._end - self._begin < HEADER_BYTES and not self._has(HEADER_BYTES):
+            if self._end - self._begin < HEADER_BYTES and not self._read_ahead(HEADER_BYTES):
                 return None
-            header = self._header = unpack(self._taken(HEADER_BYTES))
+            header = self._header = unpack(self._consume(HEADER_BYTES))
         prefix = b""
         if header.prefix_bytes:
-            if not self._has(header.prefix_bytes):
+            if not self._read_ahead(header.prefix_bytes):
                 return None
-            prefix = bytes(self._taken(header.prefix_bytes))
+            prefix = bytes(self._consume(header.prefix_bytes))
         frame = decode(header, prefix, None)
         frame.payload = payload_buffer(allocate, header, frame.prefix)
         self._n_payload = 0
         return frame
 
-    def _taken(self, nbytes: int) -> memoryview:
+    def _consume(self, nbytes: int) -> memoryview:
         begin = self._begin
         self._begin = begin + nbytes
         return self._ahead[begin : begin + nbytes]
 
-    def _has(self, nbytes: int) -> bool:
-        """Read ahead where so many bytes are not there; returns whether they are now."""
+    def _read_ahead(self, nbytes: int) -> bool:
+        """Read until ``nbytes`` are available ahead or the socket is empty; return whether."""
         n_there = self._end - self._begin
         if n_there >= nbytes:
             return True
@@ -101,11 +101,11 @@ class FrameReader:
         return self._end - self._begin >= nbytes
 
     def _is_filled(self, payload: memoryview) -> bool:
-        """Read what is there of a payload; returns whether it is whole."""
+        """Read the available part of a payload; return whether it is complete."""
         nbytes, n = payload.nbytes, self._n_payload
         n_ahead = min(self._end - self._begin, nbytes - n)
         if n_ahead:
-            payload[n : n + n_ahead] = self._taken(n_ahead)
+            payload[n : n + n_ahead] = self._consume(n_ahead)
             n += n_ahead
         if n < nbytes:
             n += self._read(payload[n:])
@@ -118,6 +118,6 @@ class FrameReader:
         except BlockingIOError:
             return 0
         if n_read == 0:
-            raise ConnectionResetError("the peer closed it")
+            raise ConnectionResetError("closed by the peer")
         self.received_bytes += n_read
         return n_read

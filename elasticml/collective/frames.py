@@ -15,23 +15,23 @@ _HEADER: Final = struct.Struct("<4sBBHIIQQ")
 HEADER_BYTES: Final = 32
 MAGIC: Final = b"emlc"
 VERSION: Final = 2
-#: Set in the byte of the kind when the payload only says where in shared memory the real one lies.
+#: Set in the kind byte when the payload is a descriptor of the real payload in shared memory.
 SHARED_BIT: Final = 0x80
 assert _HEADER.size == HEADER_BYTES
 
 
 class Kind(IntEnum):
-    """What a frame carries."""
+    """The content of a frame."""
 
     CONTROL = 1  #: an event or a command, in the prefix
     MODEL = 2  #: the model of an exchange, downwards
     PARTIAL = 3  #: a partial of an exchange, upwards
     CHUNK = 4  #: one chunk, body and state
-    RETURN = 5  #: loans of shared memory that are given back; between the two ends of a link only
-    MAIL = 6  #: a state of a free-running member, or rows of it, to a peer
+    RETURN = 5  #: returned loans of shared memory; internal to the two ends of a link
+    MAIL = 6  #: the state of a free-running member, or rows of it, to a peer
 
 
-#: A call of ``Kind`` takes longer.
+#: Faster than calling ``Kind``.
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -55,7 +55,7 @@ class Header(NamedTuple):
 
 
 def unpack(raw: bytes | bytearray | memoryview) -> Header:
-    """Read a header back; raises RemoteProtocolError on another magic, version or kind."""
+    """Unpack a header; raises RemoteProtocolError on another magic, version or kind."""
     magic, version, kind, attempt, piece, prefix_bytes, exchange, payload_bytes = _HEADER.unpack(
         raw
     )
@@ -73,7 +73,7 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
 
 @dataclass(slots=True, kw_only=True)
 class Frame:
-    """A frame in memory. The payload may be shared with its maker: nobody writes to it."""
+    """A frame in memory. Its payload may be shared with the caller: treat it as read-only."""
 
     kind: Kind
     exchange: int = 0
@@ -85,8 +85,8 @@ class Frame:
     shared: bool = False
 
     def encode(self) -> tuple[bytes, memoryview | None]:
-        """Header and prefix as bytes, and the payload untouched, ready to be written in turn."""
-        # An empty prefix costs no bytes: one read less per frame on the other side.
+        """Return header and prefix as bytes, and the payload without a copy."""
+        # An empty prefix takes no bytes and saves the receiver a read.
         prefix = _dumps(self.prefix).encode() if self.prefix else b""
         payload = None if self.payload is None else self.payload.cast("B")
         head = _HEADER.pack(
@@ -103,7 +103,7 @@ class Frame:
 
 
 def decode(header: Header, prefix: bytes, payload: memoryview | None) -> Frame:
-    """Put a frame together from what was read; raises RemoteProtocolError on a bad prefix."""
+    """Build a frame from its parts; raises RemoteProtocolError on an invalid prefix."""
     return Frame(
         kind=header.kind,
         exchange=header.exchange,
@@ -119,7 +119,7 @@ def _loads(prefix: bytes) -> dict[str, Any]:
     try:
         loaded = json.loads(prefix)
     except ValueError as fault:
-        raise RemoteProtocolError(f"the prefix of a frame is no JSON: {fault}") from None
+        raise RemoteProtocolError(f"the prefix of a frame is not JSON: {fault}") from None
     if not isinstance(loaded, dict):
         raise RemoteProtocolError(
             f"the prefix of a frame is a {type(loaded).__name__}, wanted an object"

@@ -1,8 +1,8 @@
-"""A network inside one process, for tests: ordered links, gates, kills, pauses, one seed.
+"""An in-process network for tests: ordered links, gates, kills, pauses, one seed.
 
-Nothing here reads a clock or sleeps. A frame travels when a task waits for it; which link's frame
-travels next is drawn from the seed, so the same seed gives the same interleaving, and another seed
-another one. Time exists only where a test hands in ``call_later`` (see ``VirtualClock``).
+Nothing here reads a clock or sleeps. A frame is delivered when a task waits for it. The seed
+decides which link delivers next, so the same seed gives the same interleaving and another seed a
+different one. Time exists only where a test passes ``call_later`` (see ``VirtualClock``).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from elasticml.collective.transport import Link, LinkClosedError, OnLink
 
 logger = logging.getLogger(__name__)
 
-#: Virtual seconds that a frame takes where ``call_later`` is given and ``transit_s`` is not.
+#: Virtual seconds of a frame's transit if ``call_later`` is given without ``transit_s``.
 TRANSIT_S: Final = 1e-3
-#: Virtual seconds after which a link that nobody answered is given up.
+#: Timeout of opening a link, in virtual seconds.
 CONNECT_S_MAX: Final = 5.0
 
-#: Runs the callback after so many (virtual) seconds.
+#: Runs the callback after a number of (virtual) seconds.
 CallLater = Callable[[float, Callable[[], None]], object]
-#: Virtual seconds from source to target for so many bytes.
+#: Virtual seconds that ``(source, target, nbytes)`` take.
 Transit = Callable[[str, str, int], float]
 
 
 class VirtualClock:
-    """Time that moves only when a test says so."""
+    """A clock that only tests advance."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -47,12 +47,12 @@ class VirtualClock:
         self._n_calls = 0
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Run ``callback`` when the clock has been moved on by ``delay_s`` seconds."""
+        """Run ``callback`` when the clock has advanced by ``delay_s`` seconds."""
         self._n_calls += 1
         heapq.heappush(self._calls, (self.now_s + delay_s, self._n_calls, callback))
 
     def advance(self, seconds: float) -> None:
-        """Move on by ``seconds`` and run what falls due on the way, earliest first."""
+        """Advance by ``seconds`` and run the callbacks due in between, earliest first."""
         until_s = self.now_s + seconds
         while self._calls and self._calls[0][0] <= until_s:
             self.now_s, _, callback = heapq.heappop(self._calls)
@@ -62,7 +62,7 @@ class VirtualClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One frame that arrived, as tests compare them."""
+    """A delivered frame, for comparisons in tests."""
 
     source: str
     target: str
@@ -73,7 +73,7 @@ class Delivery:
 
 @dataclass(slots=True, eq=False)
 class _Opening:
-    """A link that was asked for and is not yet answered."""
+    """A pending request to open a link."""
 
     source: str
     target: str
@@ -97,42 +97,41 @@ class MemoryTransport:
         Raises
         ------
         LinkClosedError
-            When one of both is gone, or nobody listens there, or (with ``call_later``) the peer
-            has not answered within ``CONNECT_S_MAX`` virtual seconds.
+            When either endpoint is gone, the peer does not listen, or (with ``call_later``) it
+            does not answer within ``CONNECT_S_MAX`` virtual seconds.
         """
         return await self._network.open(self, address, hello)
 
     def listen(self, on_link: OnLink) -> None:
-        """Hand every link that is opened to us from now on to ``on_link``."""
+        """Pass every link that a peer opens from now on to ``on_link``."""
         self.on_link = on_link
 
     def lendable(self, nbytes: int) -> NDArray[np.float64] | None:
-        """Return an array in shared memory, on a network whose links share it."""
+        """Return an array in shared memory; None on a network without it."""
         return None if self.pool is None else self.pool.take(nbytes)
 
     def close(self) -> None:
-        """Stop listening and close all links; the address is free again."""
+        """Stop listening, close all links and free the address."""
         self._network.leave(self)
 
 
 class FaultyNetwork:
-    """Links between named endpoints of one process, with faults on demand.
+    """Links between named endpoints in one process, with fault injection.
 
     Parameters
     ----------
     seed : int
-        Draws which link's frame arrives next, and how much of what a peer had sent before it was
-        killed still arrives.
+        Decides which link delivers next, and how many frames of a killed peer still arrive.
     call_later : callable, optional
-        ``VirtualClock.call_later`` or the like; without it frames take no time.
+        Such as ``VirtualClock.call_later``; without it frames take no time.
     transit_s : callable, optional
-        Virtual seconds of a frame, ``(source, target, nbytes) -> float``; ``TRANSIT_S`` if not
-        given. Frames of one link never overtake each other.
+        Virtual seconds of a frame, ``(source, target, nbytes) -> float``; ``TRANSIT_S`` by default.
+        Frames of one link never overtake each other.
     shared : bool
-        Vectors of any length stay in shared memory, as between processes of one host: the links are
-        ``SharedLink``s, each endpoint has slots of its own.
+        Pass vectors of any length in shared memory, as between processes of one host: the links are
+        ``SharedLink``s, and each endpoint has its own slots.
     piece_bytes : int, optional
-        Vectors of twice that length travel in such pieces, as between hosts.
+        Split vectors of at least twice this length into pieces, as between hosts.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class FaultyNetwork:
     ) -> None:
         #: Every frame that arrived, in order.
         self.deliveries: list[Delivery] = []
-        #: Frames that were sent and lost through a kill or a close.
+        #: Frames lost because of a kill or a close.
         self.n_dropped = 0
         self._rng = np.random.default_rng(seed)
         self._call_later = call_later
@@ -164,7 +163,7 @@ class FaultyNetwork:
         self._is_poked = False
 
     def endpoint(self, address: str) -> MemoryTransport:
-        """Give out the endpoint at ``address``; after a kill, a new one."""
+        """Return the endpoint at ``address``; after a kill, a new one."""
         if address not in self._endpoints:
             pool = SlotPool(bytes_min=8) if self._is_shared else None
             self._endpoints[address] = MemoryTransport(self, address, pool)
@@ -179,32 +178,32 @@ class FaultyNetwork:
         target: str | None = None,
         where: Where | None = None,
     ) -> Gate:
-        """Stop the frames that match all that is given, and those behind them on their link."""
+        """Hold back the frames that match all given criteria, and those behind them on the link."""
         gate = Gate(matching(kind, exchange, source, target, where), self.poke)
         self._gates.append(gate)
         return gate
 
     def kill(self, address: str) -> None:
-        """Let an endpoint vanish, as after ``kill -9``.
+        """Remove an endpoint, as ``kill -9`` does.
 
-        Its links close at both ends at once. Of the frames that it had sent, a seeded number still
-        arrives, in order, before the peer's ``receive`` raises; none that a gate stops.
+        Its links close at both ends at once. A random number of the frames that it had sent still
+        arrive, in order, before the peer's ``receive`` raises, but none that a gate holds back.
         """
         self._paused.discard(address)
         if address in self._endpoints:
             self.leave(self._endpoints[address])
 
     def pause(self, address: str) -> None:
-        """Stop an endpoint, as SIGSTOP does: nothing moves from or to it, nothing closes."""
+        """Stop an endpoint, as SIGSTOP does: its frames stand still, its links remain open."""
         self._paused.add(address)
 
     def resume(self, address: str) -> None:
-        """Let a paused endpoint go on."""
+        """Continue a paused endpoint."""
         self._paused.discard(address)
         self.poke()
 
     def slow(self, address: str, factor: float) -> None:
-        """Let frames from and to an endpoint take ``factor`` times as long, from now on.
+        """Multiply the transit time of frames from and to an endpoint by ``factor``, from now on.
 
         Raises
         ------
@@ -215,10 +214,10 @@ class FaultyNetwork:
             raise ValueError("slow() needs a network with call_later, got one without time")
         self._factors[address] = factor
 
-    # What follows is called by links and transports, not by tests.
+    # The methods below are for links and transports, not for tests.
 
     def leave(self, transport: MemoryTransport) -> None:
-        """Forget an endpoint and close its links."""
+        """Remove an endpoint and close its links."""
         address = transport.address
         if self._endpoints.get(address) is not transport:
             return
@@ -231,21 +230,21 @@ class FaultyNetwork:
             transport.pool.close()
 
     def cut(self, link: MemoryLink) -> None:
-        """Close a link from one end; what the other end had sent is lost."""
+        """Close a link from one end; frames from the other end are lost."""
         link.is_closed = True
         self.n_dropped += link.inward.cut(n_kept=0)
         link.inward.fail_receiver()
         if not link.outward.is_cut:
             n_free = 0
             for parcel in link.outward.parcels:
-                if not parcel.is_due or self._stopping(link.outward, parcel):
+                if not parcel.is_due or self._gates_holding(link.outward, parcel):
                     break
                 n_free += 1
             self.n_dropped += link.outward.cut(n_kept=int(self._rng.integers(n_free + 1)))
         self.poke()
 
     def post(self, channel: Channel, parcel: Parcel) -> None:
-        """Take a frame over from its sender."""
+        """Accept a frame from its sender."""
         channel.parcels.append(parcel)
         if self._call_later is not None:
             delay_s = self._transit_s(channel.source, channel.target, parcel.nbytes)
@@ -256,13 +255,13 @@ class FaultyNetwork:
         self.poke()
 
     async def open(self, source: MemoryTransport, address: str, hello: Mapping[str, Any]) -> Link:
-        """Ask for a link and wait for the answer; raises as ``MemoryTransport.connect``."""
+        """Request a link and wait for the answer; raises as ``MemoryTransport.connect``."""
         if self._endpoints.get(source.address) is not source:
             raise LinkClosedError(f"{source.address} is gone")
         if address not in self._endpoints:
-            raise LinkClosedError(f"nobody answers at {address}")
+            raise LinkClosedError(f"no endpoint at {address}")
         opened: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
-        # Only what JSON can carry reaches the peer, as on a real link.
+        # Restrict the greeting to JSON types, as on a real link.
         copied: dict[str, Any] = json.loads(json.dumps(dict(hello)))
         opening = _Opening(source.address, address, copied, opened)
         self._openings.append(opening)
@@ -273,13 +272,13 @@ class FaultyNetwork:
         return await opened
 
     def poke(self) -> None:
-        """See to it that whatever can move does so."""
+        """Schedule the next delivery."""
         if not self._is_poked:
             self._is_poked = True
-            asyncio.get_running_loop().call_soon(self._move_one)
+            asyncio.get_running_loop().call_soon(self._step)
 
-    def _move_one(self) -> None:
-        """Let one frame, new link or loss be noticed; drawn from all that could."""
+    def _step(self) -> None:
+        """Deliver one frame, new link or loss, drawn from all that are ready."""
         self._is_poked = False
         self._ends = [end for end in self._ends if not (end.is_closed and end.far.is_closed)]
         ready: list[Channel | _Opening] = [
@@ -304,16 +303,16 @@ class FaultyNetwork:
         parcel = channel.parcels[0]
         if not parcel.is_due:
             return False
-        stopping = self._stopping(channel, parcel)
-        for gate in stopping:
+        gates = self._gates_holding(channel, parcel)
+        for gate in gates:
             gate.reached.set()
-        return is_awaited and not stopping
+        return is_awaited and not gates
 
-    def _stopping(self, channel: Channel, parcel: Parcel) -> list[Gate]:
+    def _gates_holding(self, channel: Channel, parcel: Parcel) -> list[Gate]:
         return [gate for gate in self._gates if gate.stops(channel, parcel)]
 
     def _deliver(self, channel: Channel) -> None:
-        """Hand the next frame to the receiver, or the news that there is none."""
+        """Deliver the next frame to the receiver, or the end of the channel."""
         if not channel.parcels:
             channel.fail_receiver()
             return
@@ -338,7 +337,7 @@ class FaultyNetwork:
     def _establish(self, opening: _Opening) -> None:
         listener = self._endpoints[opening.target].on_link
         if listener is None:
-            self._refuse(opening, f"nobody listens at {opening.target}")
+            self._refuse(opening, f"no listener at {opening.target}")
             return
         self._openings.remove(opening)
         there = Channel(opening.source, opening.target)
@@ -347,18 +346,18 @@ class FaultyNetwork:
         far = MemoryLink(self, back, there, opening.hello, self._piece_bytes)
         near.far, far.far = far, near
         self._ends += [near, far]
-        here, beyond = (self._over(end, end.outward.source) for end in (near, far))
-        task = asyncio.get_running_loop().create_task(_serve(listener, beyond))
+        opener, acceptor = (self._with_sharing(end, end.outward.source) for end in (near, far))
+        task = asyncio.get_running_loop().create_task(_serve(listener, acceptor))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if opening.opened.done():
-            # Whoever asked has given up; the listener sees a link that closes at once.
+            # The opener has given up; the listener sees a link that closes at once.
             near.close()
         else:
-            opening.opened.set_result(here)
+            opening.opened.set_result(opener)
 
-    def _over(self, link: MemoryLink, address: str) -> Link:
-        """Put shared memory on top of a link's end, where the network has it."""
+    def _with_sharing(self, link: MemoryLink, address: str) -> Link:
+        """Wrap one end of a link in a SharedLink, if the network shares memory."""
         pool = self._endpoints[address].pool
         return link if pool is None else SharedLink(link, pool)
 
@@ -370,7 +369,7 @@ class FaultyNetwork:
 
 
 async def _serve(on_link: OnLink, link: Link) -> None:
-    """Hand a link over; a listener that raises loses it."""
+    """Pass a link to the listener, and close it if the listener raises."""
     try:
         await on_link(link)
     except Exception:

@@ -1,4 +1,4 @@
-"""The parts of the in-process network: frames in flight, the ends of a link, gates."""
+"""Parts of the in-process network: frames in flight, channels, gates, and the ends of a link."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from elasticml.collective.frames import HEADER_BYTES, Frame, Header, Kind, decod
 from elasticml.collective.transport import Allocate, LinkClosedError, payload_buffer
 from elasticml.errors import LocalProtocolError
 
-#: Frames in flight in one direction of a link before ``send`` waits.
+#: Frames in flight in one direction of a link before ``send`` blocks.
 IN_FLIGHT_MAX: Final = 64
 
-#: Whether a gate means this frame, by its header and prefix.
+#: Whether a gate matches a frame, by its header and prefix.
 Where = Callable[[Header, Mapping[str, Any]], bool]
 
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """A frame in flight: copied when it was sent, so that its sender may reuse the payload."""
+    """A frame in flight; a copy, so that the sender may reuse the payload."""
 
     header: Header
     prefix: bytes
@@ -41,14 +41,14 @@ class Channel:
     source: str
     target: str
     parcels: deque[Parcel] = field(default_factory=deque)
-    #: What the task that receives waits for, and the task that sends.
+    #: The futures on which the receiving and the sending task wait.
     receiver: asyncio.Future[Parcel] | None = None
     sender: asyncio.Future[None] | None = None
-    #: Nothing is sent any more; what is in flight may still arrive.
+    #: Closed for sending; frames in flight may still arrive.
     is_cut: bool = False
 
     def cut(self, n_kept: int) -> int:
-        """End the channel, losing all but its first frames; returns how many were lost."""
+        """Close the channel and drop all but its first frames; return the number dropped."""
         self.is_cut = True
         n_dropped = len(self.parcels) - n_kept
         for _ in range(n_dropped):
@@ -57,35 +57,35 @@ class Channel:
         return n_dropped
 
     def wake_sender(self) -> None:
-        """Let the sender look again whether there is room."""
+        """Wake the sender to check for room again."""
         if self.sender is not None and not self.sender.done():
             self.sender.set_result(None)
 
     def fail_receiver(self) -> None:
-        """Tell the receiver that nothing comes any more."""
+        """Raise LinkClosedError in the receiver."""
         if self.receiver is not None and not self.receiver.done():
             self.receiver.set_exception(LinkClosedError(f"{self.source} closed the link"))
 
 
 class Gate:
-    """Stops matching frames at the end of their link until ``release`` is called."""
+    """Holds back matching frames at the end of their link until ``release`` is called."""
 
     def __init__(
         self, matches: Callable[[Channel, Parcel], bool], poke: Callable[[], None]
     ) -> None:
-        #: Set when the first frame stands at the gate.
+        #: Set when the first frame reaches the gate.
         self.reached = asyncio.Event()
         self.is_released = False
         self._matches = matches
         self._poke = poke
 
     def release(self) -> None:
-        """Let the frames pass, those that wait and all later ones."""
+        """Let the waiting frames and all later ones pass."""
         self.is_released = True
         self._poke()
 
     def stops(self, channel: Channel, parcel: Parcel) -> bool:
-        """Whether this frame must wait here."""
+        """Whether the gate holds this frame back."""
         return not self.is_released and self._matches(channel, parcel)
 
 
@@ -96,7 +96,7 @@ def matching(
     target: str | None,
     where: Where | None,
 ) -> Callable[[Channel, Parcel], bool]:
-    """Make the predicate of a gate: all that is given must hold."""
+    """Return the predicate of a gate: all given criteria must match."""
 
     def matches(channel: Channel, parcel: Parcel) -> bool:
         header = parcel.header
@@ -112,14 +112,14 @@ def matching(
 
 
 class Network(Protocol):
-    """What a link needs of the network it belongs to."""
+    """The part of the network that its links use."""
 
     def post(self, channel: Channel, parcel: Parcel) -> None:
-        """Take a frame over from its sender."""
+        """Accept a frame from its sender."""
         ...
 
     def poke(self) -> None:
-        """See to it that whatever can move does so."""
+        """Schedule the next delivery."""
         ...
 
     def cut(self, link: MemoryLink) -> None:
@@ -146,22 +146,22 @@ class MemoryLink:
         self.is_closed = False
         self.outward = outward
         self.inward = inward
-        #: The other end; set once by the network when it has made both.
+        #: The other end; the network sets it once after creating both.
         self.far = self
         self._network = network
 
     @property
     def direct(self) -> None:
-        """See ``transport.Link``: sending and receiving need tasks here."""
+        """None: sending and receiving need tasks here; see ``transport.Link``."""
         return None
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that have not arrived."""
+        """Bytes in flight."""
         return sum(parcel.nbytes for parcel in self.outward.parcels)
 
     async def send(self, frame: Frame) -> None:
-        """Put a copy of the frame on its way; waits while ``IN_FLIGHT_MAX`` are underway.
+        """Send a copy of the frame; blocks while ``IN_FLIGHT_MAX`` frames are in flight.
 
         Raises
         ------
@@ -193,9 +193,9 @@ class MemoryLink:
         Raises
         ------
         LinkClosedError
-            When this end is closed, or the other one is and nothing of its frames is left.
+            When this end is closed, or the other one is and no frame is left.
         LocalProtocolError
-            When another task is receiving, or ``allocate`` gave a wrong buffer.
+            When another task is receiving, or ``allocate`` returned a wrong buffer.
         """
         channel = self.inward
         if channel.receiver is not None:
@@ -220,6 +220,6 @@ class MemoryLink:
         return frame
 
     def close(self) -> None:
-        """Close both ends; a seeded part of what this end has sent may still arrive."""
+        """Close both ends; a random part of the frames from this end may still arrive."""
         if not self.is_closed:
             self._network.cut(self)

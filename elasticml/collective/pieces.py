@@ -1,9 +1,9 @@
-"""Vectors in pieces, so that each hop of a tree costs latency and not bandwidth.
+"""Segmentation of long vectors, so that transfers over several hops of a tree are pipelined.
 
-Between hosts a long vector travels as an attempt: pieces in order, then a trailer which commits
-them, and which says of a partial whose contributions it holds. A hop passes pieces on before it has
-the trailer. What is not committed counts for nothing: where an input changes, a newer attempt takes
-the place of the older one, and a closed link takes all its attempts along.
+Between hosts a long vector is sent as an attempt: its pieces in order, then a trailer that commits
+them and, for a partial, lists the contributors. A hop forwards pieces before it has the trailer, so
+that each hop adds latency instead of the transfer time. Uncommitted pieces are discarded: if an
+input changes, a newer attempt replaces the older one, and a closed link drops all its attempts.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from typing import Any, Final
 from elasticml.collective.frames import Frame, Header, Kind
 from elasticml.errors import RemoteProtocolError
 
-#: Bytes of a piece between hosts. Shorter ones cost the processor, longer ones time at each hop.
+#: Bytes of a piece between hosts. Shorter pieces cost CPU time, longer ones latency at each hop.
 PIECE_BYTES: Final = 512 * 1024
-#: Number of the frame that commits an attempt; pieces count from 1, whole frames have 0.
+#: Piece number of the trailer; pieces are numbered from 1, unsegmented frames have 0.
 TRAILER: Final = 2**32 - 1
-#: Attempts on a link count from 1 to this, and again; 0 is a whole frame.
+#: Attempts on a link are numbered cyclically from 1 to this; unsegmented frames have 0.
 ATTEMPT_MAX: Final = 2**16 - 1
-#: What is cut; chunks are small, and go whole.
+#: Kinds of frames that are segmented; chunks are small and are not.
 CUT: Final = (Kind.MODEL, Kind.PARTIAL)
 
 
 def is_cut(frame: Frame, piece_bytes: int | None) -> bool:
-    """Whether a frame travels in pieces; one of less than two pieces goes whole."""
+    """Whether a frame is sent in pieces; this takes at least two."""
     if piece_bytes is None or frame.payload is None or frame.kind not in CUT:
         return False
     return frame.payload.nbytes >= 2 * piece_bytes
 
 
 class Attempt:
-    """The frames of one attempt, as its sender makes them.
+    """An attempt on the sending side; makes its frames.
 
     Parameters
     ----------
     frame : Frame
-        Kind, exchange, and for a model the prefix, which must be there before its first piece can
-        be passed on; the payload is not looked at.
+        Provides kind, exchange and, for a model, the prefix, which travels with the first piece so
+        that hops can forward it. Its payload is ignored.
     number : int
-        1 to ``ATTEMPT_MAX``, newer than the one before on this link.
+        1 to ``ATTEMPT_MAX``, the successor of the last one on this link.
     whole_bytes : int
-        Of the vector.
+        Length of the vector.
     """
 
     def __init__(self, frame: Frame, number: int, whole_bytes: int) -> None:
         self.number = number
         self.whole_bytes = whole_bytes
-        #: Bytes of the pieces made so far.
+        #: Bytes in the pieces made so far.
         self.n_bytes = 0
         self._frame = frame
         self._n_pieces = 0
@@ -64,15 +64,15 @@ class Attempt:
             prefix = {"whole": self.whole_bytes}
             if self._frame.kind is Kind.MODEL:
                 prefix["of"] = dict(self._frame.prefix)
-        return self._made(self._n_pieces, prefix, payload)
+        return self._make(self._n_pieces, prefix, payload)
 
     def trailer(self, prefix: Mapping[str, Any]) -> Frame:
-        """Make the frame that commits what was sent."""
-        assert self.n_bytes == self.whole_bytes, "an attempt is committed before it is whole"
+        """Make the frame that commits the pieces."""
+        assert self.n_bytes == self.whole_bytes, "an attempt is committed before it is complete"
         is_model = self._frame.kind is Kind.MODEL
-        return self._made(TRAILER, {} if is_model else prefix, None)
+        return self._make(TRAILER, {} if is_model else prefix, None)
 
-    def _made(self, piece: int, prefix: Mapping[str, Any], payload: memoryview | None) -> Frame:
+    def _make(self, piece: int, prefix: Mapping[str, Any], payload: memoryview | None) -> Frame:
         return Frame(
             kind=self._frame.kind,
             exchange=self._frame.exchange,
@@ -84,7 +84,7 @@ class Attempt:
 
 
 def cut(frame: Frame, number: int, piece_bytes: int) -> Iterator[Frame]:
-    """Cut a frame into an attempt, trailer included."""
+    """Split a frame into the frames of an attempt, including the trailer."""
     assert frame.payload is not None
     payload = frame.payload.cast("B")
     attempt = Attempt(frame, number, payload.nbytes)
@@ -95,38 +95,38 @@ def cut(frame: Frame, number: int, piece_bytes: int) -> Iterator[Frame]:
 
 @dataclass(slots=True, eq=False)
 class Arriving:
-    """An attempt on its way in."""
+    """An attempt on the receiving side."""
 
     kind: Kind
     exchange: int
     number: int
-    #: A model's prefix; empty for a partial, whose trailer brings it.
+    #: A model's prefix; empty for a partial, whose prefix is in the trailer.
     prefix: Mapping[str, Any]
-    #: The whole vector's buffer.
+    #: The buffer of the whole vector.
     buffer: memoryview
     n_bytes: int = 0
     n_pieces: int = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether all pieces are here; the trailer may not be."""
+        """Whether all pieces have arrived; the trailer may be missing."""
         return self.n_bytes == self.buffer.nbytes
 
 
 class Arrivals:
-    """The attempts that are on their way in on one link, the newest one of each vector."""
+    """The incomplete attempts on one link, the newest one of each vector."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
         self._attempts: dict[tuple[Kind, int], Arriving] = {}
 
     def buffer_of(self, header: Header, prefix: Mapping[str, Any], allocate: Any) -> memoryview:
-        """Say where a piece goes; the first one of an attempt makes room for the vector.
+        """Return the buffer of a piece; the first piece of an attempt allocates the vector.
 
         Raises
         ------
         RemoteProtocolError
-            When a piece is missing before this one, or does not fit.
+            When an earlier piece is missing, or the piece does not fit.
         """
         if header.piece == 1:
             self._begin(header, prefix, allocate)
@@ -161,7 +161,7 @@ class Arrivals:
         self._attempts[key] = Arriving(header.kind, header.exchange, header.attempt, of, buffer)
 
     def piece(self, frame: Frame) -> Arriving:
-        """Count a piece that has been read into its place."""
+        """Count a piece that has been read into its buffer."""
         arriving = self._attempts[frame.kind, frame.exchange]
         assert frame.payload is not None
         arriving.n_bytes += frame.payload.nbytes
@@ -169,20 +169,20 @@ class Arrivals:
         return arriving
 
     def commit(self, trailer: Frame) -> tuple[Frame, Arriving]:
-        """Make the whole frame that a trailer commits.
+        """Return the whole frame that a trailer commits.
 
-        Older vectors of its kind that were never committed are given up.
+        Older uncommitted vectors of the same kind are dropped.
 
         Raises
         ------
         RemoteProtocolError
-            When the attempt is not the newest one, or not whole.
+            When the attempt is not the newest one, or incomplete.
         """
         arriving = self._attempts.pop((trailer.kind, trailer.exchange), None)
         if arriving is None or arriving.number != trailer.attempt or not arriving.is_whole:
             raise RemoteProtocolError(
                 f"{self._peer} commits attempt {trailer.attempt} of exchange {trailer.exchange}, "
-                f"and what is here is {arriving}"
+                f"but has sent {arriving}"
             )
         for kind, exchange in list(self._attempts):
             if kind is trailer.kind and exchange < trailer.exchange:
@@ -193,13 +193,13 @@ class Arrivals:
         )
         return frame, arriving
 
-    def _wrong(self, header: Header, wanted: str) -> RemoteProtocolError:
+    def _wrong(self, header: Header, expected: str) -> RemoteProtocolError:
         return RemoteProtocolError(
             f"{self._peer} sent piece {header.piece} of attempt {header.attempt} of exchange "
-            f"{header.exchange}, {header.payload_bytes} bytes; wanted {wanted}"
+            f"{header.exchange}, {header.payload_bytes} bytes; wanted {expected}"
         )
 
 
 def attempt_numbers() -> Iterator[int]:
-    """Count attempts."""
+    """Iterate over the numbers of a link's attempts."""
     return itertools.cycle(range(1, ATTEMPT_MAX + 1))

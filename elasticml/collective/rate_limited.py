@@ -1,8 +1,8 @@
-"""A network that is slower than the real one: bytes per second and latency, for tests and figures.
+"""Emulation of a slower network by bandwidth and latency, for tests and measurements.
 
-What one process sends on all its links together leaves through one uplink, as through a network
-card: a frame's ``send`` returns when its last byte would have left, and the frame arrives a latency
-later. So one machine shows what a Gigabit Ethernet or an InfiniBand would do to a job.
+All links of a process share one uplink, as they share a network card. A frame's ``send`` returns
+when its last byte would have left, and the frame arrives one latency later. A single machine can
+thus show how a job runs over Gigabit Ethernet or InfiniBand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from elasticml.collective.frames import Frame
 from elasticml.collective.transport import Allocate, Link, LinkClosedError, OnLink, Transport
 
-#: Seconds by which the uplink may be ahead of the clock's coarse wake-ups without losing its rate.
+#: Tolerance for late wake-ups: an uplink idle for less than this keeps its full rate.
 SLACK_S: Final = 5e-3
 
 Clock = Callable[[], float]
@@ -28,18 +28,18 @@ Pause = Callable[[float], Awaitable[None]]
 
 
 class Uplink:
-    """When bytes leave that are sent one after the other.
+    """The emulated network card, which sends bytes one after the other.
 
     Parameters
     ----------
     bytes_per_s : float
-        Infinite where only the latency counts.
+        Bandwidth; infinite to emulate latency only.
     latency_s : float
-        From a frame's leaving to its arrival.
+        Seconds from a frame's departure to its arrival.
     clock : callable
         Seconds, monotonic.
     pause : callable
-        Waits for so many seconds, on the clock's time.
+        Sleeps for a number of seconds of the clock's time.
     """
 
     def __init__(
@@ -57,33 +57,33 @@ class Uplink:
         self._free_s = -math.inf
 
     def take(self, nbytes: int) -> float:
-        """Put so many bytes behind those before them; returns when they will have left."""
+        """Queue ``nbytes``; return the time at which they will have left."""
         begins_s = max(self._free_s, self.clock() - SLACK_S)
         self._free_s = begins_s + nbytes / self.bytes_per_s
         return self._free_s
 
     async def until(self, moment_s: float) -> None:
-        """Wait until a moment of the clock."""
+        """Wait until a time of the clock."""
         while (left_s := moment_s - self.clock()) > 0:
             await self.pause(left_s)
 
 
 class RateLimitedLink:
-    """A link whose frames leave through an uplink; see ``transport.Link``."""
+    """A link whose frames pass through an uplink; see ``transport.Link``."""
 
     def __init__(self, inner: Link, uplink: Uplink) -> None:
         self.hello = inner.hello
         self.peer = inner.peer
-        #: Cut or whole, frames take the same time here.
+        #: Segmentation does not change the emulated time.
         self.piece_bytes = inner.piece_bytes
         self._inner = inner
         self._uplink = uplink
         #: Bytes of the frames that have left.
         self.sent_bytes = 0
         self._waiting_bytes = 0
-        #: When the last of them will have left.
+        #: Time at which the last frame will have left.
         self._left_s = -math.inf
-        #: Frames that have left and not arrived, with the moments of their arrival.
+        #: Frames in flight, with their times of arrival.
         self._flying: deque[tuple[float, Frame]] = deque()
         self._has_flying = asyncio.Event()
         self._flight: asyncio.Task[None] | None = None
@@ -91,25 +91,25 @@ class RateLimitedLink:
 
     @property
     def direct(self) -> None:
-        """See ``transport.Link``: sending and receiving need tasks here."""
+        """None: sending and receiving need tasks here; see ``transport.Link``."""
         return None
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that leave this process until the last of this link's has left."""
+        """Bytes that leave this process before the last byte of this link has left."""
         if self._waiting_bytes == 0 or math.isinf(self._uplink.bytes_per_s):
             return self._waiting_bytes
         left_s = self._left_s - self._uplink.clock()
         return max(1, round(left_s * self._uplink.bytes_per_s))
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame; returns when it has left. Raises LinkClosedError."""
+        """Send a frame; return when it has left. Raises LinkClosedError."""
         if self._is_closed:
             raise LinkClosedError(f"the link to {self.peer} is closed")
         head, payload = frame.encode()
         nbytes = len(head) + (0 if payload is None else payload.nbytes)
         if payload is not None:
-            # Whoever sends may write to it as soon as it has left; it arrives later.
+            # The sender may reuse the payload when it has left, which is before it arrives.
             copy = np.frombuffer(payload, np.uint8).copy()
             frame = replace(frame, payload=copy.data)
         left_s = self._left_s = self._uplink.take(nbytes)
@@ -124,10 +124,10 @@ class RateLimitedLink:
         self._flying.append((left_s + self._uplink.latency_s, frame))
         self._has_flying.set()
         if self._flight is None:
-            self._flight = asyncio.get_running_loop().create_task(self._fly())
+            self._flight = asyncio.get_running_loop().create_task(self._deliver())
 
-    async def _fly(self) -> None:
-        """Let frames arrive in their order."""
+    async def _deliver(self) -> None:
+        """Deliver frames in order at their times of arrival."""
         try:
             while True:
                 while self._flying:
@@ -140,7 +140,7 @@ class RateLimitedLink:
             self.close()
 
     async def receive(self, allocate: Allocate) -> Frame:
-        """Read the next frame: the other end has limited it."""
+        """Read the next frame; the sending end has already delayed it."""
         return await self._inner.receive(allocate)
 
     def close(self) -> None:
@@ -170,12 +170,12 @@ class RateLimitedTransport:
         return self._inner.address
 
     async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
-        """Open a link; through no shared memory, whose bytes would not travel."""
+        """Open a link without shared memory, which would bypass the emulation."""
         link = await self._inner.connect(address, {**hello, "transport": "stream"})
         return RateLimitedLink(link, self._uplink)
 
     def listen(self, on_link: OnLink) -> None:
-        """Hand links over, limited."""
+        """Pass links that peers open to ``on_link``, rate-limited."""
 
         async def limited(link: Link) -> None:
             await on_link(RateLimitedLink(link, self._uplink))
@@ -183,11 +183,11 @@ class RateLimitedTransport:
         self._inner.listen(limited)
 
     def limit(self, link: Link) -> Link:
-        """Have a link that was opened or accepted elsewhere leave through this uplink, too."""
+        """Return a link, opened or accepted elsewhere, that passes through this uplink."""
         return RateLimitedLink(link, self._uplink)
 
     def lendable(self, nbytes: int) -> NDArray[np.float64] | None:
-        """Return None: nothing is lent."""
+        """Return None: there is no shared memory."""
         return None
 
     def close(self) -> None:
@@ -198,12 +198,12 @@ class RateLimitedTransport:
 def limited(
     transport: Transport, rates: Mapping[str, Any], clock: Clock, pause: Pause = asyncio.sleep
 ) -> Transport:
-    """Limit a transport as a job's ``collective`` section, or a hello, says; or leave it as it is.
+    """Wrap a transport as a job's ``collective`` section, or a hello, asks; else return it as is.
 
     Parameters
     ----------
     rates : mapping
-        ``bandwidth`` in bytes per second and ``latency_s``; None or 0 is without limit.
+        ``bandwidth`` in bytes per second and ``latency_s``; None or 0 means no limit.
     """
     bandwidth, latency_s = rates.get("bandwidth"), rates.get("latency_s")
     if not bandwidth and not latency_s:
@@ -213,6 +213,6 @@ def limited(
 
 
 def hello_of(collective: Mapping[str, Any]) -> dict[str, Any]:
-    """Choose what a member must know of a job's ``collective`` section to open links."""
+    """Return the part of a job's ``collective`` section that a member needs to open links."""
     rates = {name: collective[name] for name in ("bandwidth", "latency_s") if collective.get(name)}
     return {"transport": collective.get("transport", "auto"), **rates}

@@ -1,10 +1,9 @@
-"""A link between processes of one host: frames through another link, vectors left where they lie.
+"""A link between processes of one host: frames over another link, vectors in shared memory.
 
-The sender writes a vector into a slot once (``shared_slots.py``) and sends where it is, to as many
-peers as it likes; the receiver looks at it in place. A frame that says so is sent after the vector
-is whole, over an ordered link: a process killed while it writes has announced nothing. Life,
-exchange, sequence and length are compared all the same, so that a slot which holds anything else is
-an error.
+The sender writes a vector once into a slot (``shared_slots.py``) and sends the slot's descriptor to
+any number of peers, which read the vector in place. The descriptor is sent over an ordered link
+after the vector is complete, so a process killed while writing has announced nothing. Life,
+exchange, sequence and length are compared all the same: a slot with any other content is an error.
 """
 
 from __future__ import annotations
@@ -40,22 +39,23 @@ from elasticml.errors import RemoteProtocolError
 
 logger = logging.getLogger(__name__)
 
-#: Vectors lent over one link at a time; what is sent beyond that travels through the link.
+#: Vectors lent over one link at a time; further ones are sent through the link.
 LOANS_MAX: Final = 16
-#: Slots that stay mapped, and their bytes: more than a process has at a time. What is used longest
-#: ago goes first, as its owner may have shut it: it is the mapping here that keeps its memory then.
+#: Limits of the slots kept mapped, and of their bytes; a peer has no more at a time. The least
+#: recently used mapping goes first: its owner may have closed the slot, whose memory is then held
+#: only by the mapping.
 MAPS_MAX: Final = 32
 MAPS_BYTES_MAX: Final = POOL_BYTES_MAX
-#: In a loan's number when it is given back: a reader further on went without a word.
+#: Flag in a returned loan's number: a later reader disconnected without returning it.
 SPOILT_BIT: Final = 1 << 63
 _NUMBER: Final = struct.Struct("<Q")
 #: A descriptor and the loan's number.
-_PLACE_BYTES: Final = DESCRIPTOR_BYTES + _NUMBER.size
+_LOAN_BYTES: Final = DESCRIPTOR_BYTES + _NUMBER.size
 
 
 @dataclass(slots=True, eq=False)
 class Loan:
-    """The lease of an array that lies in a slot of another process."""
+    """The lease of an array in a slot of another process."""
 
     descriptor: bytes
     exchange: int
@@ -65,9 +65,10 @@ class Loan:
     is_spoilt: bool = False
 
     def describe(self, exchange: int) -> bytes | None:
-        """See ``Lease``: the next reader opens the owner's slot.
+        """Return the owner's descriptor, so that the next reader opens the owner's slot.
 
-        The owner whose link is closed has shut it perhaps; then a copy travels.
+        None once the link is closed: the owner may have closed the slot, and a copy is sent. See
+        ``Lease``.
         """
         can_be_opened = self.link.is_open and exchange == self.exchange
         return self.descriptor if can_be_opened else None
@@ -77,44 +78,44 @@ class Loan:
         self.is_spoilt = True
 
     def dropped(self) -> None:
-        """See ``Lease``: the loan is given back with the next frame."""
+        """Return the loan with the next frame; see ``Lease``."""
         self.link.returned.append(self.number | SPOILT_BIT if self.is_spoilt else self.number)
 
 
 class SharedLink:
-    """Frames over another link, payloads in shared memory where they lie in slots.
+    """Frames over another link, with the payloads that lie in slots passed in shared memory.
 
-    See ``transport.Link``. A payload that ``receive`` returns may be read-only and lie in another
-    process's memory instead of the buffer that ``allocate`` would have given; it is given back when
-    its last view is dropped.
+    See ``transport.Link``. A payload that ``receive`` returns may be a read-only view of another
+    process's memory instead of a buffer from ``allocate``. It is returned to its owner when its
+    last view is dropped.
 
     Parameters
     ----------
     inner : Link
-        An ordered link to a process whose slots can be opened here, and the other way round.
+        An ordered link to a process; each side can open the other's slots.
     pool : SlotPool
         The slots of this process.
     offer : mapping, optional
-        What the peer said of its memory when the link was opened (``SlotPool.offer``).
+        The peer's offer of memory from the handshake (``SlotPool.offer``).
     """
 
     def __init__(self, inner: Link, pool: SlotPool, offer: Mapping[str, Any] | None = None) -> None:
         self.hello = inner.hello
         self.peer = inner.peer
-        #: On one host nothing is cut.
+        #: Vectors are not segmented within a host.
         self.piece_bytes: int | None = None
-        #: Bytes that were lent, and those that were borrowed.
+        #: Bytes lent to the peer, and bytes borrowed from it.
         self.lent_bytes = 0
         self.borrowed_bytes = 0
         self._inner: Any = inner
         self._pool = pool
         self._offer = offer
         self._n_lent = 0
-        #: What the peer has of us, by number: an array that is held here is not written to again.
+        #: Loans to the peer by number; the references keep the arrays from being reused.
         self._lent: dict[int, tuple[object, Lease]] = {}
-        #: Numbers of loans whose last view here is gone; filled from any thread.
+        #: Numbers of loans to return, as their last view here was dropped; filled by any thread.
         self.returned: deque[int] = deque()
-        #: This end has not been closed.
+        #: False once this end has been closed.
         self.is_open = True
         self._maps: dict[bytes, mmap.mmap] = {}
         self._allocate: Allocate | None = None
@@ -122,32 +123,32 @@ class SharedLink:
 
     @property
     def direct(self) -> SharedLink | None:
-        """See ``transport.Link``: as the link below."""
+        """This link if the one below is direct, else None; see ``transport.Link``."""
         return self if self._inner.direct is not None else None
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of the frames sent, those of vectors in shared memory included."""
+        """Bytes of the frames sent, including vectors in shared memory."""
         return int(self._inner.sent_bytes) + self.lent_bytes
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the link below has not sent; what is lent need not travel."""
+        """Bytes that the link below has not sent, without vectors in shared memory."""
         return int(self._inner.unsent_bytes)
 
     @property
     def received_bytes(self) -> int:
-        """Bytes of the frames received, those of vectors in shared memory included."""
+        """Bytes of the frames received, including vectors in shared memory."""
         return int(self._inner.received_bytes) + self.borrowed_bytes
 
     @property
     def closed(self) -> asyncio.Event:
-        """Set when the link is closed, from whichever end."""
+        """Set when the link is closed from either end."""
         event: asyncio.Event = self._inner.closed
         return event
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame; a payload in a slot is lent, and must not be written to any more.
+        """Send a frame; a payload in a slot is lent and must not be written again.
 
         Raises
         ------
@@ -155,54 +156,55 @@ class SharedLink:
             When the peer is gone or the link is closed.
         """
         try:
-            for told in self._told(frame):
-                await self._inner.send(told)
+            for wire_frame in self._wire_frames(frame):
+                await self._inner.send(wire_frame)
         except LinkClosedError:
             self.close()
             raise
 
     def start(self, frame: Frame) -> asyncio.Future[None] | None:
         """Begin to send a frame; see ``transport.Direct`` and ``send``."""
-        told = self._told(frame)
+        wire_frames = self._wire_frames(frame)
         try:
-            for k, one in enumerate(told):
-                rest: asyncio.Future[None] | None = self._inner.direct.start(one)
+            for k, wire_frame in enumerate(wire_frames):
+                rest: asyncio.Future[None] | None = self._inner.direct.start(wire_frame)
                 if rest is not None:
-                    return rest if k + 1 == len(told) else self._after(rest, told[k + 1])
+                    is_last = k + 1 == len(wire_frames)
+                    return rest if is_last else self._after(rest, wire_frames[k + 1])
         except LinkClosedError:
             self.close()
             raise
         return None
 
     def _after(self, rest: asyncio.Future[None], frame: Frame) -> asyncio.Future[None]:
-        """Send a frame when the link below has room for it."""
+        """Send a frame once the link below has room for it."""
 
         async def send() -> None:
             await rest
             await self._inner.send(frame)
 
         sending = asyncio.ensure_future(send())
-        # Nobody need wait for it where the link closes.
+        # Retrieve the exception: nothing may await the future when the link closes.
         sending.add_done_callback(lambda done: done.cancelled() or done.exception())
         return sending
 
-    def _told(self, frame: Frame) -> list[Frame]:
-        """Write down what goes through the link below in place of a frame."""
+    def _wire_frames(self, frame: Frame) -> list[Frame]:
+        """Return the frames to send over the link below in place of a frame."""
         lease = self._pool.lease_of(frame.payload)
-        place = None
+        descriptor = None
         if lease is not None and len(self._lent) < LOANS_MAX:
-            place = lease.describe(frame.exchange)
-        back = self._numbers_to_return() if self.returned else b""
-        if place is None or lease is None or frame.payload is None:
-            if not back:
+            descriptor = lease.describe(frame.exchange)
+        returns = self._numbers_to_return() if self.returned else b""
+        if descriptor is None or lease is None or frame.payload is None:
+            if not returns:
                 return [frame]
-            note = Frame(kind=Kind.RETURN, prefix={}, payload=memoryview(back), shared=True)
+            note = Frame(kind=Kind.RETURN, prefix={}, payload=memoryview(returns), shared=True)
             return [note, frame]
         self._n_lent += 1
         self._lent[self._n_lent] = (frame.payload.obj, lease)
-        raw = place + _NUMBER.pack(self._n_lent) + back
+        raw = descriptor + _NUMBER.pack(self._n_lent) + returns
         self.lent_bytes += frame.payload.nbytes
-        # A copy but for the payload; ``dataclasses.replace`` takes eight times as long.
+        # A copy except for the payload; ``dataclasses.replace`` takes eight times as long.
         announced = Frame(
             kind=frame.kind,
             exchange=frame.exchange,
@@ -219,14 +221,14 @@ class SharedLink:
         return b"".join(map(_NUMBER.pack, numbers))
 
     async def receive(self, allocate: Allocate) -> Frame:
-        """Wait for the next frame; its payload lies in a buffer from ``allocate``, or in a slot.
+        """Wait for the next frame; its payload is in a buffer from ``allocate`` or in a slot.
 
         Raises
         ------
         LinkClosedError
-            When the peer is gone, its memory with it, or the link is closed.
+            When the peer or its memory is gone, or the link is closed.
         RemoteProtocolError
-            When what arrives is no frame of ours, or the slot holds something else.
+            When the bytes are not a frame of ours, or the slot has other content.
         """
         self._allocate = allocate
         try:
@@ -242,16 +244,16 @@ class SharedLink:
             raise
 
     async def serve(self, allocate: Allocate, on_frame: Callable[[Frame], None]) -> None:
-        """Hand over every frame as it comes; see ``transport.Direct`` and ``receive``."""
+        """Pass every frame to ``on_frame``; see ``transport.Direct`` and ``receive``."""
         self._allocate = allocate
 
-        def on_told(frame: Frame) -> None:
-            lent = self._open(frame) if frame.shared else frame
-            if lent is not None:
-                on_frame(lent)
+        def on_wire_frame(wire_frame: Frame) -> None:
+            received = self._open(wire_frame) if wire_frame.shared else wire_frame
+            if received is not None:
+                on_frame(received)
 
         try:
-            await self._inner.direct.serve(self._buffer, on_told)
+            await self._inner.direct.serve(self._buffer, on_wire_frame)
         except (LinkClosedError, RemoteProtocolError):
             self.close()
             raise
@@ -263,27 +265,28 @@ class SharedLink:
         return self._allocate(header, prefix)
 
     def _open(self, frame: Frame) -> Frame | None:
-        """Take back what is given back; look at what is lent. None where nothing is."""
+        """Process returned loans and map the lent payload; None if the frame lends nothing."""
         raw = b"" if frame.payload is None else bytes(frame.payload)
-        n_place = 0 if frame.kind is Kind.RETURN else _PLACE_BYTES
-        if len(raw) < n_place or (len(raw) - n_place) % _NUMBER.size:
+        n_loan = 0 if frame.kind is Kind.RETURN else _LOAN_BYTES
+        if len(raw) < n_loan or (len(raw) - n_loan) % _NUMBER.size:
             raise RemoteProtocolError(
-                f"{self.peer} lends with {len(raw)} bytes, wanted {n_place} and any number of "
+                f"{self.peer} sent a loan of {len(raw)} bytes, wanted {n_loan} plus a multiple of "
                 f"{_NUMBER.size}"
             )
-        for start in range(n_place, len(raw), _NUMBER.size):
+        for start in range(n_loan, len(raw), _NUMBER.size):
             self._take_back(*_NUMBER.unpack_from(raw, start))
-        if n_place == 0:
+        if n_loan == 0:
             return None
-        place = raw[:DESCRIPTOR_BYTES]
+        descriptor = raw[:DESCRIPTOR_BYTES]
         (number,) = _NUMBER.unpack_from(raw, DESCRIPTOR_BYTES)
-        exchange, nbytes = content_of(place)
+        exchange, nbytes = content_of(descriptor)
         if exchange != frame.exchange or nbytes % 8:
             raise RemoteProtocolError(
-                f"{self.peer} lends {unpack_descriptor(place)} in a frame of {frame.exchange}"
+                f"{self.peer} lends {unpack_descriptor(descriptor)} in a frame of exchange "
+                f"{frame.exchange}"
             )
-        array = self._look(place, nbytes)
-        self._pool.enter(array, Loan(place, exchange, number, self))
+        array = self._view(descriptor, nbytes)
+        self._pool.enter(array, Loan(descriptor, exchange, number, self))
         self.borrowed_bytes += nbytes
         frame.payload, frame.shared = array.data.cast("B"), False
         return frame
@@ -292,29 +295,29 @@ class SharedLink:
         array_and_lease = self._lent.pop(number & ~SPOILT_BIT, None)
         if array_and_lease is None:
             raise RemoteProtocolError(
-                f"{self.peer} gives back loan {number & ~SPOILT_BIT}, and has {sorted(self._lent)}"
+                f"{self.peer} gives back loan {number & ~SPOILT_BIT}, but has {sorted(self._lent)}"
             )
         if number & SPOILT_BIT:
             array_and_lease[1].spoil()
 
-    def _look(self, place: bytes, nbytes: int) -> NDArray[np.float64]:
-        memory = self._maps.pop(place[WHOSE], None)
+    def _view(self, descriptor: bytes, nbytes: int) -> NDArray[np.float64]:
+        memory = self._maps.pop(descriptor[WHOSE], None)
         if memory is None:
-            memory = self._map(place)
-        self._maps[place[WHOSE]] = memory  # behind all that were used longer ago
-        fault_found = fault_of(memory, place)
-        if fault_found is not None:
-            raise RemoteProtocolError(f"{self.peer} announced a vector, and there is {fault_found}")
+            memory = self._map(descriptor)
+        self._maps[descriptor[WHOSE]] = memory  # now the most recently used
+        mismatch = fault_of(memory, descriptor)
+        if mismatch is not None:
+            raise RemoteProtocolError(f"{self.peer} announced a vector, but there is {mismatch}")
         return np.frombuffer(memory, np.float64, nbytes // 8, HEAD_BYTES)
 
-    def _map(self, place: bytes) -> mmap.mmap:
-        """Map a slot that was not looked at lately, in place of others where there are too many."""
-        owner = unpack_descriptor(place)
+    def _map(self, descriptor: bytes) -> mmap.mmap:
+        """Map a slot, and drop the least recently used mappings beyond the limits."""
+        owner = unpack_descriptor(descriptor)
         try:
             memory = map_slot(owner.pid, owner.fd)
-            if memory[WHOSE] != place[WHOSE]:
-                # The owner has shut the slot, and its descriptor is another file's by now.
-                gone = f"slot {owner.slot} of process {owner.pid} is shut"
+            if memory[WHOSE] != descriptor[WHOSE]:
+                # The owner has closed the slot, and its file descriptor belongs to another file.
+                gone = f"slot {owner.slot} of process {owner.pid} is closed"
                 raise NoSharedMemoryError(gone, is_gone=True)
         except NoSharedMemoryError as fault:
             raise self._unreadable(owner, fault) from None
@@ -324,14 +327,14 @@ class SharedLink:
         return memory
 
     def _unreadable(self, owner: Descriptor, fault: NoSharedMemoryError) -> LinkClosedError:
-        """Say that the link ends; where memory cannot be shared, links to come are plain ones."""
+        """Return the error that ends the link; if memory cannot be shared, stop sharing."""
         if not fault.is_gone and not (fault.is_other and self._is_readable(owner)):
-            logger.warning("a vector of %s cannot be read; sharing ends: %s", self.peer, fault)
+            logger.warning("cannot read a vector of %s, sharing stops: %s", self.peer, fault)
             self._pool.stop(str(fault))
         return LinkClosedError(f"the link to {self.peer} is closed: {fault}")
 
     def _is_readable(self, owner: Descriptor) -> bool:
-        """Whether the owner of a slot is the peer, and its memory can be read as before."""
+        """Whether the owner of a slot is the peer, and its memory is still readable."""
         if self._offer is None or owner.life.hex() != self._offer["life"]:
             return False
         try:
@@ -341,7 +344,7 @@ class SharedLink:
         return True
 
     def close(self) -> None:
-        """Close at once; what the peer has of us is never written to again."""
+        """Close at once; slots lent to the peer are never written again."""
         self._inner.close()
         for _, lease in self._lent.values():
             lease.spoil()

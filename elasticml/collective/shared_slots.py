@@ -1,13 +1,14 @@
-"""Vectors in memory that the host's other processes read in place: slots, and when one is reused.
+"""Vectors in shared memory that other processes of the host read in place: slots and their reuse.
 
-A slot is a nameless file in memory (``memfd_create``, mode 0600) that a peer opens through
-``/proc/<pid>/fd``: there is no name in ``/dev/shm`` that a killed process could leave behind, nor
-that file system's limit. The kernel frees it with the last process that maps it.
+A slot is an anonymous file in memory (``memfd_create``, mode 0600) that a peer opens through
+``/proc/<pid>/fd``. It has no name in ``/dev/shm`` that a killed process could leave behind, and is
+not subject to that file system's limit. The kernel frees it when the last process unmaps it.
 
-Nobody counts by hand. Whoever holds the array of a slot, or a view of it, holds the slot; a link
-holds the arrays that it has lent until its peer gives them back, and the peer gives one back when
-it has dropped the last view of it. A slot that nobody holds is written to again. A peer that goes
-without giving back may still read, or only be stopped: what it had is never written to again.
+There is no explicit reference count. A slot is in use as long as something holds its array or a
+view of it. A link holds each array that it has lent until the peer returns it; the peer returns it
+when its last view is dropped. A slot that is not in use is written again. A peer that disconnects
+without returning a slot may still be reading it, or may only be stopped: that slot is never written
+again.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from elasticml.collective.slot_descriptors import (
 
 Vector = NDArray[np.float64]
 
-#: A shorter payload goes through the link itself: that is as fast, and holds no slot.
+#: Shorter payloads are sent through the link: that is as fast and needs no slot.
 SHARED_BYTES_MIN: Final = 64 * 1024
-#: What one process may have in slots, and how many. What goes beyond travels through the links.
+#: Limits of a process's slots, in bytes and number. Further vectors are sent through the links.
 POOL_BYTES_MAX: Final = 1024**3
 SLOTS_MAX: Final = 64
 _ALL_SEALS: Final = (
@@ -51,44 +52,44 @@ _ALL_SEALS: Final = (
 
 
 class Lease(Protocol):
-    """What makes an array lendable."""
+    """Makes an array lendable."""
 
     def describe(self, exchange: int) -> bytes | None:
-        """Say where the array lies, packed; None where it was lent as another exchange's."""
+        """Return the packed descriptor of the array; None if it was lent in another exchange."""
         ...
 
     def spoil(self) -> None:
-        """Take note of a reader that went without giving the array back."""
+        """Record that a reader disconnected without returning the array."""
         ...
 
     def dropped(self) -> None:
-        """Take note that nobody here has a view of the array; from any thread, at any time."""
+        """Record that the last view in this process is gone; from any thread, at any time."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One piece of shared memory of this process."""
+    """One block of shared memory of this process."""
 
     number: int
     fd: int
     memory: mmap.mmap
-    #: The head.
+    #: The header.
     words: NDArray[np.uint64]
-    #: Counts the vectors that have lain here.
+    #: Counts the vectors written here.
     sequence: int = 0
-    #: A reader went without a word; nobody writes here any more.
+    #: A reader disconnected without returning the slot; it must not be written again.
     is_spoilt: bool = False
 
     @property
     def capacity(self) -> int:
-        """Bytes of the longest vector that fits."""
+        """Bytes available for a vector."""
         return len(self.memory) - HEAD_BYTES
 
 
 @dataclass(slots=True, eq=False)
 class OwnLease:
-    """A vector in a slot of this process's own."""
+    """The lease of a vector in a slot of this process."""
 
     pool: SlotPool
     slot: Slot
@@ -97,7 +98,7 @@ class OwnLease:
     descriptor: bytes = b""
 
     def describe(self, exchange: int) -> bytes | None:
-        """Commit the vector, at the first time, as this exchange's; see ``Lease``."""
+        """Commit the vector to its first exchange; see ``Lease``."""
         if self.exchange is None:
             slot, pool, self.exchange = self.slot, self.pool, exchange
             self.descriptor = commit(
@@ -125,25 +126,25 @@ class OwnLease:
 
 @dataclass(slots=True)
 class SlotPool:
-    """The slots of one process, and the arrays here that can be lent: its own, and loans.
+    """The slots of one process, and the lendable arrays in it: its own and borrowed ones.
 
-    Arrays may be taken and dropped in any thread. The lock is for those who take: an array may be
-    dropped in the midst of any line, by the garbage collector in the very thread that holds the
-    lock. What dropping does, each step of it at once, must therefore be expected everywhere.
+    Arrays may be taken and dropped in any thread. The lock serializes only ``take``: the garbage
+    collector may drop an array at any line, even in the thread that holds the lock. Each step of
+    dropping is therefore atomic, and every other method must expect it between any two lines.
     """
 
     bytes_max: int = POOL_BYTES_MAX
     slots_max: int = SLOTS_MAX
-    #: Shorter vectors are not worth a slot.
+    #: Shorter vectors get no slot.
     bytes_min: int = SHARED_BYTES_MIN
     life: bytes = field(default_factory=lambda: secrets.token_bytes(16))
-    #: By which peers find the slots.
+    #: Peers open the slots through this process id.
     pid: int = field(default_factory=os.getpid)
-    #: Why nothing is shared (any more); empty while it is.
+    #: Why sharing has stopped; empty while it has not.
     closed_because: str = ""
-    #: Open links over which vectors are lent; without any, no slot is kept.
+    #: Open links over which vectors are lent; without a link no slot is kept.
     n_links: int = 0
-    #: Slots that nobody holds; those of dropped arrays come here by themselves.
+    #: Slots not in use; dropping an array adds its slot.
     idle: deque[Slot] = field(default_factory=deque)
     _slots: dict[int, Slot] = field(default_factory=dict)
     _n_made: int = 0
@@ -152,10 +153,10 @@ class SlotPool:
     _probe: Slot | None = None
 
     def take(self, nbytes: int) -> Vector | None:
-        """Return a vector of ``nbytes`` in shared memory, its values undefined.
+        """Return an uninitialized vector of ``nbytes`` in shared memory.
 
-        None where no peer could read it, where it would be too short or too much, or the system
-        has no memory left: the caller makes an array of its own, which travels through the links.
+        None if no peer could read it, the vector is too short, the pool is full, or the system is
+        out of memory. The caller then allocates an ordinary array, which is sent through the links.
         """
         if self.n_links == 0 or self.closed_because or nbytes < self.bytes_min or nbytes % 8:
             return None
@@ -168,7 +169,7 @@ class SlotPool:
                     return None
             if slot is None:
                 return None
-            # Whoever should still look here finds nothing that is whole.
+            # A stale reader of the slot finds it incomplete.
             slot.words[SEQUENCE] = 0
             slot.sequence += 1
         array: Vector = np.frombuffer(slot.memory, np.float64, nbytes // 8, HEAD_BYTES)
@@ -176,18 +177,18 @@ class SlotPool:
         return array
 
     def enter(self, array: NDArray[Any], lease: Lease) -> None:
-        """Make an array lendable for as long as anybody here has a view of it."""
+        """Make an array lendable as long as this process has a view of it."""
 
         def drop(ref: weakref.ref[Any], key: int = id(array), lease: Lease = lease) -> None:
-            known = self._leases.get(key)
-            if known is not None and known[0] is ref:
+            entry = self._leases.get(key)
+            if entry is not None and entry[0] is ref:
                 del self._leases[key]
             lease.dropped()
 
         self._leases[id(array)] = (weakref.ref(array, drop), lease)
 
     def lease_of(self, payload: memoryview | None) -> Lease | None:
-        """Find the lease of the array that a payload is; None where it is no shared one."""
+        """Return the lease of a payload's array; None if it is not in shared memory."""
         if payload is None or payload.nbytes < self.bytes_min:
             return None
         ref, lease = self._leases.get(id(payload.obj), (None, None))
@@ -197,12 +198,12 @@ class SlotPool:
         return lease
 
     def offer(self) -> dict[str, Any]:
-        """Say how a peer may find out whether it reads the memory of this process.
+        """Return what a peer needs to test whether it can read the memory of this process.
 
         Raises
         ------
         NoSharedMemoryError
-            When this process has none to share.
+            When this process cannot share memory.
         """
         if self.closed_because:
             raise NoSharedMemoryError(self.closed_because)
@@ -211,7 +212,7 @@ class SlotPool:
                 try:
                     self._probe = _make_slot(0, self.life, 8)
                 except (OSError, AttributeError) as fault:
-                    self.closed_because = f"this system gives out no shared memory: {fault}"
+                    self.closed_because = f"this system provides no shared memory: {fault}"
                     raise NoSharedMemoryError(self.closed_because) from None
         return {"pid": self.pid, "fd": self._probe.fd, "life": self.life.hex()}
 
@@ -220,24 +221,24 @@ class SlotPool:
         self.n_links += 1
 
     def link_closed(self) -> None:
-        """Give idle memory back to the system with the last link."""
+        """Count a closed link; the last one frees the idle slots."""
         self.n_links -= 1
         if self.n_links == 0:
             self.discard_idle()
 
     def discard_idle(self) -> None:
-        """Give the memory of all slots that nobody holds back to the system; from any thread."""
+        """Free all slots that are not in use; from any thread."""
         with contextlib.suppress(IndexError):
             while True:
                 self._discard(self.idle.pop())
 
     def stop(self, reason: str) -> None:
-        """Share nothing new from now on; what is lent can still be opened."""
+        """Lend nothing more; existing loans can still be opened."""
         self.closed_because = self.closed_because or reason
 
     def close(self) -> None:
-        """Share nothing any more; what others have mapped stays until they are done."""
-        self.stop("this process shares no memory any more")
+        """Stop sharing and free all slots; other processes keep their mappings."""
+        self.stop("this process no longer shares memory")
         with self._lock:
             self.idle.clear()
             for slot in list(self._slots.values()):
@@ -247,22 +248,22 @@ class SlotPool:
             self._probe = None
 
     def _idle_slot(self, nbytes: int) -> Slot | None:
-        """Find a slot that fits, tightly enough, among those that nobody holds."""
+        """Take an idle slot of at least this size, but not much more."""
         try:
             for _ in range(len(self.idle)):
-                slot = self.idle.pop()  # the newest, which the processor's cache still has
+                slot = self.idle.pop()  # the newest, which is most likely still in the CPU cache
                 if slot.is_spoilt:
                     self._discard(slot)
                 elif nbytes <= slot.capacity <= nbytes + nbytes // 4 + mmap.PAGESIZE:
                     return slot
                 else:
                     self.idle.appendleft(slot)
-        except IndexError:  # all discarded meanwhile
+        except IndexError:  # all slots were discarded in the meantime
             pass
         return None
 
     def _new_slot(self, nbytes: int) -> Slot | None:
-        """Make another slot, in place of idle ones of other sizes where there are too many."""
+        """Create a slot, freeing idle slots of other sizes as needed; None if the pool is full."""
         with contextlib.suppress(IndexError):
             while self._is_full(nbytes):
                 self._discard(self.idle.popleft())
@@ -282,13 +283,13 @@ class SlotPool:
 
 
 def _make_slot(number: int, life: bytes, nbytes: int) -> Slot:
-    """Make a slot whose pages are there: a page that is missing later is a SIGBUS, not an error."""
+    """Create a slot with all pages allocated: a page that cannot be had later is a SIGBUS."""
     fd = os.memfd_create("elasticml", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         size = -(-(HEAD_BYTES + nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         os.fchmod(fd, 0o600)
         os.posix_fallocate(fd, 0, size)
-        # Nobody can cut off what others have mapped.
+        # Prevent truncation of memory that others have mapped.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _ALL_SEALS)
         memory = mmap.mmap(fd, size)
     except BaseException:

@@ -1,4 +1,4 @@
-"""A link over the tornado stream below a Dask comm, as TLS needs it."""
+"""A link over the tornado stream below a Dask comm; TLS needs it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from elasticml.collective.frames import HEADER_BYTES, Frame, Header, decode, unp
 from elasticml.collective.kernel_queue import unsent_in
 from elasticml.collective.transport import Allocate, LinkClosedError, payload_buffer
 
-#: A payload up to this size is copied behind its header, to be sent by one call.
+#: A payload up to this size is appended to its header and sent by one call.
 JOINED_BYTES_MAX: Final = 64 * 1024
-#: Longest single read or write of a stream: TLS takes no more than 2 GiB at once, and tornado
-#: refuses to read more than half of the memory.
+#: Longest single read or write of a stream: TLS accepts at most 2 GiB at once, and tornado refuses
+#: to read more than half of the memory.
 PART_BYTES_MAX: Final = 64 * 2**20
 
 
@@ -28,27 +28,27 @@ class StreamLink:
         self.piece_bytes = piece_bytes
         self.sent_bytes = 0
         self.received_bytes = 0
-        #: Set when the link is closed, from whichever end.
+        #: Set when the link is closed from either end.
         self.closed = asyncio.Event()
-        # Without this reference the comm is collected, and closes its stream with it.
+        # Without this reference the comm is garbage-collected and closes its stream.
         self._comm = comm
         self._stream: IOStream = comm.stream
         self._head = memoryview(bytearray(HEADER_BYTES))
-        # Replaces the comm's own callback; ``close`` tells the comm what that would have.
+        # Replaces the comm's own callback; ``close`` aborts the comm in its place.
         self._stream.set_close_callback(self.close)
 
     @property
     def direct(self) -> None:
-        """See ``transport.Link``: sending and receiving need tasks here."""
+        """None: sending and receiving need tasks here; see ``transport.Link``."""
         return None
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that wait in the kernel; what waits before it, ``send`` waits for."""
+        """Bytes queued in the kernel; ``send`` waits for those queued before it."""
         return 0 if self.closed.is_set() else unsent_in(self._stream.socket.fileno())
 
     async def send(self, frame: Frame) -> None:
-        """Write a frame; returns when the kernel has all of it.
+        """Write a frame; return when the kernel has accepted all of it.
 
         Raises
         ------
@@ -69,20 +69,20 @@ class StreamLink:
         except OSError as fault:
             raise self._lost(fault) from None
         except BaseException:
-            # A cancelled send leaves half a frame behind it, and its payload in use.
+            # A cancelled send leaves an incomplete frame, and its payload in use.
             self.close()
             raise
         self.sent_bytes += len(head) + n_payload
 
     async def receive(self, allocate: Allocate) -> Frame:
-        """Read the next frame, its payload straight into the buffer from ``allocate``.
+        """Read the next frame, with its payload directly in the buffer from ``allocate``.
 
         Raises
         ------
         LinkClosedError
             When the peer is gone or the link is closed.
         RemoteProtocolError
-            When what arrives is no frame of ours; the link is closed then.
+            When the bytes are not a frame of ours; this closes the link.
         """
         stream = self._stream
         try:
@@ -98,7 +98,7 @@ class StreamLink:
         except OSError as fault:
             raise self._lost(fault) from None
         except BaseException:
-            # Whatever went wrong, what comes next is not the beginning of a frame.
+            # After any error the stream may be in the middle of a frame.
             self.close()
             raise
         self.received_bytes += HEADER_BYTES + header.prefix_bytes + header.payload_bytes
@@ -115,7 +115,7 @@ class StreamLink:
         return buffer
 
     def close(self) -> None:
-        """Close at once; calls that wait at either end raise LinkClosedError."""
+        """Close at once; pending calls at either end raise LinkClosedError."""
         if not self.closed.is_set():
             self.closed.set()
             self._comm.abort()

@@ -1,9 +1,8 @@
-"""What the collective asks of a network: open links, send frames in order, notice a dead peer.
+"""The transport interface: open links, send frames in order, detect a dead peer.
 
-Implementations: ``memory.py`` (one process, with gates, kills and pauses, for tests),
-``dask_links.py`` (a Dask comm opens the link; ``stream`` reads and writes the bytes below it,
-``comm`` sends Dask messages where there is no byte stream). ``shared_link.py`` lies on top of
-another link, between processes of one host.
+Implementations: ``memory.py`` (one process, with gates, kills and pauses, for tests) and
+``dask_links.py`` (opened as a Dask comm; frames use the byte stream below the comm, or Dask
+messages if there is none). ``shared_link.py`` wraps another link between processes of one host.
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from numpy.typing import NDArray
 from elasticml.collective.frames import Frame, Header
 from elasticml.errors import LocalProtocolError
 
-#: Returns the buffer (exactly ``header.payload_bytes`` long) that a payload is read into.
+#: Returns the buffer for a payload, exactly ``header.payload_bytes`` long.
 Allocate = Callable[[Header, Mapping[str, Any]], memoryview]
 
 
 class LinkClosedError(Exception):
-    """The peer is gone or the link was closed; the one way a link reports a fault."""
+    """The peer is gone or the link was closed; the only way in which a link reports a fault."""
 
 
 class Direct(Protocol):
-    """What a link can do where neither sending nor receiving need a task of their own."""
+    """A link that sends and receives from event-loop callbacks, without tasks of its own."""
 
     def start(self, frame: Frame) -> asyncio.Future[None] | None:
-        """Begin to send a frame; None where it is sent.
+        """Start to send a frame; None if it has been sent.
 
-        Else what is returned is to be waited for before the next frame. Raises as ``Link.send``.
+        Otherwise await the returned future before the next frame. Raises as ``Link.send``.
         """
         ...
 
     async def serve(self, allocate: Allocate, on_frame: Callable[[Frame], None]) -> None:
-        """Hand over every frame in the very callback that finds it whole, until the link closes.
+        """Call ``on_frame`` for every frame as soon as it is complete, until the link closes.
 
-        In place of calling ``Link.receive`` again and again; raises as that does, and what
-        ``on_frame`` raises.
+        Replaces repeated calls of ``Link.receive``; raises as that does, and what ``on_frame``
+        raises.
         """
         ...
 
@@ -48,16 +47,16 @@ class Direct(Protocol):
 class Link(Protocol):
     """An ordered, reliable, two-way stream of frames to one peer."""
 
-    #: What the opener said of itself: ``{"job": ..., "member": "3.1" | "driver", ...}``.
+    #: The opener's greeting: ``{"job": ..., "member": "3.1" | "driver", ...}``.
     hello: Mapping[str, Any]
     #: Address of the other end, for messages.
     peer: str
-    #: Long vectors are cut into pieces of so many bytes on this link; None: they go whole.
+    #: Length in bytes of the pieces into which long vectors are split; None: they are not.
     piece_bytes: int | None
 
     @property
     def direct(self) -> Direct | None:
-        """This link where it is a direct one, else None."""
+        """This link if it supports ``Direct``, else None."""
         ...
 
     @property
@@ -67,58 +66,58 @@ class Link(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that were sent and have not left this host; 0 where nobody knows."""
+        """Bytes sent that have not left this host; 0 if unknown."""
         ...
 
     async def send(self, frame: Frame) -> None:
-        """Write a frame whole; returns when its payload may be reused.
+        """Write a whole frame; return when its payload may be reused.
 
-        One from ``Transport.lendable`` may not: it is dropped when it is done with, and nobody
-        writes to it once it has been sent. Only one task sends on a link. Raises LinkClosedError.
+        A payload from ``Transport.lendable`` must not be reused: do not write to it after sending,
+        and drop it when done. Only one task may send on a link. Raises LinkClosedError.
         """
         ...
 
     async def receive(self, allocate: Allocate) -> Frame:
-        """Read the next frame; its payload lies in the buffer that ``allocate`` gave.
+        """Read the next frame; its payload is in the buffer from ``allocate``.
 
-        Or, read-only, in memory that the sender has lent: that is given back when the last view of
-        it is dropped.
+        Alternatively the payload is a read-only view of memory lent by the sender, which is
+        returned when the last view is dropped.
 
-        Only one task receives on a link, and is never cancelled: closing the link ends it.
+        Only one task may receive on a link, and it must not be cancelled: close the link instead.
         Raises LinkClosedError, RemoteProtocolError.
         """
         ...
 
     def close(self) -> None:
-        """Close at once; both ends' pending calls raise LinkClosedError. Idempotent."""
+        """Close at once; pending calls at both ends raise LinkClosedError. Idempotent."""
         ...
 
 
-#: Called for every link that a peer opens to us; owns the link from then on.
+#: Called with every link that a peer opens to this process; owns the link from then on.
 OnLink = Callable[[Link], Awaitable[None]]
 
 
 class Transport(Protocol):
-    """Opens links from this process, and hands over those that others open to it."""
+    """Opens links from this process, and accepts links that peers open to it."""
 
     @property
     def address(self) -> str:
-        """Address at which others reach this end."""
+        """Address at which peers reach this process."""
         ...
 
     async def connect(self, address: str, hello: Mapping[str, Any]) -> Link:
-        """Open a link; raises LinkClosedError when nobody answers within the time-out."""
+        """Open a link; raises LinkClosedError when the peer does not answer in time."""
         ...
 
     def listen(self, on_link: OnLink) -> None:
-        """Hand every link that is opened to us from now on to ``on_link``."""
+        """Pass every link that a peer opens from now on to ``on_link``."""
         ...
 
     def lendable(self, nbytes: int) -> NDArray[np.float64] | None:
-        """Return an array of ``nbytes`` that peers on this host can read where it is.
+        """Return an uninitialized array of ``nbytes`` that peers on this host can read in place.
 
-        Its values are undefined. None where there are no such peers, or no such memory: then any
-        array does. From any thread.
+        None if there are no such peers or no such memory; an ordinary array serves then. Callable
+        from any thread.
         """
         ...
 
@@ -130,19 +129,19 @@ class Transport(Protocol):
 def payload_buffer(
     allocate: Allocate, header: Header, prefix: Mapping[str, Any]
 ) -> memoryview | None:
-    """Ask for the buffer of a payload, as flat bytes; None where the frame has no payload.
+    """Return the buffer of a payload as flat bytes; None if the frame has no payload.
 
     Raises
     ------
     LocalProtocolError
-        When ``allocate`` gave a buffer of another size, or one that cannot be written.
+        When ``allocate`` returns a buffer of another size, or a read-only one.
     """
     if header.payload_bytes == 0:
         return None
     buffer = allocate(header, prefix).cast("B")
     if buffer.nbytes != header.payload_bytes or buffer.readonly:
         raise LocalProtocolError(
-            f"allocate gave {buffer.nbytes} bytes (readonly={buffer.readonly}) for a payload of "
-            f"{header.payload_bytes} bytes, wanted a writable buffer of exactly that size"
+            f"allocate returned {buffer.nbytes} bytes (readonly={buffer.readonly}) for a payload "
+            f"of {header.payload_bytes} bytes, wanted a writable buffer of exactly that size"
         )
     return buffer
