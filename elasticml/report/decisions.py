@@ -1,4 +1,4 @@
-"""What policies decided and why: for the page's table and the timeline."""
+"""The policies' decisions and their reasons, for the page's table and the table of rounds."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from elasticml.report.markup import table_html
 from elasticml.report.run import Record, finite
 from elasticml.report.series import rounds_of
 
-#: Suggestions that may come in every round; of one policy they are told together.
+#: Suggestions that may occur in every round; those of one policy are summed up in one entry.
 _OFTEN = ("Move", "Replicate", "Discard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One decision, or several of a kind that a policy took in a row of rounds."""
+    """One decision, or several of one kind that a policy took in successive rounds."""
 
     first_round: float
     last_round: float
     at_s: float
     policy: str
-    #: What was done, in a few words.
+    #: A short description.
     what: str
-    #: The policy's own reason; of several decisions, that of the last one.
+    #: The policy's reason; of several decisions that of the last one.
     why: str
     count: int = 1
 
-    #: Chunks moved, copied or dropped: what may come in every round.
+    #: The decision is of a kind that may occur in every round.
     is_often: bool = False
 
     @property
     def rounds(self) -> str:
-        """The round, or the first and the last."""
+        """The round, or the first and the last round, as text."""
         if math.isnan(self.first_round):
             return ""
         if self.last_round == self.first_round:
@@ -42,9 +42,9 @@ class Decision:
 
 
 def decisions(records: Sequence[Record]) -> tuple[Decision, ...]:
-    """List what policies decided, in the order in which they began; moves of chunks together."""
-    found: list[Decision] = []
-    #: Where the last decision of a policy and kind stands that others may be added to.
+    """List the policies' decisions in order of their beginning, with chunk moves summed up."""
+    taken: list[Decision] = []
+    # Index of the entry to which the next decision of a policy and kind is added.
     open_at: dict[tuple[str, str], int] = {}
     chunks: dict[int, float] = {}
     for record, number in zip(records, rounds_of(records), strict=True):
@@ -54,8 +54,8 @@ def decisions(records: Sequence[Record]) -> tuple[Decision, ...]:
         place = open_at.get((policy, kind))
         if kind in _OFTEN and place is not None:
             chunks[place] += finite(record.get("chunks"), 0.0)
-            old = found[place]
-            found[place] = Decision(
+            old = taken[place]
+            taken[place] = Decision(
                 first_round=old.first_round,
                 last_round=number,
                 at_s=old.at_s,
@@ -67,12 +67,12 @@ def decisions(records: Sequence[Record]) -> tuple[Decision, ...]:
             )
             continue
         if kind in _OFTEN:
-            open_at[policy, kind] = len(found)
-            chunks[len(found)] = finite(record.get("chunks"), 0.0)
+            open_at[policy, kind] = len(taken)
+            chunks[len(taken)] = finite(record.get("chunks"), 0.0)
         else:
-            open_at.clear()  # what comes after a change of members is another stretch
-        what = _often(kind, chunks[len(found)]) if kind in _OFTEN else _what(record, kind)
-        found.append(
+            open_at.clear()  # moves after any other decision make a new entry
+        what = _often(kind, chunks[len(taken)]) if kind in _OFTEN else _what(record, kind)
+        taken.append(
             Decision(
                 first_round=number,
                 last_round=number,
@@ -83,11 +83,11 @@ def decisions(records: Sequence[Record]) -> tuple[Decision, ...]:
                 is_often=kind in _OFTEN,
             )
         )
-    return tuple(found)
+    return tuple(taken)
 
 
 def decisions_section(records: Sequence[Record]) -> str:
-    """Tabulate what policies decided, with their reasons; nothing where they decided nothing."""
+    """Return the table of the policies' decisions and reasons; empty if there are none."""
     taken = decisions(records)
     if not taken:
         return ""
@@ -109,14 +109,14 @@ def decisions_section(records: Sequence[Record]) -> str:
 
 
 def decided_by_round(records: Sequence[Record]) -> dict[float, str]:
-    """Say in a few words what was decided ahead of each round, chunks that moved left out."""
-    words: dict[float, list[str]] = {}
+    """Describe briefly the decisions before each round, except moves of chunks."""
+    by_round: dict[float, list[str]] = {}
     for decision in decisions(records):
         if decision.count == 1 and not decision.is_often:
-            words.setdefault(decision.first_round, []).append(
+            by_round.setdefault(decision.first_round, []).append(
                 f"{decision.policy.replace('_', ' ')} {decision.what}"
             )
-    return {number: "; ".join(said) for number, said in words.items()}
+    return {number: "; ".join(texts) for number, texts in by_round.items()}
 
 
 def _often(kind: str, chunks: float) -> str:

@@ -1,4 +1,4 @@
-"""The picture of the certified gap: what is proved of the model, and what is only bounded."""
+"""The plot of the certified duality gap."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from elasticml.report.plots import by_round_and_time
+from elasticml.report.plots import Floats, by_round_and_time
 from elasticml.report.run import RunData, finite
 from elasticml.report.series import clock
 from elasticml.report.style import COLOURS, MUTED, PAPER, Picture, log_ticks, new_figure
 
-Floats = NDArray[np.float64]
-#: Certificates up to this number are drawn with a marker each.
+#: With more certificates than this no markers are drawn.
 _MARKERS_MAX = 80
 
 
 def gap_picture(run: RunData) -> Picture | None:
-    """Draw the gap on a logarithmic axis; None where none was certified."""
+    """Draw the gap on a logarithmic axis; None if none was certified."""
     history = run.history
     gap = history.column("gap")
     known = np.isfinite(gap) & (gap > 0)
@@ -48,17 +47,18 @@ def gap_picture(run: RunData) -> Picture | None:
 
     figure = new_figure(9.6, 3.4)
     by_round_and_time(figure, run, "Gap", draw, rounds, seconds if timed else None)
-    return Picture("gap", figure, "Certified gap", _alt(rounds, gap, known, bound), _caption(bound))
+    alt = _gap_alt(rounds, gap, known, bound)
+    return Picture("gap", figure, "Certified gap", alt, _gap_caption(bound))
 
 
 def _draw_gap(
     ax: Axes, x: Floats, gap: Floats, known: NDArray[np.bool_], bound: NDArray[np.bool_]
 ) -> None:
-    """Draw certificates as one line; where they are bounds, dashed and with open markers."""
+    """Draw the certificates as one line; bounds are dashed with open markers."""
     at = np.flatnonzero(known)
     colour = COLOURS["purple"]
     for first, second in itertools.pairwise(at):
-        # A stretch is only as good as the certificate at its end.
+        # The style of a segment follows the certificate at its end.
         dashes = (0, (2, 1.4)) if bound[second] else "-"
         ax.plot(x[[first, second]], gap[[first, second]], color=colour, linestyle=dashes)
     if len(at) > _MARKERS_MAX:
@@ -71,7 +71,7 @@ def _draw_gap(
 
 
 def _draw_target(ax: Axes, target: float) -> None:
-    """Draw the gap at which the job stops."""
+    """Draw a line at the gap at which the job stops."""
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, target / 1.5), high)
     ax.axhline(target, color=MUTED, linewidth=1.0, linestyle=(0, (1, 1.5)))
@@ -81,21 +81,23 @@ def _draw_target(ax: Axes, target: float) -> None:
     )  # fmt: skip
 
 
-def _alt(rounds: Floats, gap: Floats, known: NDArray[np.bool_], bound: NDArray[np.bool_]) -> str:
+def _gap_alt(
+    rounds: Floats, gap: Floats, known: NDArray[np.bool_], bound: NDArray[np.bool_]
+) -> str:
     at = np.flatnonzero(known)
-    words = (
+    text = (
         f"Certified duality gap against round and time, logarithmic: {gap[at[0]]:.3g} at round"
         f" {rounds[at[0]]:.0f}, {gap[at[-1]]:.3g} at round {rounds[at[-1]]:.0f}."
     )
     n = int(bound.sum())
-    return words + (f" {n} of {len(at)} certificates are upper bounds." if n else "")
+    return text + (f" {n} of {len(at)} certificates are upper bounds." if n else "")
 
 
-def _caption(bound: NDArray[np.bool_]) -> str:
-    words = (
-        "How far the objective is above the least possible one, at most; each value is proved from"
-        " primal and dual over all examples."
+def _gap_caption(bound: NDArray[np.bool_]) -> str:
+    text = (
+        "An upper bound of the distance of the objective from the optimum, computed from the primal"
+        " and the dual objective over all examples."
     )
     if bound.any():
-        words += " Dashed, open: examples were absent, and the value is an upper bound of the gap."
-    return words
+        text += " Dashed, open: examples were absent, and the value is an upper bound of the gap."
+    return text

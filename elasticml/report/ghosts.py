@@ -1,4 +1,4 @@
-"""What a run would have come to under other rules, laid over what it has come to."""
+"""What-if section of a run's page: the run compared with simulations under other absence rules."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 
 from elasticml.report.compare_plot import gap_comparison
 from elasticml.report.markup import esc, figure, number, table_html
-from elasticml.report.overlay_plot import GHOSTS, overlay_picture, time_picture
+from elasticml.report.overlay_plot import WHAT_IF_LINES, overlay_picture, time_picture
 from elasticml.report.run import RunData, finite, read_run
 from elasticml.report.series import full_objective, last_round
 from elasticml.report.style import Picture, png_bytes, styled, write_whole
 from elasticml.report.words import seconds_text
 
-#: The rule under which nobody goes: what rounds are worth is measured by it.
+#: The rule without losses, the baseline for the number of rounds lost.
 NO_FAILURE = "no-failure"
-#: The run's own name in pictures and tables.
+#: The name of the real run in plots and tables.
 OWN = "this run"
 
 _PICTURES: tuple[
@@ -28,58 +28,59 @@ _PICTURES: tuple[
     ("what-if", overlay_picture, "Under other rules, by round",
      "The same job, data and losses, simulated with the real solvers under each rule."),
     ("what-if-time", time_picture, "Under other rules, by time",
-     "Seconds of the simulated runs are a model's, at the pace measured in this run."),
+     "Times of the simulated runs come from a model with the speeds measured in this run."),
     ("what-if-gap", gap_comparison, "Certified gap under other rules",
-     "How far each objective is above the least possible one, at most."),
+     "An upper bound of the distance of each objective from the optimum."),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GhostRow:
-    """What one rule comes to."""
+    """The result under one rule."""
 
     name: str
-    #: Over all examples, after the last round; NaN where it is not known.
+    #: Over all examples, after the last round; NaN if unknown.
     objective: float
     gap: float
     rounds: float
-    #: Rounds that the losses have cost: so many fewer do as well when nobody goes.
+    #: Rounds by which a run without losses reaches the same objective earlier.
     rounds_lost: float
     seconds: float
     stand_in_rounds: float
 
 
-def ghosts_section(
-    run: RunData, ghosts: Mapping[str, str | Path], page: Path, notes: Sequence[str] = ()
+def what_if_section(
+    run: RunData, simulated: Mapping[str, str | Path], page: Path, notes: Sequence[str] = ()
 ) -> str:
-    """Write the pictures, also beside the page, and the table; return the page's section.
+    """Return the section with plots and table, and write the plots beside the page.
 
     Parameters
     ----------
     run : RunData
-    ghosts : mapping
+    simulated : mapping
         Rule -> directory of the simulated run.
     page : path
     notes : sequence of str
+        Printed below the table.
     """
-    runs = [run, *(read_run(path) for path in ghosts.values())]
+    runs = [run, *(read_run(path) for path in simulated.values())]
     own = str(run.spec.get("absent") or "")
-    names = [f"{OWN} ({own})" if own else OWN, *ghosts]
+    names = [f"{OWN} ({own})" if own else OWN, *simulated]
     parts = []
     for name, draw, title, caption in _PICTURES:
-        drawn: Picture | None = styled(draw, runs, names, GHOSTS)
+        drawn: Picture | None = styled(draw, runs, names, WHAT_IF_LINES)
         if drawn is None:
             continue
         picture = replace(drawn, name=name, title=title, caption=f"{caption} {drawn.caption}")
         write_whole(page.with_name(f"{name}.png"), png_bytes(picture.figure))
         parts.append(figure(picture))
-    said = "".join(f'<p class="small">{esc(note)}.</p>' for note in notes)
+    below = "".join(f'<p class="small">{esc(note)}.</p>' for note in notes)
     table = _table(ghost_rows(runs, names))
-    return "\n".join([*parts, f"<section><h2>What each rule comes to</h2>{table}{said}</section>"])
+    return "\n".join([*parts, f"<section><h2>Results of each rule</h2>{table}{below}</section>"])
 
 
 def ghost_rows(runs: Sequence[RunData], names: Sequence[str]) -> tuple[GhostRow, ...]:
-    """Return what each of the runs comes to; rounds lost where nobody goes in one of them."""
+    """Return the results of the runs; rounds lost are NaN without a run named ``NO_FAILURE``."""
     undisturbed = next((run for run, n in zip(runs, names, strict=True) if n == NO_FAILURE), None)
     return tuple(_row(run, name, undisturbed) for run, name in zip(runs, names, strict=True))
 
@@ -87,30 +88,30 @@ def ghost_rows(runs: Sequence[RunData], names: Sequence[str]) -> tuple[GhostRow,
 def _row(run: RunData, name: str, undisturbed: RunData | None) -> GhostRow:
     summary = run.summary
     _, values = full_objective(run.history)
-    known = finite(summary.get("objective"), float(values[-1]) if len(values) else math.nan)
+    objective = finite(summary.get("objective"), float(values[-1]) if len(values) else math.nan)
     rounds = finite(summary.get("rounds"), last_round(run))
     gaps = run.history.column("gap")
     gaps = gaps[np.isfinite(gaps)]
     return GhostRow(
         name=name,
-        objective=known,
+        objective=objective,
         gap=finite(summary.get("gap"), float(gaps[-1]) if len(gaps) else math.nan),
         rounds=rounds,
-        rounds_lost=_lost(known, rounds, undisturbed),
+        rounds_lost=_rounds_lost(objective, rounds, undisturbed),
         seconds=finite(summary.get("seconds")),
         stand_in_rounds=finite(summary.get("stand_in_rounds")),
     )
 
 
-def _lost(objective: float, rounds: float, undisturbed: RunData | None) -> float:
-    """Count the rounds by which the undisturbed run is earlier at an objective.
+def _rounds_lost(objective: float, rounds: float, undisturbed: RunData | None) -> float:
+    """Return the number of rounds by which the undisturbed run reaches an objective earlier.
 
-    0 where it is not earlier; NaN where nothing is known of it.
+    0 if it is not earlier; NaN if either is unknown.
     """
     if undisturbed is None or not math.isfinite(objective):
         return math.nan
     at, values = full_objective(undisturbed.history)
-    # What is as good up to rounding counts as reached.
+    # Tolerate rounding errors.
     reached = at[values <= objective + 1e-9 * abs(objective)]
     return max(0.0, rounds - float(reached[0])) if len(reached) else 0.0
 
@@ -131,7 +132,7 @@ def _table(rows: Sequence[GhostRow]) -> str:
         for row in rows
     ]
     below = (
-        '<p class="small">Rounds lost: how many rounds earlier the run without failures has the '
-        "same objective over all examples.</p>"
+        '<p class="small">Rounds lost: how many rounds earlier the run without failures reaches '
+        "the same objective over all examples.</p>"
     )
     return table_html(head, cells) + below

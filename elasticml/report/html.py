@@ -1,4 +1,4 @@
-"""The report of one run: a page that stands alone, and its pictures beside it."""
+"""The report of one run: a self-contained HTML page, with its plots as PNG files beside it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from elasticml.report.decisions import decided_by_round, decisions_section
 from elasticml.report.gap_plot import gap_picture
-from elasticml.report.ghosts import ghosts_section
+from elasticml.report.ghosts import what_if_section
 from elasticml.report.lane_plot import lanes_picture
 from elasticml.report.load_plot import loads_picture
 from elasticml.report.markup import document, esc, figure, number, table_html
@@ -25,12 +25,12 @@ from elasticml.report.style import Picture, png_bytes, styled, write_whole
 from elasticml.report.words import seconds_text, timeline
 from elasticml.terms import format_size
 
-#: Rows of the history that the page shows before it thins them.
+#: Rows of the history shown in full; a longer history is thinned.
 _ROWS_MAX = 80
-#: Entries of the timeline that are open to the eye; the rest is folded away.
+#: Entries of the timeline shown at once; the rest is folded.
 _ENTRIES_MAX = 60
 
-#: Size up to which a page that stands elsewhere carries the history with it.
+#: Size up to which a page outside the run directory embeds the history.
 _CSV_BYTES_MAX = 2_000_000
 
 #: Signs before an objective that is not exact.
@@ -41,7 +41,7 @@ _PICTURES: tuple[tuple[Callable[[RunData], Picture | None], str], ...] = (
     (gap_picture, ""),
     (metric_picture, "No test set was evaluated."),
     (members_picture, "The story names no member."),
-    (lanes_picture, "The story tells of no member's work."),
+    (lanes_picture, "The story records no member's work."),
     (loads_picture, ""),
 )
 
@@ -49,7 +49,7 @@ _PICTURES: tuple[tuple[Callable[[RunData], Picture | None], str], ...] = (
 def write_report(
     run_dir: str | Path,
     out: str | Path | None = None,
-    ghosts: Mapping[str, str | Path] | None = None,
+    simulated: Mapping[str, str | Path] | None = None,
     notes: Sequence[str] = (),
 ) -> Path:
     """Write the report of a run and return the page's path.
@@ -57,21 +57,21 @@ def write_report(
     Parameters
     ----------
     run_dir : path
-        What ``elasticml run`` wrote; the run may be unfinished, interrupted or without rounds.
+        A directory of ``elasticml run``; the run may be unfinished, interrupted or without rounds.
     out : path, optional
-        The page; ``report.html`` in the run directory by default. The pictures
-        ``objective.png``, ``gap.png``, ``auprc.png``, ``members.png``, ``lanes.png`` and
-        ``loads.png`` go beside it, each only where the run has something to draw.
-    ghosts : mapping, optional
-        Simulated runs of the same job under other rules, by rule: they are laid over the run's
-        curves, in ``what-if.png``, ``what-if-time.png`` and ``what-if-gap.png`` too.
+        The page, by default ``report.html`` in the run directory. The plots ``objective.png``,
+        ``gap.png``, ``auprc.png``, ``members.png``, ``lanes.png`` and ``loads.png`` are written
+        beside it if the run has data for them.
+    simulated : mapping, optional
+        Rule -> directory of a simulation of the same job under that rule. These are drawn over the
+        run's curves, also in ``what-if.png``, ``what-if-time.png`` and ``what-if-gap.png``.
     notes : sequence of str
-        What is said below them.
+        Printed below the what-if table.
 
     Raises
     ------
     ConfigError
-        When there is no run directory to read.
+        When ``run_dir`` is not a run directory.
     """
     run = read_run(run_dir)
     page = Path(out) if out is not None else run.path / "report.html"
@@ -84,8 +84,8 @@ def write_report(
             continue
         write_whole(page.with_name(f"{picture.name}.png"), png_bytes(picture.figure))
         sections.append(figure(picture))
-    if ghosts:
-        sections.append(ghosts_section(run, ghosts, page, notes))
+    if simulated:
+        sections.append(what_if_section(run, simulated, page, notes))
     body = "\n".join(
         [
             _header(run),
@@ -103,12 +103,12 @@ def write_report(
 
 
 def _header(run: RunData) -> str:
-    """Name the run, say how it ended, and what it trained on what."""
+    """Return the page's header: name and state of the run, algorithm, data and warnings."""
     algorithm = run.spec.get("algorithm")
     parts = []
     if isinstance(algorithm, dict):
-        told = [algorithm.get(key) for key in ("name", "optimizer", "loss")]
-        parts.append(" · ".join(str(word).replace("_", " ") for word in told if word))
+        names = [algorithm.get(key) for key in ("name", "optimizer", "loss")]
+        parts.append(" · ".join(str(name).replace("_", " ") for name in names if name))
     loaded = run.first("DataLoaded")
     rows = run.summary.get("examples", loaded.get("rows"))
     columns = run.summary.get("features", loaded.get("features"))
@@ -119,8 +119,8 @@ def _header(run: RunData) -> str:
         parts.append(f"absent examples: {run.spec['absent']}")
     notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in run.notes)
     if run.state == "unfinished":
-        said = "The run has not ended, or was cut off: this is what it had written."
-        notes += f'<p class="warn">{said}</p>'
+        warning = "The run has not ended, or was killed: the page shows what it has written so far."
+        notes += f'<p class="warn">{warning}</p>'
     error = run.summary.get("error")
     if error:
         notes += f'<p class="warn">{esc(error)}</p>'
@@ -131,7 +131,7 @@ def _header(run: RunData) -> str:
 
 
 def _key_figures(run: RunData) -> str:
-    """Lay out the figures that a reader asks for first; the history fills in for the summary."""
+    """Return the cards with the key figures, from the summary or else from the history."""
     summary, history = run.summary, run.history
     marks = membership_marks(run.records)
     rounds = summary.get("rounds", _last(run, "round"))
@@ -196,7 +196,7 @@ def _gap_words(summary: Mapping[str, Any]) -> str:
 
 
 def _ending(run: RunData) -> str:
-    """Say in a word whether the algorithm's own tolerance was reached."""
+    """Return in a word whether the run has converged, or what stopped it."""
     converged = run.summary.get("converged", run.last("JobEnded").get("converged"))
     if not isinstance(converged, bool):
         return "so far" if run.state == "unfinished" else ""
@@ -206,10 +206,10 @@ def _ending(run: RunData) -> str:
 
 
 def _members(run: RunData) -> tuple[str, str]:
-    """Return members at the start, at least and at the end."""
-    told = run.summary.get("members")
-    if isinstance(told, dict):
-        three = [finite(told.get(key)) for key in ("start", "min", "end")]
+    """Return the number of members at the start, the fewest, and at the end, with a label."""
+    members = run.summary.get("members")
+    if isinstance(members, dict):
+        three = [finite(members.get(key)) for key in ("start", "min", "end")]
     else:
         column = run.history.column("members")
         column = column[np.isfinite(column)]
@@ -228,24 +228,24 @@ def _retired(summary: Mapping[str, Any], marks: tuple[Any, ...]) -> int | None:
 
 
 def _last(run: RunData, column: str) -> float | None:
-    """Return a column's last number; None where it has none."""
+    """Return a column's last number; None if it has none."""
     values = run.history.column(column)
     known = values[np.isfinite(values)]
     return float(known[-1]) if len(known) else None
 
 
 def _timeline(run: RunData) -> str:
-    """Tell the story in words; a long one is folded after its first entries."""
+    """Return the timeline section; a long one is folded after its first entries."""
     entries = timeline(run.records)
     if not entries:
         return '<section><h2>What happened</h2><p class="note">No story was written.</p></section>'
     lines = []
     for entry in entries:
-        place = "" if math.isnan(entry.round) else f"round {entry.round:.0f}"
+        round_text = "" if math.isnan(entry.round) else f"round {entry.round:.0f}"
         cause = f'<span class="cause">cause: {esc(entry.cause)}</span>' if entry.cause else ""
         lines.append(
             f'<li class="{entry.kind}"><span class="when">{entry.at_s:,.2f} s</span>'
-            f'<span class="when">{place}</span>'
+            f'<span class="when">{round_text}</span>'
             f'<span class="what">{esc(entry.text)}{cause}</span></li>'
         )
     shown, rest = lines[:_ENTRIES_MAX], lines[_ENTRIES_MAX:]
@@ -262,20 +262,20 @@ def _timeline(run: RunData) -> str:
 
 
 def rows_to_show(run: RunData, rows_max: int = _ROWS_MAX) -> list[int]:
-    """Choose rows of the history: all of a short run; else evenly, and all around each change."""
+    """Choose rows of the history: all of a short run; else evenly spaced, and around changes."""
     n = run.history.n_rows
     if n <= rows_max:
         return list(range(n))
     rounds = run.history.column("round")
-    turns = [mark.round for mark in membership_marks(run.records)]
+    changes = [mark.round for mark in membership_marks(run.records)]
     for window in absence_windows(run.history):
-        turns += [window.start_round, window.end_round]
+        changes += [window.start_round, window.end_round]
     near = {
         int(i)
-        for turn in sorted(set(turns))[: rows_max // 8]
-        for i in np.flatnonzero(np.abs(rounds - turn) <= 1)
+        for change in sorted(set(changes))[: rows_max // 8]
+        for i in np.flatnonzero(np.abs(rounds - change) <= 1)
     }
-    # A step of 1, 2 or 5 times a power of ten keeps the round numbers plain.
+    # A step of 1, 2 or 5 times a power of ten gives round numbers.
     room = max(rows_max - len(near) - 2, 1)
     scale = 10 ** math.floor(math.log10(n / room)) if n > room else 1
     step = next(k * scale for k in (1, 2, 5, 10) if n / (k * scale) <= room)
@@ -283,7 +283,7 @@ def rows_to_show(run: RunData, rows_max: int = _ROWS_MAX) -> list[int]:
 
 
 def _rounds(run: RunData, page: Path) -> str:
-    """Tabulate the history, folded and thinned, with the whole table as a file."""
+    """Return the table of rounds, folded and thinned, with a link to the whole table."""
     history = run.history
     if history.n_rows == 0:
         return '<section><h2>Rounds</h2><p class="note">No round was finished.</p></section>'
@@ -302,15 +302,15 @@ def _rounds(run: RunData, page: Path) -> str:
     opened = " open" if history.n_rows <= 15 else ""
     return (
         f"<section><h2>Rounds</h2><details{opened}><summary>Table of rounds</summary>"
-        f'<p class="small">Row r is the state at the beginning of round r; {note}. Shaded:'
-        " examples absent; ~ an estimate, ≤ a bound.</p>"
+        f'<p class="small">Row r is the state at the beginning of round r; {note}. Shaded rows:'
+        " examples absent; ~ marks an estimate, ≤ a bound.</p>"
         f"{table_html([n.replace('_', ' ') for n in names], rows, classes)}"
         "</details></section>"
     )
 
 
 def _whole_table(run: RunData, page: Path) -> str:
-    """Link to the whole history: the file beside the page, else a copy inside the page."""
+    """Return a link to the whole history: the file beside the page, or a copy in the page."""
     csv_path = run.path / "history.csv"
     if not csv_path.is_file():
         return ""
@@ -327,7 +327,7 @@ def _whole_table(run: RunData, page: Path) -> str:
 
 
 def _cell(run: RunData, name: str, row: int) -> str:
-    """Write one cell of the history for people."""
+    """Format one cell of the history."""
     text = run.history.cells[name][row]
     if name not in run.history.columns or not text:
         return text
@@ -344,7 +344,7 @@ def _cell(run: RunData, name: str, row: int) -> str:
 
 
 def _settings(run: RunData) -> str:
-    """Show the job as it was given, and the versions that ran it."""
+    """Return the section with the job's settings and the software versions."""
     versions = run.first("JobStarted").get("versions")
     parts = []
     if run.spec:
@@ -360,27 +360,27 @@ def _settings(run: RunData) -> str:
             f"<details open><summary>job.yaml</summary><pre>{esc(run.job_text)}</pre></details>"
         )
     if isinstance(versions, dict):
-        told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-        parts.append(f'<p class="small">{esc(told)}</p>')
+        listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+        parts.append(f'<p class="small">{esc(listed)}</p>')
     missing = '<p class="note">The settings were not recorded.</p>'
     return f"<section><h2>Settings</h2>{''.join(parts) or missing}</section>"
 
 
 def _flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """List nested settings as dotted names and values in JSON."""
-    found = []
+    """List nested settings as dotted names and JSON values."""
+    flat = []
     for key, item in value.items():
         name = f"{prefix}{key}"
         if isinstance(item, dict) and item:
-            found += _flatten(item, f"{name}.")
+            flat += _flatten(item, f"{name}.")
         else:
-            found.append((name, item if isinstance(item, str) else json.dumps(item, default=str)))
-    return found
+            flat.append((name, item if isinstance(item, str) else json.dumps(item, default=str)))
+    return flat
 
 
 def _footer() -> str:
-    """Say where the page's figures come from."""
+    """Return the footer, which names the sources of the figures."""
     return (
-        "<footer>Written by elasticml; story.jsonl, history.csv and summary.json of the run hold"
-        " every figure of this page.</footer>"
+        "<footer>Written by elasticml. All figures come from story.jsonl, history.csv and"
+        " summary.json of the run.</footer>"
     )

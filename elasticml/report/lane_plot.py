@@ -1,4 +1,4 @@
-"""The picture of the swim-lanes: the whole run by shares of time, and close-ups by the event."""
+"""The swim-lane plot: an overview of the whole run, and close-ups around losses and returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elasticml.report.run import RunData
 from elasticml.report.series import Clock, clock, membership_marks
 from elasticml.report.style import COLOURS, MUTED, Picture, new_figure
 
-#: Colour of each kind; a slot whose member is gone has a thin line instead of a block.
+#: Colour of each kind; "gone" is drawn as a thin line, the others as blocks.
 KIND_COLOURS: dict[Kind, str] = {
     "compute": COLOURS["blue"],
     "wait": COLOURS["wait"],
@@ -23,8 +23,8 @@ KIND_COLOURS: dict[Kind, str] = {
     "move": COLOURS["orange"],
     "gone": COLOURS["red"],
 }
-#: Where the overview differs, being an image that cannot follow a page's scheme: a grey that lets
-#: a light or a dark page through.
+#: Colour and opacity in the overview, an image that cannot follow the page's colour scheme: a
+#: translucent grey for light and dark pages.
 _SHARE_COLOURS: dict[Kind, tuple[str, float]] = {"wait": ("#7d8894", 0.42)}
 _KIND_WORDS: dict[Kind, str] = {
     "compute": "computing",
@@ -33,17 +33,17 @@ _KIND_WORDS: dict[Kind, str] = {
     "move": "moving chunks",
     "gone": "gone",
 }
-#: Rounds before and after the event of a close-up.
+#: Rounds shown before and after the event of a close-up.
 _CLOSE_ROUNDS = (2, 4)
-#: Runs of at most this many rounds are drawn block by block, without an overview.
+#: Runs of at most this many rounds are drawn as blocks, without an overview.
 _SHORT_ROUNDS = 12
-#: Bins of time over the width of the overview.
+#: Time bins of the overview.
 _BINS = 360
 _LEFT, _WIDTH = 0.065, 0.915
 
 
 def lanes_picture(run: RunData) -> Picture | None:
-    """Draw what every member did; None where the story names no member."""
+    """Draw the activity of every member; None if the story names no member."""
     lanes = make_lanes(run.records)
     if not lanes.slots or lanes.end_s <= lanes.start_s:
         return None
@@ -79,31 +79,36 @@ def lanes_picture(run: RunData) -> Picture | None:
         figure,
         "What every member did",
         f"One lane for each of {len(lanes.slots)} slots over {lanes.end_s:.3g} s: {shares}.",
-        f"One lane a slot; × a loss, ▾ the notice before it{_asked(lanes)}."
+        f"One lane per slot; × a loss, ▾ the notice before it{_marks_legend(lanes)}."
         f" Of all members' time: {shares}."
-        + (" In the overview the blue deepens with the share spent computing." if long else ""),
+        + (" In the overview a deeper blue means a larger share of computing." if long else ""),
     )
 
 
-def _asked(lanes: Lanes) -> str:
-    """Explain the mark of containers that were asked for back, where there is one."""
+def _marks_legend(lanes: Lanes) -> str:
+    """Explain the symbol of containers marked for preemption, if there is one."""
     return (
         ", ◆ its container asked for back" if any(m.kind == "marked" for m in lanes.marks) else ""
     )
 
 
 def _percent(share: float) -> str:
-    """Write a share that is not nothing."""
+    """Format a positive share."""
     return "under 1 %" if share < 0.005 else f"{100 * share:.0f} %"
 
 
 def _any(lanes: Lanes, kind: Kind) -> bool:
-    """Tell whether any lane has an interval of this kind."""
+    """Whether any lane has an interval of this kind."""
     return any(v.kind == kind for lane in lanes.intervals.values() for v in lane)
 
 
 def _close_ups(run: RunData, lanes: Lanes, times: Clock) -> list[tuple[str, float, float]]:
-    """Choose what to look at closely: the first loss and the first return, else the middle."""
+    """Choose the close-ups: the first loss and the first return, or else the middle of the run.
+
+    Returns
+    -------
+    list of (title, start, end), in seconds
+    """
     marks = membership_marks(run.records)
     chosen: list[tuple[str, float]] = []
     for kind, words in (("lost", "loss"), ("back", "return")):
@@ -114,26 +119,26 @@ def _close_ups(run: RunData, lanes: Lanes, times: Clock) -> list[tuple[str, floa
         middle = float(times.rounds[len(times.rounds) // 2])
         chosen.append((f"Rounds {middle - 3:.0f} to {middle + 5:.0f}", middle))
     before, after = _CLOSE_ROUNDS
-    found = []
+    close_ups = []
     for title, number in chosen:
         start = max(times.at(number - before), lanes.start_s)
         end = min(times.at(number + after), lanes.end_s)
         if math.isfinite(start) and end > start:
-            found.append((title, start, end))
-    return found
+            close_ups.append((title, start, end))
+    return close_ups
 
 
 def _draw_shares(ax: Axes, lanes: Lanes) -> None:
-    """Paint the overview: each bin's colour is the mixture of what the member did in it."""
+    """Draw the overview: each bin has the mixed colour of the member's activities in it."""
     edges = np.linspace(lanes.start_s, lanes.end_s, _BINS + 1)
     colours = np.array([to_rgba(_SHARE_COLOURS.get(kind, KIND_COLOURS[kind])) for kind in KINDS])
     colours[KINDS.index("gone"), 3] = 0.0
-    # (slots, bins, kinds) * (kinds,) @ (kinds, 3): colours mix by their opacity.
+    # (slots, bins, kinds) * (kinds,) @ (kinds, 3): colours are weighted by opacity.
     weights = occupancy(lanes, edges) * colours[:, 3]
     opacity = weights.sum(axis=2, keepdims=True)
     rgb = weights @ colours[:, :3] / np.maximum(opacity, 1e-12)
     image = np.concatenate([rgb, opacity], axis=2)
-    # Every lane is six rows of the image, the last of them empty: the gap between lanes.
+    # Every lane takes six rows of the image; the last one is the gap to the next lane.
     rows = np.repeat(image, 6, axis=0)
     rows[5::6, :, 3] = 0.0
     ax.imshow(
@@ -144,7 +149,7 @@ def _draw_shares(ax: Axes, lanes: Lanes) -> None:
 
 
 def _draw_blocks(ax: Axes, lanes: Lanes, start: float, end: float) -> None:
-    """Draw every interval between two times as a block of its own."""
+    """Draw every interval between two times as a block."""
     blocks: dict[Kind, list[list[tuple[float, float]]]] = {kind: [] for kind in KIND_COLOURS}
     for i, slot in enumerate(lanes.slots):
         for v in lanes.intervals[slot]:
@@ -161,7 +166,7 @@ def _draw_blocks(ax: Axes, lanes: Lanes, start: float, end: float) -> None:
 
 
 def _draw_gone(ax: Axes, lanes: Lanes, start: float, end: float) -> None:
-    """Draw a thin line where a slot's member is gone, and a cross where it went."""
+    """Draw a thin line while a slot has no member, and symbols for losses, notices and marks."""
     for i, slot in enumerate(lanes.slots):
         for v in lanes.intervals[slot]:
             if v.kind == "gone" and v.end_s > start and v.start_s < end:
@@ -202,7 +207,7 @@ def _frame(ax: Axes, lanes: Lanes, start: float, end: float, title: str) -> None
 
 
 def _round_axis(ax: Axes, times: Clock, *, named: bool) -> None:
-    """Write round numbers along the top edge, where the rounds began."""
+    """Write round numbers along the top edge, at the start of each round."""
     low, high = ax.get_xlim()
     inside = times.rounds[(times.seconds >= low) & (times.seconds <= high)]
     if not len(inside):
@@ -218,7 +223,7 @@ def _round_axis(ax: Axes, times: Clock, *, named: bool) -> None:
             ha="right", color=MUTED, fontsize=8,
         )  # fmt: skip
     taken = -math.inf
-    # The room of a number with three digits, whatever part of the figure's width the axis has.
+    # Room for a number of three digits, relative to the width of the axes.
     room = 0.036 / ax.get_position().width
     for number in numbers:
         x = times.at(number)
@@ -237,7 +242,7 @@ def _round_axis(ax: Axes, times: Clock, *, named: bool) -> None:
 
 
 def _draw_key(ax: Axes, kinds: list[Kind]) -> None:
-    """Write the kinds in their colours at the upper right, each after a block of it."""
+    """Draw the colour legend at the upper right."""
     x = 1.0
     for kind in reversed(kinds):
         words = _KIND_WORDS[kind]

@@ -1,4 +1,4 @@
-"""Turn a story into swim-lanes: what every member did at every moment of the run."""
+"""Swim-lanes read from a story: what every member did at every moment of the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Segment = tuple[float, float, Kind]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One stretch of a lane, in seconds since the job started."""
+    """One interval of a lane, in seconds since the job started."""
 
     slot: int
     kind: Kind
@@ -32,7 +32,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneMark:
-    """A moment of a lane: a member joined, came back, was warned or was lost."""
+    """An event in a lane: a member joined, returned, got notice, was marked, or was lost."""
 
     slot: int
     kind: Literal["joined", "returned", "noticed", "marked", "lost"]
@@ -41,7 +41,7 @@ class LaneMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes:
-    """The lanes of a run; the intervals of a slot are ascending and never overlap."""
+    """The lanes of a run; a slot's intervals are ascending and disjoint."""
 
     slots: tuple[int, ...]
     intervals: Mapping[int, tuple[Interval, ...]]
@@ -52,7 +52,7 @@ class Lanes:
 
 @dataclass(slots=True)
 class _Life:
-    """One member's stay in a slot while the story is read."""
+    """The time of one member in a slot, while the story is read."""
 
     start_s: float
     active_s: float | None = None
@@ -60,7 +60,7 @@ class _Life:
 
 
 def slot_of(member: object) -> int | None:
-    """Slot of a member written as ``"slot.incarnation"``; None for anything else."""
+    """Return the slot of a member id ``"slot.incarnation"``; None for anything else."""
     head = str(member).partition(".")[0]
     return int(head) if head.isdecimal() else None
 
@@ -68,9 +68,9 @@ def slot_of(member: object) -> int | None:
 def make_lanes(records: Sequence[Record]) -> Lanes:
     """Build the lanes of all slots that the story names.
 
-    A member loads from its joining until it takes part, computes as long as its own clock said
-    within each exchange, moves while a chunk leaves or reaches it, and waits otherwise. A slot is
-    gone from a loss until the next member joins in it; before its first member it has no interval.
+    A member loads from joining until it takes part, computes in each exchange for the duration that
+    it reported, moves while a chunk is sent or received, and waits otherwise. A slot is gone from a
+    loss until the next member joins in it. Before its first member it has no interval.
     """
     end_s = max((finite(record.get("t"), 0.0) for record in records), default=0.0)
     lives, marks = _lives(records)
@@ -93,7 +93,7 @@ def make_lanes(records: Sequence[Record]) -> Lanes:
 
 
 def paint(lane: Sequence[Segment], spans: Sequence[Span], kind: Kind) -> list[Segment]:
-    """Lay spans of one kind over a lane; time in which the slot is gone stays gone.
+    """Overwrite a lane with spans of one kind, except where the slot is gone.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def paint(lane: Sequence[Segment], spans: Sequence[Span], kind: Kind) -> list[Se
                 out.append((low, high, kind))
                 at = high
             if spans[i][1] > end:
-                break  # the rest of this span lies over the next segment
+                break  # the span continues over the next segment
             i += 1
         if at < end:
             out.append((at, end, below))
@@ -120,7 +120,7 @@ def paint(lane: Sequence[Segment], spans: Sequence[Span], kind: Kind) -> list[Se
 
 
 def occupancy(lanes: Lanes, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of each bin of time that each slot spent on each kind.
+    """Return the share of each time bin that each slot spent on each kind.
 
     Parameters
     ----------
@@ -139,14 +139,14 @@ def occupancy(lanes: Lanes, edges: NDArray[np.float64]) -> NDArray[np.float64]:
                 continue
             bounds = np.array(spans)
             lengths = bounds[:, 1] - bounds[:, 0]
-            # The time spent so far is piecewise linear with corners at every start and end.
+            # The accumulated time is piecewise linear, with knots at every start and end.
             spent = np.repeat(np.concatenate([[0.0], np.cumsum(lengths)]), 2)[1:-1]
             shares[i, :, k] = np.diff(np.interp(edges, bounds.ravel(), spent)) / width
     return shares
 
 
 def _lives(records: Sequence[Record]) -> tuple[dict[int, list[_Life]], tuple[LaneMark, ...]]:
-    """Read who was in which slot from when to when, and the moments to mark."""
+    """Read the members of each slot with their times, and the events to mark."""
     lives: dict[int, list[_Life]] = {}
     marks: list[LaneMark] = []
     for record in records:
@@ -170,7 +170,7 @@ def _lives(records: Sequence[Record]) -> tuple[dict[int, list[_Life]], tuple[Lan
             stays.append(_Life(start_s=t))
             continue
         if not present and event == "MemberLost" and stays:
-            continue  # the same loss told twice
+            continue  # a repeated record of the same loss
         if not present:
             stays.append(_Life(start_s=0.0 if not stays else t))
         if event == "MemberActive":
@@ -184,7 +184,7 @@ def _lives(records: Sequence[Record]) -> tuple[dict[int, list[_Life]], tuple[Lan
 
 
 def _presence(stays: Sequence[_Life], end_s: float) -> list[Segment]:
-    """Lay out a slot's stays as waiting, and what lies after each as gone."""
+    """Return a slot's lane with its members' times as waiting and the rest as gone."""
     lane: list[Segment] = []
     for i, life in enumerate(stays):
         until = end_s if life.end_s is None else life.end_s
@@ -197,7 +197,7 @@ def _presence(stays: Sequence[_Life], end_s: float) -> list[Segment]:
 
 
 def _load_spans(stays: Sequence[_Life], busy: Sequence[Span], end_s: float) -> list[Span]:
-    """Time between joining and taking part; the first work is the proof where nothing else is."""
+    """Return the times from joining to taking part, which the first computation proves at last."""
     spans = []
     for life in stays:
         ready = life.active_s
@@ -208,7 +208,7 @@ def _load_spans(stays: Sequence[_Life], busy: Sequence[Span], end_s: float) -> l
 
 
 def _compute_spans(records: Sequence[Record], end_s: float) -> dict[int, list[Span]]:
-    """Read the time each slot computed in each exchange."""
+    """Read the compute time of each slot in each exchange."""
     spans: dict[int, list[Span]] = {}
     for record in records:
         if record["event"] != "ExchangeEnded" or not isinstance(record.get("compute_s"), dict):
@@ -223,7 +223,7 @@ def _compute_spans(records: Sequence[Record], end_s: float) -> dict[int, list[Sp
 
 
 def _move_spans(records: Sequence[Record]) -> dict[int, list[Span]]:
-    """Read the time chunks were under way, for both ends of each move."""
+    """Read the time of each chunk move, for its source and its target."""
     spans: dict[int, list[Span]] = {}
     for record in records:
         if record["event"] != "ChunksMoved":

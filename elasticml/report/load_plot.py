@@ -1,4 +1,4 @@
-"""The picture of the loads: lanes of members over rounds, shaded by what they had and took."""
+"""The load-balance plot: one lane per slot over rounds, shaded by examples and compute time."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from elasticml.report.loads import Loads, make_loads, relative
+from elasticml.report.loads import Floats, Loads, make_loads, relative
 from elasticml.report.plots import shade
 from elasticml.report.run import RunData
 from elasticml.report.style import COLOURS, MUTED, Picture, new_figure, whole_ticks
 
-Floats = NDArray[np.float64]
-
-#: A load that differs from the round's mean by this share has the full colour.
+#: Relative difference from the round's mean at which the colour is saturated.
 _FULL = 0.5
-#: The mean load: a grey that lets a light or a dark page through.
+#: Colour and opacity of the mean load: a translucent grey for light and dark pages.
 _MEAN = ("#7d8894", 0.28)
 _LEFT, _WIDTH = 0.065, 0.86
 
 
 def loads_picture(run: RunData) -> Picture | None:
-    """Draw loads and times of all members by round; None for fewer than two members or rounds."""
+    """Draw loads and times of all members by round; None with fewer than two slots or rounds."""
     loads = make_loads(run.records)
     if loads is None or len(loads.slots) < 2 or len(loads.rounds) < 2:
         return None
@@ -52,15 +50,15 @@ def loads_picture(run: RunData) -> Picture | None:
         f" last, {np.median(known):.2f} times in the median."
     )
     return Picture(
-        "loads", figure, "How evenly members were loaded", alt,
-        "One lane a slot: grey is the round's mean, orange more, blue less. Dots above: rounds"
-        " ahead of which chunks changed owners. Below: the slowest member's time divided by the"
-        " mean; 1 is balanced.",
+        "loads", figure, "Load balance of the members", alt,
+        "One lane per slot: grey is the round's mean, orange more, blue less. Dots above: chunks"
+        " changed owners before the round. Below: the slowest member's time divided by the mean;"
+        " 1 is balanced.",
     )  # fmt: skip
 
 
 def colours_of(values: Floats) -> NDArray[np.float64]:
-    """Colour relative loads (n, m) as (n, m, 4): blue below 1, grey at 1, orange above."""
+    """Return RGBA colours (n, m, 4) of relative loads (n, m): blue < 1, grey at 1, orange > 1."""
     away = np.clip((np.nan_to_num(values, nan=1.0) - 1.0) / _FULL, -1.0, 1.0)[..., None]
     mean, more, less = (
         np.array([*to_rgb(colour), opacity])
@@ -72,9 +70,9 @@ def colours_of(values: Floats) -> NDArray[np.float64]:
 
 
 def draw_lanes(ax: Axes, loads: Loads, values: Floats, title: str) -> None:
-    """Shade a lane for each slot by relative values (n_slots, n_rounds)."""
+    """Draw one lane per slot, shaded by relative values (n_slots, n_rounds)."""
     rounds = loads.rounds
-    # Rounds that told nothing, such as idle ones, stay empty.
+    # Rounds without measurements, such as idle ones, are left blank.
     every = np.arange(rounds[0], rounds[-1] + 1)
     whole = np.full((len(loads.slots), len(every)), math.nan)
     whole[:, (rounds - rounds[0]).astype(int)] = values
@@ -95,7 +93,7 @@ def draw_lanes(ax: Axes, loads: Loads, values: Floats, title: str) -> None:
 
 
 def draw_moves(ax: Axes, loads: Loads) -> None:
-    """Put a dot above each round ahead of which chunks changed owners."""
+    """Draw a dot above each round before which chunks changed owners."""
     at = loads.rounds[loads.moved > 0]
     ax.plot(
         at, np.full(len(at), 1.0), transform=ax.get_xaxis_transform(), linestyle="none",
@@ -104,7 +102,7 @@ def draw_moves(ax: Axes, loads: Loads) -> None:
 
 
 def draw_scale(figure: Figure, beside: Axes) -> None:
-    """Draw what the shades mean at the right of a panel."""
+    """Draw the colour scale at the right of a panel."""
     box = beside.get_position()
     ax = figure.add_axes((box.x1 + 0.012, box.y0, 0.012, box.height))
     steps = np.linspace(1 - _FULL, 1 + _FULL, 41)

@@ -1,4 +1,4 @@
-"""Building blocks of the pages: escaped text, numbers for people, tables, the document around."""
+"""HTML building blocks: escaped text, formatted numbers, tables, figures, the document."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def esc(value: object) -> str:
-    """Escape anything for the inside of an element or an attribute."""
+    """Escape a value for use in an element or an attribute."""
     return html.escape(str(value), quote=True)
 
 
 def number(value: object, digits: int = 6) -> str:
-    """Write a number for people: whole ones with commas, others with so many digits; – for none."""
+    """Format a number: integers with commas, others with ``digits`` digits; – for none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–" if value is None else str(value)
     if not math.isfinite(value):
@@ -31,7 +31,7 @@ def number(value: object, digits: int = 6) -> str:
 def table_html(
     head: Sequence[str], rows: Iterable[Sequence[str]], classes: Sequence[str] = ()
 ) -> str:
-    """Write a table of plain cells; ``classes`` gives each row's class, empty for none."""
+    """Return a table of plain cells; ``classes`` holds each row's class, empty for none."""
     lines = ["".join(f'<th scope="col">{esc(cell)}</th>' for cell in head)]
     body = []
     for i, row in enumerate(rows):
@@ -44,7 +44,7 @@ def table_html(
 
 
 def figure(picture: Picture, heading: str | None = None) -> str:
-    """Put a picture into a page as inline SVG, under its heading."""
+    """Return a section with a picture as inline SVG below its heading."""
     from elasticml.report.style import svg_markup  # loads matplotlib, which tables do not need
 
     drawn = svg_markup(picture.figure, picture.name, picture.title, picture.alt)
@@ -56,7 +56,7 @@ def figure(picture: Picture, heading: str | None = None) -> str:
 
 
 def document(title: str, body: str) -> str:
-    """Wrap a body into a page that needs nothing beside itself."""
+    """Wrap a body into a self-contained page."""
     css = files("elasticml.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'

@@ -1,4 +1,4 @@
-"""Several runs compared: a picture, a table, a page."""
+"""Comparison of several runs: a plot, a table, an HTML page."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from elasticml.terms import format_size
 
 
 def draw(run_dirs: Sequence[str | Path], labels: Sequence[str] | None, out: str | Path) -> Path:
-    """Draw objective and test metric of several runs against the round; return the file's path.
+    """Plot objective and test metric of several runs by round; return the file's path.
 
     Parameters
     ----------
     run_dirs : paths of run directories
-    labels : a name for each run; None takes the runs' own names
+    labels : a name for each run; None uses the runs' own names
     out : path ending in ``.png`` or ``.svg``
 
     Raises
     ------
     ConfigError
-        When a run directory is missing, none is given, labels are too few or too many, or the
-        file's ending is another.
+        When a run directory is missing, none is given, the number of labels differs, or the file
+        extension is another.
     """
     path = Path(out)
     if path.suffix not in (".png", ".svg"):
         raise ConfigError(
-            f"picture {str(path)!r} must end in .png or .svg, got {path.suffix or 'no ending'!r}",
+            f"plot {str(path)!r} must end in .png or .svg, got {path.suffix or 'no extension'!r}",
             path=str(path),
         )
     runs, names = _read(run_dirs, labels)
@@ -60,10 +60,10 @@ def table(
     labels: Sequence[str] | None = None,
     rounds: Sequence[int] | None = PAPER_ROUNDS,
 ) -> tuple[OverlayRow, ...]:
-    """Return the full-data objective and the test metric of several runs at chosen rounds.
+    """Return the objective over all examples and the test metric of several runs at some rounds.
 
-    ``rounds=None`` chooses them: the paper's where a run has 300 rounds, else the absence's
-    edges and the quarters of the longest run.
+    ``rounds=None`` selects the paper's rounds if a run has 300 rounds, otherwise the edges of the
+    absence and the quarters of the longest run.
     """
     runs, names = _read(run_dirs, labels)
     at = tuple(rounds) if rounds is not None else choose_rounds(runs)
@@ -74,12 +74,12 @@ def table(
 def write_overlay(
     run_dirs: Sequence[str | Path], labels: Sequence[str] | None, out: str | Path
 ) -> Path:
-    """Write a page that compares runs, with ``overlay.png`` beside it; return the page's path.
+    """Write a page that compares runs, and ``overlay.png`` beside it; return the page's path.
 
     Raises
     ------
     ConfigError
-        When a run directory is missing, or labels are too few or too many.
+        When a run directory is missing, or the number of labels differs.
     """
     runs, names = _read(run_dirs, labels)
     page = Path(out)
@@ -105,7 +105,7 @@ def write_overlay(
 
 
 def _run_table(runs: Sequence[RunData], labels: Sequence[str], page: Path) -> str:
-    """Tabulate the runs' key figures, each with a link to its own report where it has one."""
+    """Return the table of the runs' key figures, with links to their own reports."""
     head = ["run", "objective at the end", "rounds", "time", "lost", "returned", "moved"]
     rows, links = [], []
     for run, label in zip(runs, labels, strict=True):
@@ -129,14 +129,14 @@ def _run_table(runs: Sequence[RunData], labels: Sequence[str], page: Path) -> st
 def _read(
     run_dirs: Sequence[str | Path], labels: Sequence[str] | None
 ) -> tuple[list[RunData], list[str]]:
-    """Read the runs and name them; equal names are told apart by their directories."""
+    """Read the runs and their names; equal names are distinguished by their directories."""
     if isinstance(run_dirs, str | Path):
         run_dirs = [run_dirs]
     if not run_dirs:
         raise ConfigError("no run to draw: got 0 run directories, wanted at least one")
     if labels is not None and len(labels) != len(run_dirs):
         raise ConfigError(
-            f"got {len(labels)} labels for {len(run_dirs)} runs; give one label a run, or none"
+            f"got {len(labels)} labels for {len(run_dirs)} runs; give one label per run, or none"
         )
     runs = [read_run(run_dir) for run_dir in run_dirs]
     if labels is not None:

@@ -1,4 +1,4 @@
-"""The pictures of several runs laid over each other."""
+"""Plots of several runs over each other: objective and test metric by round and by time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from elasticml.report.style import ABSENCE, COLOURS, INK, MUTED, Picture, new_fi
 
 Lines = Sequence[tuple[str, tuple[float, ...]]]
 
-#: Colour and dashes of the first, second, ... line; neither alone has to tell them apart.
+#: Colour and dashes of the first, second, ... line; both together distinguish them.
 LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("muted", ()),
     ("orange", (5, 1.5)),
@@ -35,20 +35,20 @@ LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("sky", ()),
 )
 
-#: The same for one run and what it would have come to otherwise: the run is solid, and on top.
-GHOSTS: tuple[tuple[str, tuple[float, ...]], ...] = (
+#: The same for a run and its what-if simulations: the run is solid and on top.
+WHAT_IF_LINES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("ink", ()),
     *((colour, dashes or (2.6, 0.9)) for colour, dashes in LINES[1:]),
 )
 
-#: Letters of a name that fit into the margin.
+#: Longest name that fits into the margin, in letters.
 _NAME_MAX = 18
 
 
 def overlay_picture(
     runs: Sequence[RunData], labels: Sequence[str], lines: Lines = LINES
 ) -> Picture:
-    """Draw the runs' full-data objective and test metric, each against the round."""
+    """Draw the runs' objective over all examples and their test metric by round."""
     metric = common_metric(runs)
     figure_ = new_figure(12.4 if metric else 7.0, 4.3)
     panels = [(0.05, 0.315), (0.545, 0.315)] if metric else [(0.09, 0.66)]
@@ -67,49 +67,49 @@ def overlay_picture(
         _shade(ax, windows)
     return Picture(
         "overlay", figure_, "Objective and test metric by round", _alt(runs, labels, windows),
-        "Shaded: examples were absent in at least one run. Dashes only tell the lines apart.",
+        "Shaded: examples were absent in at least one run. Dashes only distinguish the lines.",
     )  # fmt: skip
 
 
 def time_picture(
     runs: Sequence[RunData], labels: Sequence[str], lines: Lines = LINES
 ) -> Picture | None:
-    """Draw the runs' full-data objective against time; None where no run has times.
+    """Draw the runs' objective over all examples by time; None if no run has times.
 
-    A run's ghosts have loaded no data: there time begins with the first round.
+    With what-if simulations, which load no data, time starts at the first round.
     """
     clocks = [clock(run) for run in runs]
     if not any(len(own.rounds) for own in clocks):
         return None
     by_run = dict(zip((id(run) for run in runs), clocks, strict=True))
 
-    def begun(own: Clock) -> float:
-        return own.at(0.0) if lines is GHOSTS else 0.0
+    def start_s(own: Clock) -> float:
+        return own.at(0.0) if lines is WHAT_IF_LINES else 0.0
 
     def series(run: RunData) -> list[tuple[Floats, Floats]]:
         own = by_run[id(run)]
         return [
-            (np.array([own.at(r) for r in x]) - begun(own), y) for x, y in _objective_series(run)
+            (np.array([own.at(r) for r in x]) - start_s(own), y) for x, y in _objective_series(run)
         ]
 
     windows = united_windows(runs)
-    starts = [own.at(windows[0][0]) - begun(own) for own in clocks] if windows else []
+    starts = [own.at(windows[0][0]) - start_s(own) for own in clocks] if windows else []
     known = [start for start in starts if math.isfinite(start)]
     figure_ = new_figure(11.0, 3.8)
     ax = figure_.add_axes((0.055, 0.14, 0.76, 0.75))
     draw_lines(ax, runs, labels, series, 0.6 * min(known) if known else None, lines)
     ax.set_title("Objective over all examples by time")
-    what = "first round began" if lines is GHOSTS else "job started"
+    what = "first round began" if lines is WHAT_IF_LINES else "job started"
     ax.set_xlabel(f"seconds since the {what}")
     return Picture(
         "overlay-time", figure_, "Objective by time",
         "Objective over all examples against time. " + _alt(runs, labels, ()),
-        "The same curves by the time they took.",
+        "The same curves over time.",
     )  # fmt: skip
 
 
 def _objective_series(run: RunData) -> list[tuple[Floats, Floats]]:
-    """Return a run's curve over all examples; exact and estimated parts without an evaluator."""
+    """Return a run's curve over all examples; without an evaluator, its exact and other parts."""
     if run.history.has("objective_full"):
         return [full_objective(run.history)]
     return list(split_exact(run.history, run.history.column("round")))
@@ -120,13 +120,13 @@ def draw_lines(
     series: Callable[[RunData], list[tuple[Floats, Floats]]], after: float | None,
     lines: Lines = LINES,
 ) -> None:  # fmt: skip
-    """Draw a line for each run, named at its right end."""
+    """Draw one line per run, with its name at the right end."""
     ends: list[tuple[float, float, str, str]] = []
     xs: list[Floats] = []
     ys: list[Floats] = []
     for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
         colour, dashes = lines[i % len(lines)]
-        on_top = lines is GHOSTS and i == 0
+        on_top = lines is WHAT_IF_LINES and i == 0
         parts = series(run)
         for j, (x, y) in enumerate(parts):
             style = (0, dashes) if dashes else "-"
@@ -150,7 +150,7 @@ def draw_lines(
 
 
 def _name_lines(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write the lines' names and last values in the right margin, spread apart, with leaders."""
+    """Write the lines' names and last values in the right margin, with leader lines."""
     if not ends:
         return
     place = ax.transData.transform
@@ -174,26 +174,27 @@ def _name_lines(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None
         )
 
 
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Move ascending places in [0, 1] at least ``gap`` apart, with the least sum of squared moves.
+def spread(positions: Sequence[float], gap: float) -> list[float]:
+    """Move ascending positions in [0, 1] at least ``gap`` apart by least squares.
 
-    Places that would collide form a block around their mean; blocks that would collide merge.
+    Positions that would collide form a block around their mean; blocks that would collide merge
+    (pool adjacent violators).
     """
-    # Less the room of the names below it, a place need only not lie below its predecessor.
+    # After subtracting the room of the names below, positions must only be non-decreasing.
     blocks: list[tuple[float, int]] = []
-    for i, place in enumerate(wanted):
+    for i, place in enumerate(positions):
         mean, size = place - i * gap, 1
         while blocks and blocks[-1][0] > mean:
             below, n = blocks.pop()
             mean, size = (mean * size + below * n) / (size + n), size + n
         blocks.append((mean, size))
-    ceiling = max(1.0 - (len(wanted) - 1) * gap, 0.0)
+    ceiling = max(1.0 - (len(positions) - 1) * gap, 0.0)
     bases = [min(max(mean, 0.0), ceiling) for mean, size in blocks for _ in range(size)]
     return [base + i * gap for i, base in enumerate(bases)]
 
 
 def _shade(ax: Axes, windows: Sequence[tuple[float, float]]) -> None:
-    """Shade the rounds of absence and name the shade once."""
+    """Shade the rounds with absent examples, and label the first window."""
     low, high = ax.get_xlim()
     for i, (start, end) in enumerate(windows):
         ax.axvspan(start, end, facecolor=ABSENCE, edgecolor="none", zorder=0)
@@ -209,10 +210,10 @@ def _shade(ax: Axes, windows: Sequence[tuple[float, float]]) -> None:
 def _alt(
     runs: Sequence[RunData], labels: Sequence[str], windows: Sequence[tuple[float, float]]
 ) -> str:
-    """Say how the runs end and when examples were absent."""
-    told = []
+    """Return the runs' final objectives, and when examples were absent, as text."""
+    finals = []
     for run, label in zip(runs, labels, strict=True):
         _, full = full_objective(run.history)
-        told.append(f"{label} {full[-1]:.5g}" if len(full) else f"{label} not known")
-    away = "".join(f" Examples absent in rounds {a:.0f} to {b:.0f}." for a, b in windows[:3])
-    return f"Objective at the end: {', '.join(told)}.{away}"
+        finals.append(f"{label} {full[-1]:.5g}" if len(full) else f"{label} not known")
+    absences = "".join(f" Examples absent in rounds {a:.0f} to {b:.0f}." for a, b in windows[:3])
+    return f"Objective at the end: {', '.join(finals)}.{absences}"

@@ -1,4 +1,4 @@
-"""The table of several runs: objective and test metric at chosen rounds, as text and as HTML."""
+"""A table of several runs, as text and as HTML: objective and test metric at chosen rounds."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from elasticml.report.series import (
 #: The rounds of the resource-elastic paper's comparison: before, during and after the absence.
 PAPER_ROUNDS = (100, 150, 199, 250, 300)
 
-#: A figure may come from a row up to so many rounds earlier; the table then names that round.
+#: A value may be taken from a row up to this many rounds earlier; the table then names the round.
 _EARLIER_MAX = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One figure of the table."""
+    """One value of the table."""
 
     value: float | None
-    #: Round of the row that it was taken from.
+    #: Round of the row from which it was taken.
     round: int
-    #: False where only the driver's own estimate is known.
+    #: False if only the driver's estimate is known.
     exact: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayRow:
-    """One run's line of the table; the cells stand in the order of ``rounds``."""
+    """One run's row of the table; the cells are in the order of ``rounds``."""
 
     label: str
     rounds: tuple[int, ...]
@@ -46,23 +46,23 @@ class OverlayRow:
     objective: tuple[Cell, ...]
     #: The headline test metric, AUPRC where the runs have it.
     test: tuple[Cell, ...]
-    #: Column of the history that ``test`` holds; empty where no run was evaluated.
+    #: Column of the history shown in ``test``; empty if no run was evaluated.
     metric: str
 
 
 def choose_rounds(runs: Sequence[RunData]) -> tuple[int, ...]:
-    """Choose the rounds at which runs are worth comparing."""
+    """Choose rounds for comparing runs."""
     last = max((int(last_round(run)) for run in runs), default=0)
     if last >= PAPER_ROUNDS[-1]:
         return PAPER_ROUNDS
-    found = {last // 4, last // 2, 3 * last // 4, last}
+    chosen = {last // 4, last // 2, 3 * last // 4, last}
     for start, end in united_windows(runs)[:2]:
-        found |= {int(start), int(end) - 1}
-    return tuple(sorted(number for number in found if 0 <= number <= last))
+        chosen |= {int(start), int(end) - 1}
+    return tuple(sorted(number for number in chosen if 0 <= number <= last))
 
 
 def text_table(rows: Sequence[OverlayRow]) -> str:
-    """Write the table as plain text of fixed width, objective first, then the test metric."""
+    """Return the table as fixed-width text, objective first, then the test metric."""
     if not rows:
         return ""
     width = max(len("over all examples"), *(len(row.label) for row in rows))
@@ -84,7 +84,7 @@ def text_table(rows: Sequence[OverlayRow]) -> str:
 
 
 def html_table(rows: Sequence[OverlayRow]) -> str:
-    """Write the table as HTML, the best figure of each column in bold."""
+    """Return the table as HTML."""
     parts = []
     for title, cells in _blocks(rows):
         head = [title, *(f"round {r}" for r in rows[0].rounds)]
@@ -98,7 +98,7 @@ def html_table(rows: Sequence[OverlayRow]) -> str:
 
 
 def overlay_row(run: RunData, label: str, rounds: tuple[int, ...], metric: str) -> OverlayRow:
-    """Tabulate one run."""
+    """Return one run's row."""
     full_x, full_y = full_objective(run.history)
     test_x, test_y = metric_series(run, metric) if metric else (np.empty(0), np.empty(0))
     own_x, own_y = run.history.column("round"), run.history.column("objective")
@@ -118,7 +118,7 @@ def overlay_row(run: RunData, label: str, rounds: tuple[int, ...], metric: str) 
 
 
 def _cell(x: NDArray[np.float64], y: NDArray[np.float64], at: int, last: float) -> Cell:
-    """Take the value at a round, or the nearest before it within reach, of a run that got there."""
+    """Return the value at a round, or a slightly earlier one; empty beyond the run's end."""
     near = np.flatnonzero((x <= at) & (x >= at - _EARLIER_MAX))
     if not len(near) or at > last:
         return Cell(value=None, round=at)
@@ -126,16 +126,16 @@ def _cell(x: NDArray[np.float64], y: NDArray[np.float64], at: int, last: float) 
     return Cell(value=float(y[i]), round=int(x[i]))
 
 
-def _cell_text(cell: Cell, wanted: int) -> str:
-    """Write a cell; ~ before an estimate, @ before the round it comes from when it is another."""
+def _cell_text(cell: Cell, at: int) -> str:
+    """Format a cell: ~ marks an estimate, @ another round than ``at``."""
     if cell.value is None:
         return "–"
-    earlier = "" if cell.round == wanted else f"@{cell.round}"
+    earlier = "" if cell.round == at else f"@{cell.round}"
     return f"{'' if cell.exact else '~'}{cell.value:.5f}{earlier}"
 
 
 def _blocks(rows: Sequence[OverlayRow]) -> list[tuple[str, list[tuple[Cell, ...]]]]:
-    """List the table's blocks that hold anything: title, cells by run."""
+    """List the table's non-empty blocks: title, and cells by run."""
     blocks = [("objective over all examples", [row.objective for row in rows])]
     if rows and rows[0].metric:
         blocks.append((f"test {metric_name(rows[0].metric)}", [row.test for row in rows]))
@@ -143,7 +143,7 @@ def _blocks(rows: Sequence[OverlayRow]) -> list[tuple[str, list[tuple[Cell, ...]
 
 
 def _notes(rows: Sequence[OverlayRow]) -> list[str]:
-    """Explain the signs that the table uses."""
+    """Explain the symbols that the table uses."""
     cells = [c for row in rows for c in row.objective + row.test if c.value is not None]
     pairs = [
         (c, r) for row in rows for own in (row.objective, row.test)
@@ -152,6 +152,6 @@ def _notes(rows: Sequence[OverlayRow]) -> list[str]:
     notes = []
     if any(not cell.exact for cell in cells):
         notes.append("~ the driver's own figure, an estimate while examples are absent")
-    if any(cell.round != wanted for cell, wanted in pairs):
+    if any(cell.round != at for cell, at in pairs):
         notes.append("@ taken from that round, the last one evaluated before")
     return notes

@@ -1,8 +1,7 @@
-"""What has happened to a run's members, read from its story: as faults that can be planned again.
+"""Convert a run's story into planned faults, so that a simulation repeats its losses and returns.
 
-By round, not by second: a virtual world keeps its own time, in which a round takes as long as it is
-made to; who was there in which round, and in which exchange of it a member was missing for the
-first time, is what the model depends on.
+Faults are placed by round instead of time, because simulated rounds have other durations. The model
+depends only on who took part in each round, and on the first exchange that lacked a lost member.
 """
 
 from __future__ import annotations
@@ -15,56 +14,57 @@ from typing import Any
 from elasticml.errors import ConfigError
 from elasticml.report.run import Record, finite
 
-#: Reasons of losses that are no history: a policy's own doing, and the end.
+#: Reasons of losses that are not repeated: decisions of the policies, and the end of the job.
 _OWN = ("retired", "job ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """A run's losses and returns."""
+    """A run's losses and returns as planned faults."""
 
-    #: Entries as in a job record's ``faults``, by round.
+    #: Entries of a job record's ``faults``, by round.
     faults: tuple[dict[str, Any], ...]
     lost: int
     returned: int
-    #: What of the history these entries do not say.
+    #: What the entries omit.
     notes: tuple[str, ...] = ()
 
 
 def past_of(records: Sequence[Record]) -> Past:
-    """Read who was lost, who had a notice, and who came back, each with its round.
+    """Return a story's losses, notices and returns as planned faults.
 
-    A loss stands in the exchange whose sum lacked the member for the first time; a notice in the
-    round in which it came; a return in the round in which the newcomer first took part.
+    A loss is placed in the first exchange whose sum lacked the member, a notice in the round of its
+    arrival, a return in the first round in which the newcomer took part.
 
     Raises
     ------
     ConfigError
-        When the story does not tell of one life of the job.
+        When the job was resumed from a checkpoint.
     """
     if any(record["event"] == "JobResumed" for record in records):
         raise ConfigError(
             "what-if: the run went on from a checkpoint, and its members ended with their "
-            "scheduler; what would have happened to one job cannot be simulated from it"
+            "scheduler; such a run cannot be simulated as a single job"
         )
     first = next((k for k, r in enumerate(records) if r["event"] == "RoundStarted"), len(records))
-    told: dict[str, Record] = {}
+    notices: dict[str, Record] = {}
     faults: list[dict[str, Any]] = []
-    came: dict[str, int | None] = {}
+    # Newcomers, with the first round in which they took part.
+    newcomers: dict[str, int | None] = {}
     lost: set[str] = set()
     retired = requested = answered = 0
     for k, record in enumerate(records[first:], start=first):
         member, event = str(record.get("member")), record["event"]
         if event == "MemberNoticed":
-            told[member] = record
+            notices[member] = record
         elif event == "Reclaimed" and record.get("given"):
-            told.setdefault(str(record["given"]), record)
+            notices.setdefault(str(record["given"]), record)
         elif event == "MemberLost" and record.get("reason") not in _OWN and member not in lost:
             lost.add(member)
-            # One that had nothing left went by its notice, whatever took its container then.
+            # A member without chunks left because of its notice, whatever ended its container.
             is_empty = not int(finite(record.get("chunks"), 0.0))
             faults.append(
-                _noticed(told.get(member, record), _slot(member))
+                _noticed(notices.get(member, record), _slot(member))
                 if is_empty
                 else _killed(records, k, _slot(member))
             )
@@ -73,26 +73,27 @@ def past_of(records: Sequence[Record]) -> Past:
         elif event == "PolicyDecided" and record.get("suggestion") == "Request":
             requested += int(finite(record.get("count"), 0.0))
         elif event == "MemberJoined" and requested > answered:
-            # First come, first counted: what policies asked for they ask for again.
+            # The first newcomers answer the policies' requests, which the simulation repeats.
             answered += 1
         elif event == "MemberJoined":
-            came[member] = None
-        elif event == "MemberActive" and member in came:
-            came[member] = _round(record)
-    took_part = [number for number in came.values() if number is not None]
+            newcomers[member] = None
+        elif event == "MemberActive" and member in newcomers:
+            newcomers[member] = _round(record)
+    took_part = [number for number in newcomers.values() if number is not None]
     for number in sorted(set(took_part)):
         faults.append({"round": number, "return": took_part.count(number)})
     notes = []
     early = sum(r["event"] == "MemberLost" for r in records[:first])
     if early:
-        notes.append(f"{early} lost while the data were loaded stay, here")
-    if len(took_part) < len(came):
-        notes.append(f"{len(came) - len(took_part)} newcomers that never took part are left out")
+        notes.append(f"{early} lost while the data were loaded, and kept here")
+    n_unused = len(newcomers) - len(took_part)
+    if n_unused:
+        notes.append(f"{n_unused} newcomers that never took part are left out")
     if answered:
         notes.append(f"{answered} newcomers that policies asked for are left to the policies")
     if retired:
         notes.append(f"{retired} members that policies gave back are left to the policies")
-    faults = _together(faults)
+    faults = _merge_equal(faults)
     return Past(faults=tuple(faults), lost=len(lost), returned=len(took_part), notes=tuple(notes))
 
 
@@ -110,13 +111,13 @@ def _noticed(record: Record, slot: int) -> dict[str, Any]:
         "phase": "broadcast",
         "lose": [slot],
         "how": "notice",
-        # It went because it was empty, not at its deadline: virtual rounds are of other lengths.
+        # The member leaves when it is empty, not at a deadline: simulated rounds differ in length.
         "grace": 1e6,
     }
 
 
 def _killed(records: Sequence[Record], k: int, slot: int) -> dict[str, Any]:
-    """Place a loss in the first exchange of its round that lacked the member, or at its end."""
+    """Place a loss in the first exchange of its round that lacked the member, or at the end."""
     number = _round(records[k])
     entry = {"round": number, "phase": "apply", "lose": [slot], "how": "kill", "grace": 0.0}
     before = sum(_is_exchange(r, number) for r in records[:k])
@@ -131,7 +132,7 @@ def _is_exchange(record: Record, number: int) -> bool:
 
 
 def _exchanges(records: Sequence[Record], number: int) -> Iterator[Record]:
-    """Go through the exchanges of a round, up to its end."""
+    """Iterate over the exchanges of a round, up to its end."""
     for record in records:
         if record["event"] == "RoundEnded":
             return
@@ -139,20 +140,20 @@ def _exchanges(records: Sequence[Record], number: int) -> Iterator[Record]:
             yield record
 
 
-def _together(faults: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make one entry of members that go in the same way at the same place; by round."""
-    made: dict[tuple[Any, ...], dict[str, Any]] = {}
+def _merge_equal(faults: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Merge losses of the same kind at the same place into one entry; sort by round."""
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for k, fault in enumerate(faults):
         key = tuple(fault.get(name) for name in ("round", "phase", "exchange", "how"))
-        if "lose" not in fault or key not in made:
-            made[key if "lose" in fault else ("return", k)] = dict(fault)
+        if "lose" not in fault or key not in merged:
+            merged[key if "lose" in fault else ("return", k)] = dict(fault)
         else:
-            made[key]["lose"] = sorted({*made[key]["lose"], *fault["lose"]})
-    return sorted(made.values(), key=lambda f: (f["round"], f.get("exchange", 0), "return" in f))
+            merged[key]["lose"] = sorted({*merged[key]["lose"], *fault["lose"]})
+    return sorted(merged.values(), key=lambda f: (f["round"], f.get("exchange", 0), "return" in f))
 
 
 def members_of(records: Sequence[Record]) -> int:
-    """Count the slots with which the first round began; 0 where the story does not tell."""
+    """Return the number of slots at the start of the first round; 0 if the story lacks it."""
     for record in records:
         if record["event"] == "RoundStarted" and record.get("rows"):
             return 1 + max(int(slot) for slot in record["rows"])
@@ -160,13 +161,13 @@ def members_of(records: Sequence[Record]) -> int:
 
 
 def pace_of(records: Sequence[Record]) -> dict[str, Any]:
-    """Measure how long members computed and exchanges took: options of a like virtual world.
+    """Measure compute times and overheads, as options of a simulation with the same speeds.
 
     Returns
     -------
     dict
-        ``compute_s`` (seconds per example) and ``overhead_s``, each by operation, as far as the
-        story tells; empty where it does not.
+        ``compute_s`` (seconds per example) and ``overhead_s``, each by operation; empty if the
+        story does not record them. Also ``start_s`` and ``standby_s`` if there was a return.
     """
     rows: Mapping[str, Any] = {}
     per_row: dict[str, list[float]] = {}
@@ -192,7 +193,7 @@ def pace_of(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _waits(records: Sequence[Record]) -> dict[str, float]:
-    """Measure how long a planned return takes, from the word to the newcomers' being there."""
+    """Measure the median time from a planned return to the readmission of its group."""
     waits: list[float] = []
     asked_s: float | None = None
     for record in records:

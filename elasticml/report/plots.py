@@ -1,4 +1,4 @@
-"""The pictures of one run: objective, test metric, members over time."""
+"""Plots of one run: objective, test metric, and members over time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from elasticml.report.style import (
 
 Floats = NDArray[np.float64]
 
-#: Colour, sign and word of each kind of mark.
+#: Colour, symbol and word of each kind of mark.
 _MARKS = {
     "lost": (COLOURS["red"], "▼", "lost"),
     "back": (COLOURS["green"], "▲", "back"),
@@ -45,7 +45,7 @@ _MARKS = {
 
 
 def objective_picture(run: RunData) -> Picture | None:
-    """Objective against round and against time, the gap below where it is known."""
+    """Draw the objective by round and by time; None if none was recorded."""
     history = run.history
     if not (history.has("objective") or history.has("objective_full")):
         return None
@@ -61,8 +61,8 @@ def objective_picture(run: RunData) -> Picture | None:
     kinds = " (dashed where it is an estimate)" if "estimated" in history.kinds else ""
     return Picture(
         "objective", figure, "Objective", _objective_alt(run),
-        f"Mean loss plus penalty{kinds}. Shaded: examples absent. Points: all examples, read again"
-        " after the run." if history.has("objective_full")
+        f"Mean loss plus penalty{kinds}. Shaded: examples absent. Points: over all examples,"
+        " evaluated after the run." if history.has("objective_full")
         else f"Mean loss plus penalty{kinds}. Shaded: examples absent.",
     )  # fmt: skip
 
@@ -75,9 +75,9 @@ def by_round_and_time(
     rounds: Floats,
     seconds: Floats | None,
 ) -> None:
-    """Draw the same twice, side by side: against the round and, where it is known, the time.
+    """Draw two panels side by side: by round and, if known, by time.
 
-    ``draw`` is given the axes, the places of the rows, and whether these axes bear the labels.
+    ``draw`` receives the axes, the x values of the rows, and whether these axes carry the labels.
     """
     grid = figure.add_gridspec(
         1, 1 if seconds is None else 2, wspace=0.13, left=0.065, right=0.925, top=0.88, bottom=0.135
@@ -101,7 +101,7 @@ def by_round_and_time(
 
 
 def metric_picture(run: RunData) -> Picture | None:
-    """Draw the headline test metric against the round; None where nothing was evaluated."""
+    """Draw the headline test metric by round; None if nothing was evaluated."""
     metric = headline_metric(run.history)
     if metric is None:
         return None
@@ -128,11 +128,12 @@ def metric_picture(run: RunData) -> Picture | None:
         f"Test {words} against the round: {y[0]:.4f} at round {x[0]:.0f}, best {y[best]:.4f} at"
         f" round {x[best]:.0f}, {y[-1]:.4f} at the end."
     )
-    return Picture("auprc", figure, f"Test {short}", alt, f"Test set: {words}, read after the run.")
+    caption = f"Test set: {words}, evaluated after the run."
+    return Picture("auprc", figure, f"Test {short}", alt, caption)
 
 
 def members_picture(run: RunData) -> Picture | None:
-    """Draw the members that take part against time, and the share of examples without one."""
+    """Draw the participating members by time, and the share of absent examples."""
     seconds, counts = members_over_time(run)
     if not len(seconds):
         return None
@@ -166,19 +167,19 @@ def members_picture(run: RunData) -> Picture | None:
     last.set_xlabel("seconds since the job started")
     ax.set_xlim(0.0, max(float(seconds[-1]), 1e-9))
     alt = (
-        f"Members taking part against time: {counts.max():.0f} at most, {_low(counts):.0f} at least"
-        f" once all were there, {counts[-1]:.0f} at the end."
+        f"Members taking part against time: {counts.max():.0f} at most,"
+        f" {_fewest_after_peak(counts):.0f} at least after that, {counts[-1]:.0f} at the end."
     )
     return Picture(
         "members", figure, "Members", alt,
-        "A member counts from the moment its chunks are in memory until it is gone.",
+        "A member counts from the time its chunks are in memory until it leaves.",
     )  # fmt: skip
 
 
 def shade(ax: Axes, run: RunData, times: Clock | None) -> None:
-    """Shade the windows of absence and mark the rounds in which members went or came.
+    """Shade the windows of absence, and mark the rounds in which members left or joined.
 
-    ``times`` turns rounds into the seconds of a time axis; None leaves them rounds.
+    ``times`` converts rounds to the seconds of a time axis; None for an axis of rounds.
     """
 
     def place(number: float) -> float:
@@ -193,9 +194,9 @@ def shade(ax: Axes, run: RunData, times: Clock | None) -> None:
 
 
 def mark_members(ax: Axes, marks: Sequence[Mark], place: Callable[[Mark], float]) -> None:
-    """Mark losses and returns along the top edge; labels that would collide are left out."""
+    """Mark losses and returns along the top edge; labels that would overlap are omitted."""
     low, high = ax.get_xlim()
-    # What a letter takes of the axis, whatever part of the figure's width that has.
+    # Width of a letter in data units, for axes of any width.
     letter = 0.0072 / ax.get_position().width * (high - low)
     free_from = -math.inf
     for mark in sorted(marks, key=place):
@@ -215,16 +216,16 @@ def mark_members(ax: Axes, marks: Sequence[Mark], place: Callable[[Mark], float]
 
 
 def split_exact(history: History, x: Floats) -> tuple[tuple[Floats, Floats], ...]:
-    """Split the driver's objective into its exact stretches and the others, as (x, y) each.
+    """Split the driver's objective into its exact and its other segments, as (x, y) each.
 
-    A segment between two rows belongs to the row at its left end. Stretches are parted by NaN, so
-    that each is one line and dashes do not start anew at every row.
+    The line between two rows belongs to the row at its left end. Segments are separated by NaN, so
+    that each is drawn as one line and dashes do not restart at every row.
     """
     own = history.column("objective")
     exact = np.array([kind == "exact" for kind in history.kinds], dtype=bool)
-    turns = (np.flatnonzero(np.diff(exact)) + 1).tolist()
+    changes = (np.flatnonzero(np.diff(exact)) + 1).tolist()
     parts: tuple[list[Floats], list[Floats]] = ([], [])
-    for start, end in zip([0, *turns], [*turns, len(exact)], strict=True):
+    for start, end in zip([0, *changes], [*changes, len(exact)], strict=True):
         if end == start:
             continue
         rows = slice(start, end + 1)
@@ -235,7 +236,7 @@ def split_exact(history: History, x: Floats) -> tuple[tuple[Floats, Floats], ...
 
 
 def _draw_objective(ax: Axes, run: RunData, x: Floats, *, labelled: bool) -> None:
-    """Draw the driver's objective, dashed while estimated, and the evaluator's points."""
+    """Draw the driver's objective, dashed where not exact, and the evaluator's points."""
     history = run.history
     own, full = history.column("objective"), history.column("objective_full")
     solid, dashed = split_exact(history, x)
@@ -260,7 +261,7 @@ def _draw_objective(ax: Axes, run: RunData, x: Floats, *, labelled: bool) -> Non
 
 
 def _objective_alt(run: RunData) -> str:
-    """Say in one or two sentences what the objective's curve does."""
+    """Describe the objective's curve in one or two sentences."""
     rounds, own = run.history.column("round"), run.history.column("objective")
     known = np.isfinite(own)
     if not known.any():
@@ -278,9 +279,9 @@ def _objective_alt(run: RunData) -> str:
 
 
 def focus(ax: Axes, x: Floats, y: Floats, after: float | None = None) -> None:
-    """Bound the y axis by what comes late, say what is cut, and choose the scale.
+    """Fit the y axis to the late values, note what is cut off, and choose the scale.
 
-    Late is what lies at ``after`` and beyond, by default past the first tenth of the x axis.
+    Late values have x >= ``after``, by default past the first tenth of the x axis.
     """
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]
@@ -308,7 +309,7 @@ def focus(ax: Axes, x: Floats, y: Floats, after: float | None = None) -> None:
 
 
 def _count_labels(ax: Axes, seconds: Floats, counts: Floats) -> None:
-    """Write the number of members over each long stretch in which it did not change."""
+    """Label each long interval with a constant number of members."""
     whole = max(float(seconds[-1] - seconds[0]), 1e-9)
     start = 0
     for i in range(1, len(counts) + 1):
@@ -324,14 +325,14 @@ def _count_labels(ax: Axes, seconds: Floats, counts: Floats) -> None:
         start = i
 
 
-def _low(counts: Floats) -> float:
-    """Smallest count after the largest was first reached."""
+def _fewest_after_peak(counts: Floats) -> float:
+    """Return the smallest count after the largest was first reached."""
     return float(counts[int(np.argmax(counts)) :].min())
 
 
 def _total_examples(run: RunData) -> float:
-    """Count the examples of the job, as far as the run says."""
-    for found in (run.summary.get("examples"), run.first("DataLoaded").get("rows")):
-        if isinstance(found, int | float) and found > 0:
-            return float(found)
+    """Return the number of examples of the job; 0 if unknown."""
+    for count in (run.summary.get("examples"), run.first("DataLoaded").get("rows")):
+        if isinstance(count, int | float) and count > 0:
+            return float(count)
     return 0.0

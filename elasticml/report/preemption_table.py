@@ -1,4 +1,4 @@
-"""The containers that a cluster took, and when, as a table of plain text."""
+"""A plain-text table of preempted containers and their times."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _WHAT = {
 
 
 def preemption_table(records: Sequence[Record]) -> str:
-    """Tabulate containers in the order of their times; empty where none was asked for.
+    """Return the table of containers in order of time; empty if there is none.
 
-    Seconds since the job began. A stand-in comes where chunks went with the member; the round is
-    the first one that was complete after the loss, or the notice where there was none.
+    Times are seconds since the job started. A stand-in is listed if chunks were lost with the
+    member. The round is the first complete one after the loss, or after the notice without a loss.
     """
-    found = containers(records)
-    if not found:
+    listed = containers(records)
+    if not listed:
         return ""
-    lines = [_HEADS, *(_cells(container) for container in found)]
+    lines = [_HEADS, *(_cells(container) for container in listed)]
     wide = [max(len(line[j]) for line in lines) for j in range(len(_HEADS))]
     texts = [
         "  ".join(
@@ -61,5 +61,5 @@ def _what(container: Container) -> str:
     if not other:
         return what
     if container.role != "substitute":
-        return f"{what}, given for {other}"  # asked for, it went for another that is
+        return f"{what}, given for {other}"  # marked itself, and given in place of another one
     return f"{what} for {other}" if container.lost_s is not None else f"was to go for {other}"

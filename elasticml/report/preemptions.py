@@ -1,6 +1,6 @@
-"""Containers that were taken, or given back for others: when each was noticed, lost and replaced.
+"""Preempted and returned containers: when each was noticed, lost and replaced.
 
-Everything is read off the story, in seconds since the job began.
+All times are read from the story, in seconds since the job started.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from elasticml.report.lanes import slot_of
 from elasticml.report.markup import table_html
 from elasticml.report.run import Record, finite
 
-#: Why a container went: what a cluster took, and not what a job gave back of its own will.
+#: Reasons of losses caused by the cluster, as opposed to containers that the job gave back.
 TAKEN = ("preempted", "node", "memory", "released", "killed", "exit", "terminated", "noticed")
 _ROLES = {
     "marked": "asked for",
@@ -27,55 +27,57 @@ _ROLES = {
 
 @dataclass(slots=True, kw_only=True)
 class Container:
-    """One member's container, from the first word of its end to its return."""
+    """One member's container, from the first notice to its replacement."""
 
     member: str
-    #: As the resource manager calls it; empty where its end was not told.
+    #: The resource manager's id; empty if its end was not reported.
     container: str = ""
     #: "marked", "substitute", "stayed", "leaver" or "gone".
     role: str = "gone"
-    #: For whose container it was given, where it was for another.
+    #: The member in whose place this container was given.
     given_for: str = ""
     reason: str = ""
     status: int | None = None
     notice_s: float | None = None
-    #: SIGTERM.
+    #: Time of SIGTERM.
     stopping_s: float | None = None
-    #: Its last chunk was with another owner.
+    #: Time at which its last chunk had another owner.
     safe_s: float | None = None
     lost_s: float | None = None
-    #: Chunks that were lost with it.
+    #: Chunks lost with it.
     chunks: int = 0
-    #: A stand-in took its place; or others took its chunks over from copies or the source.
+    #: Times at which a stand-in replaced its chunks, and at which others took them over.
     stand_in_s: float | None = None
     takeover_s: float | None = None
-    #: The first round after its loss, or after the notice where it stayed, was complete.
+    #: End of the first complete round after its loss, or after the notice if it stayed.
     round_s: float | None = None
     rounds_lost: int = 0
-    #: The next member in its place took part.
+    #: Time at which the next member in its slot took part.
     return_s: float | None = None
+    #: Time at which the mark was withdrawn.
     lifted_s: float | None = None
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads a story once, from its first record to its last."""
+    """Reads the records of a story in order."""
 
-    found: dict[str, Container] = field(default_factory=dict)
-    #: When each member last gave chunks away.
+    by_member: dict[str, Container] = field(default_factory=dict)
+    #: When each member last sent chunks.
     gave_s: dict[str, float] = field(default_factory=dict)
-    #: Who may come back in each slot, and who waits for a round.
+    #: The container last lost in each vacant slot.
     vacant: dict[int, Container] = field(default_factory=dict)
+    #: The containers of each group of absent chunks.
     groups: dict[object, list[Container]] = field(default_factory=dict)
     has_begun: bool = False
 
     def of(self, member: object) -> Container:
-        """Find a member's entry, or begin one."""
+        """Return a member's entry, which is created on first use."""
         name = str(member)
-        return self.found.setdefault(name, Container(member=name))
+        return self.by_member.setdefault(name, Container(member=name))
 
     def read(self, record: Record) -> None:
-        """Take one record in."""
+        """Process one record."""
         t = finite(record.get("t"), 0.0)
         match record["event"]:
             case "RoundStarted":
@@ -108,23 +110,23 @@ class _Reader:
         marked, given = record.get("marked"), record.get("given")
         if marked:
             entry = self.of(marked)
-            _told(entry, t)
+            _note_notice(entry, t)
             entry.role = "leaver" if given == marked else "marked"
         if given and given != marked:
             entry = self.of(given)
-            _told(entry, t)
+            _note_notice(entry, t)
             entry.role, entry.given_for = "substitute", str(marked or record.get("address"))
 
     def _noticed(self, record: Record, t: float) -> None:
         entry = self.of(record.get("member"))
-        _told(entry, t)
+        _note_notice(entry, t)
         if record.get("reason") == "terminated" and entry.stopping_s is None:
             entry.stopping_s = t
 
     def _lost(self, record: Record, t: float) -> None:
         reason, member = str(record.get("reason")), str(record.get("member"))
-        known = member in self.found
-        if reason == "retired" or not (known or self.has_begun):
+        has_notice = member in self.by_member
+        if reason == "retired" or not (has_notice or self.has_begun):
             return
         entry = self.of(member)
         entry.lost_s, entry.reason = t, reason
@@ -147,7 +149,7 @@ class _Reader:
         if record["event"] == "ChunksAbsent":
             members = record.get("members")
             names = [str(m) for m in members] if isinstance(members, list | tuple) else []
-            gone = [self.found[m] for m in names if m in self.found]
+            gone = [self.by_member[m] for m in names if m in self.by_member]
             for entry in gone:
                 entry.stand_in_s = t
             self.groups[group] = gone
@@ -157,7 +159,7 @@ class _Reader:
             entry.safe_s = t if entry.safe_s is None else entry.safe_s
 
     def _round(self, t: float, is_idle: bool) -> None:
-        for entry in self.found.values():
+        for entry in self.by_member.values():
             since_s = entry.notice_s if entry.lost_s is None else entry.lost_s
             if entry.round_s is not None and entry.round_s >= (since_s or 0.0):
                 continue
@@ -168,8 +170,8 @@ class _Reader:
                 entry.round_s = t
 
 
-def _told(entry: Container, t: float) -> None:
-    """Note the first word of a container's end; after one that was withdrawn, the next one."""
+def _note_notice(entry: Container, t: float) -> None:
+    """Record the first notice of a container's end, or the first one after a withdrawal."""
     if entry.lifted_s is not None and entry.lost_s is None:
         entry.notice_s = entry.stopping_s = entry.round_s = entry.lifted_s = None
         entry.given_for, entry.rounds_lost = "", 0
@@ -182,15 +184,16 @@ def _slot(member: object) -> int:
 
 
 def containers(records: Sequence[Record]) -> tuple[Container, ...]:
-    """List the containers that were asked for, taken or given back, in the order of their times."""
+    """List the containers that were asked for, taken or given back, in order of time."""
     reader = _Reader()
     for record in records:
         reader.read(record)
-    found = [c for c in reader.found.values() if c.notice_s is not None or c.lost_s is not None]
-    for entry in found:
+    entries = reader.by_member.values()
+    affected = [c for c in entries if c.notice_s is not None or c.lost_s is not None]
+    for entry in affected:
         if entry.role == "marked" and entry.lost_s is None:
             entry.role = "stayed"
-    return tuple(sorted(found, key=lambda c: (_first(c), c.member)))
+    return tuple(sorted(affected, key=lambda c: (_first(c), c.member)))
 
 
 def _first(entry: Container) -> float:
@@ -199,34 +202,34 @@ def _first(entry: Container) -> float:
 
 
 def preemptions(records: Sequence[Record]) -> dict[str, Any] | None:
-    """Sum up what was taken by the cluster; None where nothing was.
+    """Summarize what the cluster took; None if it took nothing.
 
     Returns
     -------
     dict or None
-        ``containers``, the times of each, and over all of them: how many were ``asked`` for,
-        ``stayed``, were ``given`` for others and ``lost``; ``seconds`` from a notice to SIGTERM, to
-        chunks safe and to the next complete round, and from a loss to the return: fewest, median
-        and most; ``rounds_lost``: idle rounds while nobody could work.
+        ``containers`` with the times of each; the numbers ``asked`` for, ``stayed``, ``given`` for
+        others, ``lost`` and ``preempted``; ``seconds`` from a notice to SIGTERM, to chunks safe and
+        to the next complete round, and from a loss to the next round and to the return, each as
+        min, median and max; ``rounds_lost``: idle rounds without any member.
     """
-    found = [c for c in containers(records) if _is_taken(c)]
-    if not found:
+    taken = [c for c in containers(records) if _is_taken(c)]
+    if not taken:
         return None
     return {
-        "asked": sum(c.role in ("marked", "stayed", "leaver") for c in found),
-        "stayed": sum(c.role == "stayed" for c in found),
-        "given": sum(c.role == "substitute" and c.lost_s is not None for c in found),
-        "lost": sum(c.lost_s is not None for c in found),
-        "preempted": sum(c.reason in ("preempted", "released") for c in found),
+        "asked": sum(c.role in ("marked", "stayed", "leaver") for c in taken),
+        "stayed": sum(c.role == "stayed" for c in taken),
+        "given": sum(c.role == "substitute" and c.lost_s is not None for c in taken),
+        "lost": sum(c.lost_s is not None for c in taken),
+        "preempted": sum(c.reason in ("preempted", "released") for c in taken),
         "seconds": {
-            "notice_to_sigterm": _spans(found, "notice_s", "stopping_s"),
-            "notice_to_chunks_safe": _spans(found, "notice_s", "safe_s"),
-            "notice_to_next_round": _spans(found, "notice_s", "round_s"),
-            "loss_to_next_round": _spans(found, "lost_s", "round_s"),
-            "loss_to_return": _spans(found, "lost_s", "return_s"),
+            "notice_to_sigterm": _spans(taken, "notice_s", "stopping_s"),
+            "notice_to_chunks_safe": _spans(taken, "notice_s", "safe_s"),
+            "notice_to_next_round": _spans(taken, "notice_s", "round_s"),
+            "loss_to_next_round": _spans(taken, "lost_s", "round_s"),
+            "loss_to_return": _spans(taken, "lost_s", "return_s"),
         },
-        "rounds_lost": max(c.rounds_lost for c in found),
-        "containers": [_plain(c) for c in found],
+        "rounds_lost": max(c.rounds_lost for c in taken),
+        "containers": [_plain(c) for c in taken],
     }
 
 
@@ -234,9 +237,9 @@ def _is_taken(entry: Container) -> bool:
     return entry.role != "gone" or entry.container != "" or entry.reason in TAKEN
 
 
-def _spans(found: Sequence[Container], start: str, end: str) -> dict[str, float] | None:
-    """Fewest, median and most seconds between two moments, of those that have both."""
-    pairs = [(getattr(c, start), getattr(c, end)) for c in found]
+def _spans(taken: Sequence[Container], start: str, end: str) -> dict[str, float] | None:
+    """Return min, median and max of the seconds between two times, where both are known."""
+    pairs = [(getattr(c, start), getattr(c, end)) for c in taken]
     spans = [b - a for a, b in pairs if a is not None and b is not None and b >= a]
     if not spans:
         return None
@@ -259,9 +262,9 @@ def _plain(entry: Container) -> dict[str, Any]:
 
 
 def preemptions_section(records: Sequence[Record]) -> str:
-    """Tabulate the containers that a cluster took; nothing where it took none."""
-    found = [c for c in containers(records) if _is_taken(c)]
-    if not found:
+    """Return the table of the containers that a cluster took; empty if it took none."""
+    taken = [c for c in containers(records) if _is_taken(c)]
+    if not taken:
         return ""
     rows = [
         [
@@ -277,7 +280,7 @@ def preemptions_section(records: Sequence[Record]) -> str:
             f"{c.rounds_lost}",
             _when(c.return_s, c.lost_s),
         ]
-        for c in found
+        for c in taken
     ]
     names = [
         *("member", "what", "why", "notice", "SIGTERM", "chunks safe", "lost"),
@@ -285,8 +288,8 @@ def preemptions_section(records: Sequence[Record]) -> str:
     ]
     return (
         "<section><h2>Containers taken and given back</h2>"
-        '<p class="small">Seconds since the job began; in brackets since the notice, of the next '
-        "round and the return since the loss.</p>"
+        '<p class="small">Seconds since the job started; in parentheses since the notice, for the '
+        "next round and the return since the loss.</p>"
         f"{table_html(names, rows)}</section>"
     )
 
@@ -299,12 +302,12 @@ def _when(at_s: float | None, since_s: float | None = None) -> str:
 
 
 def _instead(entry: Container) -> str:
-    """Say what took the place of chunks that went with the member."""
-    said = []
+    """Return what replaced the chunks that were lost with the member, as text."""
+    parts = []
     if entry.stand_in_s is not None:
-        said.append(f"stand-in {entry.stand_in_s:,.2f}")
+        parts.append(f"stand-in {entry.stand_in_s:,.2f}")
     if entry.takeover_s is not None:
-        said.append(f"others {entry.takeover_s:,.2f}")
-    if not said and entry.lost_s is not None and not entry.chunks:
-        said.append("chunks moved")
-    return ", ".join(said) or "–"
+        parts.append(f"others {entry.takeover_s:,.2f}")
+    if not parts and entry.lost_s is not None and not entry.chunks:
+        parts.append("chunks moved")
+    return ", ".join(parts) or "–"

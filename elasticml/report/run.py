@@ -1,4 +1,4 @@
-"""Read a run directory back, finished or not: its story, its history, its summary, its job."""
+"""Read a run directory, finished or not: story, history, summary and job."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from elasticml.errors import ConfigError
 from elasticml.training.chain import SEAL
 
-#: One line of the story, as written: at least ``event`` and, after reading, a finite ``t``.
+#: One record of the story: at least ``event`` and, after reading, a finite ``t``.
 Record = Mapping[str, Any]
 
-#: Columns that hold words; every other column of a history holds numbers.
+#: Text columns of the history; all others are numeric.
 TEXT_COLUMNS = ("objective_kind", "gap_is_bound")
 
 
@@ -30,73 +30,73 @@ class History:
 
     #: Column names in the file's order.
     names: tuple[str, ...] = ()
-    #: Numbers by column, each (n_rows,) float64, NaN where the cell is blank or no number.
+    #: Numeric columns, each (n_rows,) float64, NaN where the cell is blank or not a number.
     columns: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    #: The cells of every column as they were written, each of length n_rows.
+    #: The text of all cells by column, each of length n_rows.
     cells: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     n_rows: int = 0
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return a column as numbers (n_rows,), all NaN where the run has no such column."""
-        found = self.columns.get(name)
-        return np.full(self.n_rows, math.nan) if found is None else found
+        """Return a column as numbers (n_rows,), all NaN if the run does not have it."""
+        values = self.columns.get(name)
+        return np.full(self.n_rows, math.nan) if values is None else values
 
     def has(self, name: str) -> bool:
-        """Tell whether any row has a finite number in this column."""
+        """Whether any row has a finite number in this column."""
         return bool(np.isfinite(self.column(name)).any())
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What each row's objective is: exact, estimated or bound; exact where not said."""
-        written = self.cells.get("objective_kind", ("",) * self.n_rows)
-        return tuple(kind or "exact" for kind in written)
+        """Kind of each row's objective: exact, estimated or bound; exact by default."""
+        cells = self.cells.get("objective_kind", ("",) * self.n_rows)
+        return tuple(kind or "exact" for kind in cells)
 
     @property
     def gap_bounds(self) -> NDArray[np.bool_]:
-        """Whether each row's gap is only known to be at most that, (n_rows,)."""
-        written = self.cells.get("gap_is_bound", ("",) * self.n_rows)
-        return np.array([word.lower() == "true" for word in written], dtype=np.bool_)
+        """Whether each row's gap is only an upper bound, (n_rows,)."""
+        cells = self.cells.get("gap_is_bound", ("",) * self.n_rows)
+        return np.array([cell.lower() == "true" for cell in cells], dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """Everything a report needs of one run."""
+    """The data of one run for its report."""
 
     path: Path
     name: str
     records: tuple[Record, ...] = ()
     history: History = field(default_factory=History)
     summary: Mapping[str, Any] = field(default_factory=dict)
-    #: The job as the story recorded it; empty where the story does not begin.
+    #: The job's record from the story; empty if the story lacks its beginning.
     spec: Mapping[str, Any] = field(default_factory=dict)
-    #: The text of ``job.yaml``; empty where there is none.
+    #: The text of ``job.yaml``; empty if there is none.
     job_text: str = ""
     state: Literal["finished", "unfinished", "failed", "cancelled"] = "unfinished"
-    #: What a reader should know about the completeness of the data, in whole sentences.
+    #: Sentences about missing or damaged data.
     notes: tuple[str, ...] = ()
 
     def first(self, event: str) -> Record:
-        """Return the first record of this event; an empty one where there is none."""
+        """Return the first record of this event, or an empty one."""
         return next((record for record in self.records if record["event"] == event), {})
 
     def last(self, event: str) -> Record:
-        """Return the last record of this event; an empty one where there is none."""
+        """Return the last record of this event, or an empty one."""
         return next((r for r in reversed(self.records) if r["event"] == event), {})
 
 
 def read_run(run_dir: str | Path) -> RunData:
-    """Read a run directory, whatever of it has been written so far.
+    """Read a run directory, as far as it has been written.
 
     Parameters
     ----------
     run_dir : path
-        A directory with ``story.jsonl`` or ``history.csv``; all other files may be missing, and
-        the last line of either may be cut off.
+        A directory with ``story.jsonl`` or ``history.csv``. All other files may be missing, and the
+        last line of either may be incomplete.
 
     Raises
     ------
     ConfigError
-        When there is no such directory, or neither file is in it.
+        When there is no such directory, or it has neither file.
     """
     path = Path(run_dir)
     if not path.is_dir():
@@ -109,7 +109,7 @@ def read_run(run_dir: str | Path) -> RunData:
     story, table = path / "story.jsonl", path / "history.csv"
     if not story.is_file() and not table.is_file():
         raise ConfigError(
-            f"{str(path)!r} is no run directory: neither story.jsonl nor history.csv is in it;"
+            f"{str(path)!r} is not a run directory: it has neither story.jsonl nor history.csv;"
             " name a directory that 'elasticml run' wrote, such as runs/<name>-<time>",
             path=str(path),
         )
@@ -135,9 +135,9 @@ def read_run(run_dir: str | Path) -> RunData:
 
 
 def parse_story(text: str, notes: list[str]) -> tuple[Record, ...]:
-    """Parse the lines of a story; lines that are no record are left out, with a note.
+    """Parse the lines of a story; invalid lines are skipped, with a note.
 
-    A record without a time takes the time of the one before it.
+    A record without a time gets the time of its predecessor.
     """
     records: list[Record] = []
     unreadable = 0
@@ -165,7 +165,7 @@ def parse_story(text: str, notes: list[str]) -> tuple[Record, ...]:
 
 
 def parse_history(text: str, notes: list[str], *, finished: bool) -> History:
-    """Parse a history table; a last row that is cut off is left out, with a note."""
+    """Parse a history table; an incomplete last row is skipped, with a note."""
     rows = [row for row in csv.reader(io.StringIO(text)) if row]
     if not rows:
         return History()
@@ -179,7 +179,7 @@ def parse_history(text: str, notes: list[str], *, finished: bool) -> History:
 
 
 def finite(value: object, default: float = math.nan) -> float:
-    """Return a value as a finite float, or the default where it is none."""
+    """Return a value as a finite float, or the default if it is not one."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return default
     try:
@@ -190,7 +190,7 @@ def finite(value: object, default: float = math.nan) -> float:
 
 
 def _history(names: tuple[str, ...], rows: list[list[str]]) -> History:
-    """Build a history from rows of cells, one per name."""
+    """Build a history from rows with one cell per name."""
     cells = {name: tuple(row[i] for row in rows) for i, name in enumerate(names)}
     columns = {
         name: np.array([finite(cell) for cell in column], dtype=np.float64)
@@ -199,14 +199,14 @@ def _history(names: tuple[str, ...], rows: list[list[str]]) -> History:
     }
     if "round" not in columns:
         columns["round"] = np.arange(len(rows), dtype=np.float64)
-    # A damaged round number is put back from its place: every axis needs one.
+    # Replace a damaged round number by the row's index, because every plot needs one.
     places = np.arange(len(rows), dtype=np.float64)
     columns["round"] = np.where(np.isfinite(columns["round"]), columns["round"], places)
     return History(names=names, columns=columns, cells=cells, n_rows=len(rows))
 
 
 def _history_from_story(records: tuple[Record, ...], notes: list[str]) -> History:
-    """Rebuild the history from the story of a run that had not written its table yet."""
+    """Rebuild the history from the story of a run that has not written its table yet."""
     ended = [record for record in records if record["event"] == "RoundEnded"]
     if not ended:
         return History()
@@ -218,12 +218,12 @@ def _history_from_story(records: tuple[Record, ...], notes: list[str]) -> Histor
 
 
 def _cell(value: object) -> str:
-    """Write a value as a cell of the history."""
+    """Format a value as a cell of the history."""
     return "" if value is None else str(value)
 
 
 def _read_text(path: Path) -> str:
-    """Read a file that may be missing; bytes that are no UTF-8 are replaced."""
+    """Read a file that may be missing; invalid UTF-8 is replaced."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -231,7 +231,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_summary(path: Path, notes: list[str]) -> dict[str, Any]:
-    """Read the summary; empty where it is missing or damaged."""
+    """Read the summary; empty if it is missing or damaged."""
     text = _read_text(path)
     if not text.strip():
         return {}
@@ -248,12 +248,12 @@ def _read_summary(path: Path, notes: list[str]) -> dict[str, Any]:
 def _state(
     summary: Mapping[str, Any], records: tuple[Record, ...]
 ) -> Literal["finished", "unfinished", "failed", "cancelled"]:
-    """Tell how the run ended, as far as its files say."""
+    """Derive from the files how the run ended."""
     ended = next((r for r in reversed(records) if r["event"] == "JobEnded"), None)
-    told = [(ended or {}).get(key, "") for key in ("state", "reason")]
-    said = " ".join(str(word) for word in (*told, summary.get("stopped_by", ""))).lower()
-    if "cancel" in said or "interrupt" in said:
+    fields = [(ended or {}).get(key, "") for key in ("state", "reason")]
+    text = " ".join(str(value) for value in (*fields, summary.get("stopped_by", ""))).lower()
+    if "cancel" in text or "interrupt" in text:
         return "cancelled"
-    if "fail" in said or summary.get("error"):
+    if "fail" in text or summary.get("error"):
         return "failed"
     return "finished" if summary or ended is not None else "unfinished"

@@ -1,4 +1,4 @@
-"""What a report draws, derived from a run: windows of absence, marks, clocks, test metrics."""
+"""Data series derived from a run: windows of absence, membership marks, clocks, test metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from elasticml.report.run import History, Record, RunData, finite
 
-#: Test metrics in the order of preference for the headline picture: column, its name in words.
+#: Test metrics in order of preference for the headline plot: column and name.
 TEST_METRICS = (
     ("test_auprc", "area under the precision-recall curve"),
     ("test_auroc", "area under the ROC curve"),
@@ -25,7 +25,7 @@ TEST_METRICS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Rounds ``start_round`` up to, not including, ``end_round`` in which examples were absent."""
+    """Rounds from ``start_round`` up to but excluding ``end_round`` with absent examples."""
 
     start_round: float
     end_round: float
@@ -35,7 +35,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Members that went or came in one round."""
+    """Members that left or joined in one round."""
 
     kind: Literal["lost", "back", "retired"]
     round: float
@@ -45,13 +45,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Maps rounds to seconds since the job started, by the rounds that the run saw begin."""
+    """Maps rounds to seconds since the job started, by interpolating the starts of rounds."""
 
     rounds: NDArray[np.float64]
     seconds: NDArray[np.float64]
 
     def at(self, number: float) -> float:
-        """Seconds at which a round began; NaN where no round has a time."""
+        """Return the start of a round in seconds; NaN if no round has a time."""
         if not len(self.rounds):
             return math.nan
         return float(np.interp(number, self.rounds, self.seconds))
@@ -63,10 +63,10 @@ def absence_windows(history: History) -> tuple[Window, ...]:
     windows: list[Window] = []
     start: int | None = None
     for i in range(history.n_rows + 1):
-        away = i < history.n_rows and absent[i] > 0
-        if away and start is None:
+        is_absent = i < history.n_rows and absent[i] > 0
+        if is_absent and start is None:
             start = i
-        elif not away and start is not None:
+        elif not is_absent and start is not None:
             end = rounds[i] if i < history.n_rows else rounds[i - 1] + 1
             windows.append(
                 Window(
@@ -80,19 +80,19 @@ def absence_windows(history: History) -> tuple[Window, ...]:
 
 
 def rounds_of(records: Sequence[Record]) -> list[float]:
-    """Round of each record: its own, else the last one that had started; NaN before the first."""
+    """Return each record's round, else the last started round; NaN before the first."""
     current = math.nan
-    found = []
+    rounds = []
     for record in records:
         own = finite(record.get("round"))
         if record["event"] == "RoundStarted" and not math.isnan(own):
             current = own
-        found.append(current if math.isnan(own) else own)
-    return found
+        rounds.append(current if math.isnan(own) else own)
+    return rounds
 
 
 def membership_marks(records: Sequence[Record]) -> tuple[Mark, ...]:
-    """Count the losses and the later joins of each round; the first members are no mark."""
+    """Count the losses and joins of each round; joins before the first round do not count."""
     marks: dict[tuple[str, float], Mark] = {}
     counted: set[tuple[str, str]] = set()
     started = False
@@ -107,12 +107,12 @@ def membership_marks(records: Sequence[Record]) -> tuple[Mark, ...]:
         counted.add(identity)
         kind: Literal["lost", "back", "retired"] = "lost" if event == "MemberLost" else "back"
         if kind == "lost" and record.get("reason") == "retired":
-            kind = "retired"  # a policy gave it back
-        place = 0.0 if math.isnan(number) else number
-        old = marks.get((kind, place))
-        marks[kind, place] = Mark(
+            kind = "retired"  # given back by a policy
+        in_round = 0.0 if math.isnan(number) else number
+        old = marks.get((kind, in_round))
+        marks[kind, in_round] = Mark(
             kind=kind,
-            round=place,
+            round=in_round,
             at_s=finite(record.get("t"), 0.0) if old is None else old.at_s,
             count=1 if old is None else old.count + 1,
         )
@@ -120,27 +120,27 @@ def membership_marks(records: Sequence[Record]) -> tuple[Mark, ...]:
 
 
 def clock(run: RunData) -> Clock:
-    """Tell when each round of the history began.
+    """Return the start time of each round of the history.
 
-    The story knows it exactly. The history's own seconds are those at which a row was finished:
-    they serve for the last row, which no round follows, and for runs without a story.
+    The story has the exact times. The history's seconds are the times at which rows were finished;
+    they are used for the last row, which no round follows, and for runs without a story.
     """
     begun = {
         finite(record.get("round")): finite(record.get("t"))
         for record in run.records
         if record["event"] == "RoundStarted"
     }
-    told = zip(run.history.column("round"), run.history.column("seconds"), strict=True)
-    seconds = {float(r): float(s) for r, s in told} | begun
+    rows = zip(run.history.column("round"), run.history.column("seconds"), strict=True)
+    seconds = {float(r): float(s) for r, s in rows} | begun
     known = sorted((r, s) for r, s in seconds.items() if math.isfinite(r) and math.isfinite(s))
     return Clock(np.array([r for r, _ in known]), np.array([s for _, s in known]))
 
 
 def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return times (k,) in seconds, and the number of members that take part from each on (k,).
+    """Return times (k,) in seconds, and the number of participating members from each on (k,).
 
-    A member takes part from ``MemberActive`` on, or from its joining in stories without that
-    event; where the story names no member at all, the history's count is given.
+    A member takes part from ``MemberActive`` on, or from ``MemberJoined`` in stories without that
+    event. If the story names no member, the counts come from the history.
     """
     events = {record["event"] for record in run.records}
     enters = "MemberActive" if "MemberActive" in events else "MemberJoined"
@@ -151,7 +151,7 @@ def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.flo
             continue
         member = str(record.get("member"))
         if record["event"] == "JobResumed":
-            here.clear()  # members end with their scheduler
+            here.clear()  # members ended with their scheduler
         else:
             (here.add if record["event"] == enters else here.discard)(member)
         steps.append((finite(record.get("t"), 0.0), len(here)))
@@ -166,10 +166,10 @@ def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def full_objective(history: History) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return rounds (k,) and the objective over all examples (k,), wherever it is known.
+    """Return rounds (k,) and the objective over all examples (k,), where it is known.
 
-    The evaluator's figure goes first; a row without one counts when the driver's own objective
-    was exact in it.
+    The evaluator's value takes precedence. In rows without one, the driver's objective is used if
+    it is exact.
     """
     exact = np.array([kind == "exact" for kind in history.kinds], dtype=bool)
     own = np.where(exact, history.column("objective"), np.nan)
@@ -180,12 +180,12 @@ def full_objective(history: History) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def headline_metric(history: History) -> tuple[str, str] | None:
-    """Column and name of the test metric to show; None where nothing was evaluated."""
+    """Return column and name of the test metric to show; None if nothing was evaluated."""
     return next(((c, words) for c, words in TEST_METRICS if history.has(c)), None)
 
 
 def united_windows(runs: Sequence[RunData]) -> list[tuple[float, float]]:
-    """Unite the rounds of absence of all runs, ascending."""
+    """Return the union of all runs' windows of absence, ascending."""
     spans = sorted(
         (w.start_round, w.end_round) for run in runs for w in absence_windows(run.history)
     )
@@ -199,30 +199,30 @@ def united_windows(runs: Sequence[RunData]) -> list[tuple[float, float]]:
 
 
 def common_metric(runs: Sequence[RunData]) -> str:
-    """Choose the headline test metric of the first run that has one; empty where none has."""
-    return next((found[0] for run in runs if (found := headline_metric(run.history))), "")
+    """Return the headline test metric of the first run that has one; empty if none has."""
+    return next((metric[0] for run in runs if (metric := headline_metric(run.history))), "")
 
 
 def last_round(run: RunData) -> float:
-    """Return the last round of the history; 0 where there is none."""
+    """Return the last round of the history; 0 if it is empty."""
     rounds = run.history.column("round")
     return float(rounds.max()) if len(rounds) else 0.0
 
 
 def metric_series(run: RunData, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return rounds and values at which a test metric was evaluated."""
+    """Return the rounds in which a test metric was evaluated, and its values."""
     values = run.history.column(metric)
     known = np.isfinite(values)
     return run.history.column("round")[known], values[known]
 
 
 def metric_name(column: str) -> str:
-    """Write a test column's short name for people: AUPRC for ``test_auprc``."""
+    """Return the display name of a test column: AUPRC for ``test_auprc``."""
     short = column.removeprefix("test_").replace("_", " ")
     return short.upper() if short in ("auprc", "auroc", "rmse") else short
 
 
 def wants_log(values: NDArray[np.float64]) -> bool:
-    """Tell whether a log axis suits: all positive, and more than a factor of five apart."""
+    """Whether to use a log axis: all values positive, and a ratio of more than five."""
     known = values[np.isfinite(values)]
     return bool(known.size) and bool(known.min() > 0) and bool(known.max() / known.min() > 5)

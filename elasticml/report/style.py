@@ -1,4 +1,4 @@
-"""The look of all pictures: colours for every eye, type, figures, and their two file forms."""
+"""Plot style: colour-blind safe colours, fonts, figures, and PNG and SVG output."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from elasticml.data import places
 
-#: The colours of a picture on white, by what they mean. The series colours are those of Okabe and
-#: Ito, which stay apart for colour-blind eyes. Each value is unique: in a page the hex code is
-#: replaced by the CSS variable of the same name, which a dark page defines otherwise.
+#: Colours of plots on white. The series colours are the colour-blind safe palette of Okabe and Ito.
+#: Each value is unique: in a page the hex code is replaced by the CSS variable of the same name,
+#: which has another value in dark mode.
 COLOURS = {
     "ink": "#1b1f25",
     "muted": "#5c6670",
@@ -63,45 +63,44 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
     "svg.fonttype": "none",
-    # Names come from job files: a dollar sign in one is no formula.
+    # Names come from job files, where a dollar sign does not start a formula.
     "text.parse_math": False,
     "path.simplify": True,
     "path.simplify_threshold": 0.2,
     "figure.facecolor": PAPER,
 }
-#: Pixels to the inch of the PNG files.
+#: Pixels per inch of the PNG files.
 _DPI = 150
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A finished figure with the words that belong to it."""
+    """A finished figure with its title, alternative text and caption."""
 
-    #: File name without its ending.
+    #: File name without extension.
     name: str
-    #: Draws the figure, under the style of this module.
     figure: Figure
     title: str
-    #: What the picture shows, for those who cannot see it.
+    #: Alternative text.
     alt: str
     caption: str
 
 
 def styled(draw: Callable[..., Any], *args: Any) -> Any:
-    """Call a drawing function under the report's style; the process's own settings stay."""
+    """Call a drawing function with the report's style; global settings do not change."""
     with matplotlib.rc_context(_STYLE):
         return draw(*args)
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """Return an empty figure that belongs to no window system."""
+    """Return an empty figure without a GUI backend."""
     figure = Figure(figsize=(width_in, height_in), dpi=_DPI)
     FigureCanvasAgg(figure)
     return figure
 
 
 def png_bytes(figure: Figure) -> bytes:
-    """Render a figure as PNG on white."""
+    """Render a figure as PNG on a white background."""
     with matplotlib.rc_context(_STYLE):
         buffer = io.BytesIO()
         FigureCanvasAgg(figure).print_png(
@@ -113,8 +112,8 @@ def png_bytes(figure: Figure) -> bytes:
 def svg_markup(figure: Figure, name: str, title: str, alt: str) -> str:
     """Render a figure as an ``<svg>`` element for a page.
 
-    Ids carry the picture's name, so that several elements live in one page; colours become CSS
-    variables, so that they follow the page's light or dark scheme; text stays text.
+    Ids are prefixed with the picture's name, so that several elements can share a page. Colours
+    become CSS variables, which follow the page's light or dark scheme. Text remains text.
     """
     style = _STYLE | {"svg.hashsalt": name, "figure.facecolor": "none"}
     with matplotlib.rc_context(style):
@@ -140,19 +139,19 @@ def svg_markup(figure: Figure, name: str, title: str, alt: str) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> Path:
-    """Write a file under another name and rename it, so that no reader sees half of it.
+    """Write a file atomically, by renaming a temporary one.
 
     Raises
     ------
     ConfigError
-        When the file cannot be written there.
+        When the file cannot be written.
     """
     places.write_whole(str(path), content)
     return path
 
 
 def log_ticks(ax: Axes) -> None:
-    """Make the y axis logarithmic with plain numbers at 1, 2 and 5 of each decade."""
+    """Make the y axis logarithmic, with plain numbers at 1, 2 and 5 times powers of ten."""
     ax.set_yscale("log")
     low, high = ax.get_ylim()
     subs = (1.0, 2.0, 5.0) if high / low < 3e3 else (1.0,)
@@ -168,5 +167,5 @@ def whole_ticks(ax: Axes, axis: str = "x") -> None:
 
 
 def _text(words: str) -> str:
-    """Escape words for the inside of an element."""
+    """Escape text for use in an element."""
     return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

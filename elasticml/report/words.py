@@ -1,4 +1,4 @@
-"""The story in words: what happened, in which round, and why."""
+"""The timeline of a run: the events of its story as sentences, with round and cause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elasticml.report.run import Record, finite
 from elasticml.report.series import rounds_of
 from elasticml.terms import format_size
 
-#: Members listed by name in one sentence.
+#: Most members listed by name in one sentence.
 _NAMES_MAX = 8
 
 _REASONS = {
@@ -21,49 +21,49 @@ _REASONS = {
     "retired": "emptied",
     "preempted": "pre-empted",
     "released": "emptied and given back for another one",
-    "node": "its node went",
-    "memory": "its container had used too much memory",
+    "node": "its node failed",
+    "memory": "its container used too much memory",
     "exit": "its process ended by itself",
     "terminated": "told to end",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One line of the timeline; several records of one round and kind make one entry."""
+class TimelineEntry:
+    """One line of the timeline; records of the same round and kind share one entry."""
 
     at_s: float
     #: NaN before the first round.
     round: float
-    #: Names the colour: start, load, lost, back, move, fault, end or trouble.
+    #: Determines the colour: start, load, lost, back, move, fault, end or trouble.
     kind: str
     text: str
-    #: Empty where the record names none.
+    #: Empty if the record has none.
     cause: str = ""
 
 
-def timeline(records: Sequence[Record]) -> tuple[Entry, ...]:
-    """Tell the story's turning points in order; rounds and exchanges themselves are left out."""
+def timeline(records: Sequence[Record]) -> tuple[TimelineEntry, ...]:
+    """Return the notable events of a story in order, without the rounds and exchanges."""
     groups: dict[tuple[str, str, float], list[Record]] = {}
     order: list[tuple[tuple[str, str, float], float]] = []
     first_members = True
     for record, number in zip(records, rounds_of(records), strict=True):
         event = record["event"]
         first_members = first_members and event != "RoundStarted"
-        if event not in _TELLERS or record.get("suggestion") in ("Move", "Replicate", "Discard"):
-            continue  # chunks may move in every round: the table of decisions has them
-        # NaN is unequal to itself and would open a group for each record.
-        place = -1.0 if math.isnan(number) or first_members else number
-        key = (event, str(record.get("reason", "")), place)
+        if event not in _FORMATTERS or record.get("suggestion") in ("Move", "Replicate", "Discard"):
+            continue  # chunks may move in every round: see the table of decisions
+        # NaN is unequal to itself and would make a group of each record.
+        group_round = -1.0 if math.isnan(number) or first_members else number
+        key = (event, str(record.get("reason", "")), group_round)
         if key not in groups:
             groups[key] = []
             order.append((key, number))
         groups[key].append(record)
     entries = []
     for key, number in order:
-        kind, text = _TELLERS[key[0]](groups[key])
+        kind, text = _FORMATTERS[key[0]](groups[key])
         entries.append(
-            Entry(
+            TimelineEntry(
                 at_s=finite(groups[key][0].get("t"), 0.0),
                 round=math.nan if key[2] < 0 else number,
                 kind=kind,
@@ -75,12 +75,12 @@ def timeline(records: Sequence[Record]) -> tuple[Entry, ...]:
 
 
 def count(n: float, noun: str) -> str:
-    """Write a number with its noun, in the plural where it is not one."""
+    """Format a number with its noun, in the plural unless it is one."""
     return f"{n:,.0f} {noun}{'' if n == 1 else 's'}"
 
 
 def seconds_text(seconds: float) -> str:
-    """Write a duration for people."""
+    """Format a duration."""
     if not math.isfinite(seconds):
         return "–"
     if seconds < 60:
@@ -91,14 +91,14 @@ def seconds_text(seconds: float) -> str:
 
 
 def _cause(records: Sequence[Record]) -> str:
-    """Name the causes of a group, at most two of them."""
+    """List the causes of a group, at most two of them."""
     causes = list(dict.fromkeys(str(r["cause"]) for r in records if r.get("cause")))
     more = f" and {len(causes) - 2} more" if len(causes) > 2 else ""
     return "; ".join(causes[:2]) + more
 
 
 def _sum(records: Sequence[Record], key: str) -> float:
-    """Add a field over records; fields that are no number count nothing."""
+    """Sum a field over records; values that are not numbers count as 0."""
     return sum(finite(record.get(key), 0.0) for record in records)
 
 
@@ -120,8 +120,8 @@ def _job_resumed(records: Sequence[Record]) -> tuple[str, str]:
     if math.isfinite(rounds) and math.isfinite(seconds):
         text += f": {count(rounds, 'round')}, {seconds_text(seconds)}, done again"
     notes = first.get("notes")
-    said = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
-    return "start", ". ".join([text, *said]) + "."
+    sentences = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
+    return "start", ". ".join([text, *sentences]) + "."
 
 
 def _checkpoint_failed(records: Sequence[Record]) -> tuple[str, str]:
@@ -137,8 +137,8 @@ def _data_loaded(records: Sequence[Record]) -> tuple[str, str]:
     if finite(first.get("bytes"), 0.0):
         text += f", {format_size(finite(first['bytes']))}"
     notes = first.get("notes")
-    said = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
-    return "load", ". ".join([text, *said]) + "."
+    sentences = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
+    return "load", ". ".join([text, *sentences]) + "."
 
 
 def _member_joined(records: Sequence[Record]) -> tuple[str, str]:
@@ -209,7 +209,7 @@ def _fault_injected(records: Sequence[Record]) -> tuple[str, str]:
 def _data_dealt(records: Sequence[Record]) -> tuple[str, str]:
     members = finite(records[0].get("members"))
     among = f" among {count(members, 'member')}" if math.isfinite(members) else ""
-    return "load", f"The data were dealt{among}."
+    return "load", f"The data were distributed{among}."
 
 
 def _group_readmitted(records: Sequence[Record]) -> tuple[str, str]:
@@ -220,8 +220,8 @@ def _group_readmitted(records: Sequence[Record]) -> tuple[str, str]:
 
 def _group_without_room(records: Sequence[Record]) -> tuple[str, str]:
     lacking = format_size(_sum(records, "lacking_bytes"))
-    text = f"Absent chunks stay away: the members' memory lacks {lacking} for them"
-    return "trouble", f"{text}; more members, or more memory per worker, would do."
+    text = f"Absent chunks cannot be loaded: the members lack {lacking} of memory"
+    return "trouble", f"{text}; add members, or memory per worker."
 
 
 def _move_failed(records: Sequence[Record]) -> tuple[str, str]:
@@ -237,15 +237,15 @@ def _notice_withdrawn(records: Sequence[Record]) -> tuple[str, str]:
 def _reclaimed(records: Sequence[Record]) -> tuple[str, str]:
     grace = finite(records[0].get("grace_s"))
     within = f" within {seconds_text(grace)}" if math.isfinite(grace) else ""
-    said = []
+    marks = []
     for record in records:
         marked, given = record.get("marked") or record.get("address"), record.get("given")
-        goes = "nobody goes yet" if given is None else "it goes itself"
+        goes = "no member goes yet" if given is None else "it goes itself"
         if given not in (None, marked):
             goes = f"{given} goes for it"
-        said.append(f"{marked} ({goes}: {record.get('why')})")
+        marks.append(f"{marked} ({goes}: {record.get('why')})")
     n = count(len(records), "container")
-    return "lost", f"{n} asked for back{within}: {'; '.join(said)}."
+    return "lost", f"{n} asked for back{within}: {'; '.join(marks)}."
 
 
 def _reclaim_lifted(records: Sequence[Record]) -> tuple[str, str]:
@@ -262,26 +262,26 @@ def _container_stopping(records: Sequence[Record]) -> tuple[str, str]:
 
 
 def _container_ended(records: Sequence[Record]) -> tuple[str, str]:
-    said = []
+    ends = []
     for record in records:
         whose = f" of {record['member']}" if record.get("member") else ""
         status = f", status {record['status']}" if record.get("status") is not None else ""
         message = f": {record['message']}" if record.get("message") else ""
         reason = str(record.get("reason"))
-        said.append(
+        ends.append(
             f"{record.get('container')}{whose} ({_REASONS.get(reason, reason)}{status}){message}"
         )
-    return "lost", f"Containers ended: {'; '.join(said)}."
+    return "lost", f"Containers ended: {'; '.join(ends)}."
 
 
 def _node_changed(records: Sequence[Record]) -> tuple[str, str]:
-    said = [f"{record.get('node')} is {record.get('state')}" for record in records]
-    return "fault", f"Nodes: {'; '.join(said)}."
+    states = [f"{record.get('node')} is {record.get('state')}" for record in records]
+    return "fault", f"Nodes: {'; '.join(states)}."
 
 
 def _policy_decided(records: Sequence[Record]) -> tuple[str, str]:
-    said = dict.fromkeys(f"{r.get('policy')}: {r.get('why')}" for r in records)
-    return "move", f"Decided by {'; '.join(said)}."
+    reasons = dict.fromkeys(f"{r.get('policy')}: {r.get('why')}" for r in records)
+    return "move", f"Decided by {'; '.join(reasons)}."
 
 
 def _chunks_copied(records: Sequence[Record]) -> tuple[str, str]:
@@ -299,7 +299,7 @@ def _job_ended(records: Sequence[Record]) -> tuple[str, str]:
     return "end", text + "."
 
 
-_TELLERS: dict[str, Callable[[Sequence[Record]], tuple[str, str]]] = {
+_FORMATTERS: dict[str, Callable[[Sequence[Record]], tuple[str, str]]] = {
     "JobStarted": _job_started,
     "JobResumed": _job_resumed,
     "CheckpointFailed": _checkpoint_failed,

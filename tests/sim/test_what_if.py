@@ -84,7 +84,7 @@ def test_losses_while_data_were_loaded_are_named():
     result = play({"detect_s": 1e-7}, faults=[{"round": 0, "lose": [2], "phase": "load"}])
     past = past_of(result.story)
     assert (past.faults, past.lost) == ((), 0)
-    assert past.notes == ("1 lost while the data were loaded stay, here",)
+    assert past.notes == ("1 lost while the data were loaded, and kept here",)
 
 
 def test_a_member_that_was_emptied_before_it_went_goes_by_notice_whatever_took_it():
