@@ -1,7 +1,6 @@
-"""Serial compiled loops that add rows to the sums of their bins; without the GIL, in row order.
+"""Compiled loops that add a chunk's rows to the sums of their bins, serially and without the GIL.
 
-Every loop adds float64 products in the order of the rows, so that the same chunk gives the same
-bits wherever it is.
+Each loop adds float64 products in row order, so that a chunk gives the same bits on any member.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 
-#: Steps of the bound of an eigenvalue; each is a pass over the rows.
+#: Iterations of the eigenvalue bound; each is one pass over the rows.
 EIGENVALUE_STEPS: Final = 4
 
 
@@ -36,7 +35,7 @@ def dense_vectors(values: NDArray[Any], at: I64, coefficients: F64, out: F64) ->
 def csr_vectors(
     indptr: I32, indices: I32, values: NDArray[Any], at: I64, coefficients: F64, out: F64
 ) -> None:
-    """Add ``c_i x_i`` to ``out[at_i]``; no values stand for ones."""
+    """Add ``c_i x_i`` to ``out[at_i]``; empty ``values`` mean ones."""
     ones = values.size == 0
     for i in range(at.size):
         c, row = coefficients[i], out[at[i]]
@@ -49,9 +48,9 @@ def csr_vectors(
 def dense_products(
     values: NDArray[Any], offset: float, width: int, at: I64, weights: F64, out: F64
 ) -> None:
-    """Add ``s_i x_i x_i^T`` to row ``at_i`` of ``out``, packed lower triangles.
+    """Add ``s_i x_i x_i^T`` to row ``at_i`` of ``out``, as packed lower triangles.
 
-    ``offset`` 1.0 appends a constant column of ones, behind ``width`` - 1 others, 0.0 does not.
+    An ``offset`` of 1.0 appends a column of ones to the other ``width - 1``; 0.0 appends none.
     ``out`` (B, width (width + 1) / 2).
     """
     n, k = values.shape
@@ -86,7 +85,7 @@ def csr_products(
     weights: F64,
     out: F64,
 ) -> None:
-    """As :func:`dense_products` for sparse rows and ``width`` coordinates; no values are ones."""
+    """As :func:`dense_products`, for sparse rows; empty ``values`` mean ones."""
     ones = values.size == 0
     for i in range(at.size):
         s, row = weights[i], out[at[i]]
@@ -123,7 +122,7 @@ def csr_diagonals(
     inverse: F64,
     out: F64,
 ) -> None:
-    """Add ``c_i |x_ij| inverse_j`` to ``out[at_i, j]``; no values stand for ones."""
+    """Add ``c_i |x_ij| inverse_j`` to ``out[at_i, j]``; empty ``values`` mean ones."""
     ones = values.size == 0
     for i in range(at.size):
         c, row = coefficients[i], out[at[i]]
@@ -150,10 +149,10 @@ def csr_largest(
 ) -> None:
     """Bound the largest eigenvalue of each bin's ``sum s_i x~_i x~_i^T`` in absolute values.
 
-    For A with no negative entry and p > 0, ``max_j (A p)_j / p_j`` is never below the largest
-    eigenvalue, and no larger for ``A p`` in place of p: a few steps from ones bring it close.
-    Rows of bin b are ``order[starts[b]:starts[b + 1]]``; ``p`` and ``w`` (d,) are zero before and
-    after.
+    For a nonnegative A and p > 0, ``max_j (A p)_j / p_j`` bounds the largest eigenvalue from above,
+    and ``A p`` in place of p never raises it: a few iterations from ones come close. The rows of
+    bin b are ``order[starts[b]:starts[b + 1]]``. ``p`` and ``w`` (d,) are scratch space: zero
+    before and after the call.
     """
     ones = values.size == 0
     for b in range(out.size):
@@ -181,7 +180,7 @@ def csr_largest(
                         largest = max(largest, w[indices[j]] / p[indices[j]])
             if largest == 0.0:
                 break
-            # What is not reached by a positive weight is zero in A, and stays out.
+            # Coordinates that no positive weight reaches are zero in A, and stay out.
             for i in rows:
                 for j in range(indptr[i], indptr[i + 1]):
                     if w[indices[j]] > 0.0:

@@ -1,17 +1,17 @@
-"""The driver's half of the bound: what absent examples lose at most, at any model.
+"""The driver's half of the bound: an upper bound of the absent examples' loss at any model.
 
-With ``t_i = x_i.(v - v0)`` the deficit of row i at v is ``u_i = a_i - t_i``. Its sum and its sum of
-squares over a bin are known from the bin's sums at v0, the latter at least from above:
+With ``t_i = x_i.(v - v0)`` the deficit of row i at v is ``u_i = a_i - t_i``. The sums kept at v0
+give the sum of u over a bin exactly, and an upper bound of its sum of squares:
 
     ``lin = S1 - G.(v - v0)``,  ``sq = S2 - 2 q.(v - v0) + (v - v0)^T M (v - v0)``.
 
-Hinge: ``max(0, u) = (u + |u|) / 2`` and ``sum s |u| <= sqrt(n sq)``, and better where the bin and
-``|t| <= max|x| |v - v0|`` confine u (:func:`_confined`). Smooth losses: value and slope at v0, and
-the largest curvature that a bin's rows can meet on the way; exact for the squared loss.
+Hinge: ``max(0, u) = (u + |u|) / 2`` and ``sum s |u| <= sqrt(n sq)``; the bound is tighter where the
+bin and ``|t| <= max|x| |v - v0|`` limit u (:func:`_confined`). Smooth losses: value and slope at
+v0, plus the largest curvature that the bin's rows can meet on the way; exact for the squared loss.
 
-All of it is one-sided: a parameter that is off, or a norm that is too large, makes the bound
-looser, never wrong. Rounding, and what is left when kept sums are subtracted from one another, is
-added on top, as the textbook bound of n additions in any order, ``gamma_n = n u / (1 - n u)``.
+Every step errs to one side: an inaccurate parameter, or a norm that is too large, makes the bound
+looser, never wrong. The rounding error, including the cancellation when kept sums are subtracted,
+is added by the textbook bound for n additions in any order, ``gamma_n = n u / (1 - n u)``.
 
 Source: generalises the certificate for absent examples; the two-moment bound is Scarf's (1958).
 """
@@ -34,28 +34,28 @@ F64 = NDArray[np.float64]
 
 #: Half of the distance from 1 to the next double.
 UNIT: Final = 2.0**-53
-#: A difference of kept sums rounds at most so many sums as large as the whole: twice the depth of
-#: a binary tree of 2**15 members.
+#: The rounding error of a difference of kept sums is at most that of this many sums of the full
+#: size: twice the depth of a binary tree of 2**15 members.
 _KEPT_SUMS: Final = 32
-#: Covers the few operations with which a single number is made.
+#: Covers the rounding error of the few operations that compute a single number.
 _ROUND_UP: Final = 1.0 + 1e-13
 
 
 def trivial_bound(
     loss: str, weight: float, v: F64, row_norm_max: float, target_max: float = 0.0
 ) -> float:
-    """Bound the loss of examples of which only the weight and the longest row are known.
+    """Bound the loss of examples from their weight and the largest row norm alone.
 
     Parameters
     ----------
     weight : float
-        Of all these examples together.
+        Total weight of these examples.
     v : ndarray (d,)
-        As trained.
+        Model in trained coordinates.
     row_norm_max : float
-        First of ``row_maxima``.
+        First entry of ``row_maxima``.
     target_max : float
-        Largest absolute target, for the squared loss.
+        Largest absolute target; used for the squared loss only.
     """
     reach = row_norm_max * float(np.linalg.norm(v)) * _ROUND_UP
     if loss == "squared":
@@ -69,19 +69,19 @@ def trivial_bound(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One evaluation: how far v is from v0, and what the bins' sums become there, from above."""
+    """One evaluation of the bound: the distance of v from v0, and the bins' sums at v."""
 
     #: ``|v - v0|`` and ``max|x| |v - v0|``.
     length: float
     radius: float
-    #: ``v - v0`` in the coordinates that are sent.
+    #: ``v - v0`` in sent coordinates.
     sent: F64
     #: Upper bounds of ``sum s t^2``, (bins,).
     squares: F64
 
 
 class FrozenLoss:
-    """Upper bound of the loss of absent examples, from their statistics at ``v0``."""
+    """Upper bound of the absent examples' loss, from their statistics at ``v0``."""
 
     def __init__(
         self,
@@ -92,24 +92,24 @@ class FrozenLoss:
         row_maxima: F64,
         down: Callable[[F64], F64] = lambda v: v,
     ) -> None:
-        """Take the absent examples' own statistics and those of everybody at the same exchange.
+        """Take the statistics of the absent examples, and those of all at the same exchange.
 
         Parameters
         ----------
         v0 : ndarray (d,)
-            Model at which the statistics were taken, as trained.
+            Model at which the statistics were taken, in trained coordinates.
         absent, whole : mapping of ndarray
-            Shapes as ``plan.shapes``; ``absent`` may be a signed sum of kept partials, whose
-            rounding is measured against ``whole``.
+            Shapes as in ``plan.shapes``. ``absent`` may be a signed sum of kept partials; its
+            rounding error is measured against ``whole``.
         row_maxima : ndarray (2,)
             See :func:`elasticml.algorithms.cocoa.statistics.row_maxima`.
         down : callable
-            From a model (d,) to what is sent (n_sent,); linear.
+            Maps a model (d,) to sent coordinates (n_sent,); linear.
         """
         self._plan, self._v0, self._down = plan, v0.copy(), down
         self._row_norm, self._row_reach = (float(value) for value in row_maxima)
         everybody = whole[bins.MOMENTS]
-        # Rounding of the sums, and of a single margin.
+        # Relative rounding error of the sums, and of a single margin.
         self._gamma = _gamma(_KEPT_SUMS * plan.additions(everybody))
         self._gamma_row = _gamma(4.0 * plan.n_sent + 20.0)
         self._moments = absent[bins.MOMENTS].copy()
@@ -120,23 +120,23 @@ class FrozenLoss:
         elif plan.form == "diagonal":
             self._products = absent[bins.PRODUCTS] + self._gamma * whole[bins.PRODUCTS]
         self._whole = np.maximum(everybody, 0.0)
-        # Sums of what is not negative, from above.
+        # Upper bounds of the sums whose terms are nonnegative.
         for column in (bins.WEIGHT, bins.SECOND, bins.TRACE, bins.SPECTRAL, bins.REACH):
             raised = self._moments[:, column] + self._gamma * self._whole[:, column]
             self._moments[:, column] = np.maximum(raised, 0.0)
 
     @property
     def weight(self) -> float:
-        """Weight of the absent examples, from above."""
+        """Upper bound of the absent examples' weight."""
         return float(self._moments[:, bins.WEIGHT].sum()) * _ROUND_UP
 
     def upper(self, v: F64) -> float:
-        """Return a number that ``sum_i s_i loss_i(v)`` over the absent examples does not exceed.
+        """Return an upper bound of ``sum_i s_i loss_i(v)`` over the absent examples.
 
         Parameters
         ----------
         v : ndarray (d,)
-            As trained.
+            Model in trained coordinates.
         """
         step = self._step(v)
         if self._plan.loss != "hinge":
@@ -178,17 +178,17 @@ class FrozenLoss:
         weight, second, reach = (total[c] for c in (bins.WEIGHT, bins.SECOND, bins.REACH))
         length, off = step.length, self._margin_error(weight, reach)
         slack = self._gamma * (total[bins.FIRST] + math.sqrt(second * reach) * length)
-        # Margins that are off change the losses by the slope, and the slopes by the curvature <= 2.
+        # Errors of the margins change losses by the slope, and slopes by the curvature, <= 2.
         slack += off * math.sqrt(second) + off * off + 2.0 * off * math.sqrt(reach) * length
         return float(first + slope + curved + slack)
 
     def _curvatures(self, radius: float) -> F64:
-        """Half of the largest second derivative that each bin's rows meet within the radius."""
+        """Half of the largest second derivative that each bin's rows can meet within the radius."""
         upper = self._edges()[1]
         if self._plan.loss == "squared":
             return np.full(self._plan.n_bins, 0.5)
         if self._plan.loss == "logistic":
-            # Keys are -|z|: the smallest |z| that a bin can reach decides.
+            # Keys are -|z|: the smallest |z| that a row of the bin can reach decides.
             e = np.exp(-np.maximum(-upper - radius, 0.0))
             return 0.5 * e / (1.0 + e) ** 2
         # max(0, a + t)^2 <= t^2 (1 - |a| / radius)^2 for a < 0 and |t| <= radius.
@@ -198,13 +198,13 @@ class FrozenLoss:
         return np.maximum(1.0 - distance / radius, 0.0) ** 2
 
     def _edges(self) -> tuple[F64, F64]:
-        """Edges of the bins, moved outwards by what a margin may be off."""
+        """Edges of the bins, moved outwards by the error of a margin."""
         lower, upper = self._plan.bounds()
         off = self._gamma_row * (2.0 + self._row_reach * float(np.linalg.norm(self._v0)))
         return lower - off, upper + off
 
     def _margin_error(self, weight: float, reach: float) -> float:
-        """Bound ``sqrt(sum s e^2)`` where e is what rounding took from a margin."""
+        """Bound ``sqrt(sum s e^2)`` where e is the rounding error of a margin."""
         size = math.sqrt(2.0 * (weight + reach * float(self._v0 @ self._v0)))
         return self._gamma_row * size
 
@@ -220,7 +220,7 @@ class FrozenLoss:
             weight, second, reach = (whole[c] for c in (bins.WEIGHT, bins.SECOND, bins.REACH))
             off = self._margin_error(weight, reach)
             moved = math.sqrt(reach) * step.length
-            # By Cauchy's inequality, sizes of the sums' terms, times what each is rounded by.
+            # By Cauchy's inequality: the sizes of the terms, times their relative rounding error.
             slack = self._gamma * math.sqrt(weight) * (math.sqrt(second) + moved)
             slack += math.sqrt(weight) * off
             slack_squares = self._gamma * (math.sqrt(second) + moved) ** 2
@@ -238,10 +238,11 @@ class FrozenLoss:
         return total
 
     def _hinge_scalar(self, step: _Step) -> float:
-        """One vector only: rows of positive deficit go on linearly, but for those that turn back.
+        """Bound the hinge loss with one vector only, for statistics of the scalar form.
 
-        A row at distance e from the hinge adds at most ``max(0, |t| - e)``, which is at most
-        ``t^2 / (4 e)``, and the whole bin at most ``sqrt(n sum s t^2)``.
+        Rows of positive deficit continue linearly, except where they cross the hinge. A row at
+        distance e from the hinge then adds at most ``max(0, |t| - e) <= t^2 / (4 e)``, and the
+        whole bin at most ``sqrt(n sum s t^2)``.
         """
         lower, upper = self._edges()
         distance = np.maximum(np.maximum(lower, -upper), 0.0)
@@ -268,9 +269,9 @@ def _hinge_bin(
     Parameters
     ----------
     weight, squares : float
-        ``sum s`` and ``sum s u^2``, from above.
+        Upper bounds of ``sum s`` and ``sum s u^2``.
     lin, slack : float
-        ``sum s u``, give or take the slack.
+        ``sum s u`` up to an error of ``slack``.
     """
     high, low = lin + slack, lin - slack
     if least >= 0.0:
@@ -285,12 +286,12 @@ def _hinge_bin(
 
 
 def _confined(weight: float, lin: float, squares: float, depth: float) -> float:
-    """Bound ``sum s max(0, u)`` where ``u >= -depth``, from sums that are bounded from above.
+    """Bound ``sum s max(0, u)`` where ``u >= -depth``, from upper bounds of the sums.
 
     With ``t = u + depth >= 0``, the parabola ``(1 - 2 depth / p) t + (depth / p^2) t^2`` touches
-    ``t - depth`` at p, and for ``p >= 2 depth`` it is nowhere negative: it is above ``max(0, u)``.
+    ``t - depth`` at p. For ``p >= 2 depth`` it is nonnegative, hence never below ``max(0, u)``.
     """
-    # What the sums themselves round is added to them.
+    # Add the rounding error of these sums themselves.
     size = abs(lin) + depth * weight
     first = lin + depth * weight + 4.0 * UNIT * size
     second = squares + 2.0 * depth * lin + depth * depth * weight
@@ -302,5 +303,5 @@ def _confined(weight: float, lin: float, squares: float, depth: float) -> float:
 
 
 def _gamma(n: float) -> float:
-    """Relative error of n additions in any order, against the sum of the terms' sizes."""
+    """Return the relative error of n additions in any order, against the sum of absolute terms."""
     return n * UNIT / (1.0 - min(n * UNIT, 0.5))

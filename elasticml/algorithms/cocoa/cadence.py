@@ -1,12 +1,14 @@
 """When a certificate is worth its pass over the data.
 
-Work is counted in rows that a pass visits. A certificate's products with all rows take about half
-of what a pass over them takes, and a pass that visits few rows still costs a round. About a fifth
-of all work goes into certificates: what a pass costs earns a quarter of it. Where a target is
-known, the passes tell what their rows add to the gap as they meet them, which comes near to the gap
-that a certificate would find: one is taken when that reaches the target, and else as above, or,
-where nobody looks at gaps on the way, seldom. From passes that do not tell, the last certificates
-say in which round the target will be reached; the one taken there may be paid for later.
+Work is counted in visited rows. A certificate's products with all rows cost about half of a pass
+over them; a pass that visits few rows still costs a round. A pass earns a quarter of its work for
+certificates, so that these take about a fifth of all work.
+
+With a known target, passes estimate the gap: each row's contribution as it is visited, which comes
+close to the gap of a certificate. A certificate is due when the estimate reaches the target;
+otherwise by earned work as above, or seldom where intermediate gaps are not used. Where passes
+give no estimate, the last certificates predict the round that reaches the target; the certificate
+of that round may be paid for by later passes.
 """
 
 from __future__ import annotations
@@ -17,64 +19,64 @@ from typing import Final
 
 #: Share of a pass's work that it earns for certificates.
 EARNED: Final = 0.25
-#: Work of a certificate, and the least that a pass counts for, as shares of all rows.
+#: Work of a certificate, and the minimum that a pass counts for, as shares of all rows.
 CERTIFICATE: Final = 0.5
 PASS_MIN: Final = 0.25
-#: Certificates' worth of work from which one is taken although the target is not near: where gaps
-#: are looked at on the way, and where they are not.
+#: Earned certificates from which one is taken although the target is not near: where intermediate
+#: gaps are used, and where they are not.
 SAVED: Final = 2.0
 SELDOM: Final = 4.0
-#: How far what the passes tell may be from the gap.
+#: Limit of the ratio between a certified gap and the passes' estimate, either way.
 RATIO_MAX: Final = 4.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Cadence:
-    """Counts the work of passes and of certificates."""
+    """Counts the work of passes and certificates, and decides when a certificate is due."""
 
-    #: Rounds from one certificate to the next; None: as above.
+    #: Rounds from one certificate to the next; None: by work, as the module says.
     every: int | None
-    #: Gap that the job is to reach; 0 when it is not known.
+    #: The gap that the job must reach; 0 when it is not known.
     target: float
-    #: Rows of the data set.
+    #: Number of rows of the data set.
     rows: int
-    #: Nobody looks at gaps before the target is reached.
+    #: Gaps are not used before the target is reached.
     is_seldom: bool = False
     credit: float = 0.0
-    #: Passes so far, and at the last certificate.
+    #: Number of passes so far, and at the last certificate.
     passes: int = 0
     certified_at: int = 0
     #: Passes and gap of the last two certificates, oldest first.
     marks: list[tuple[int, float]] = field(default_factory=list)
-    #: What the last pass told of the gap.
+    #: The last pass's estimate of the gap.
     told: float = math.nan
-    #: The gap that is expected behind the last pass, and what the last certificate found over that.
+    #: The gap expected after the last pass; the last certified gap divided by the expected one.
     expected: float = math.nan
     ratio: float = 1.0
 
     def passed(self, visited: float, told: float = math.nan) -> None:
-        """Note a pass, the rows that it visited, and the gap as it met them."""
+        """Record a pass: the rows that it visited, and its estimate of the gap."""
         self.passes += 1
-        # Rows are met half a pass, in the mean, before its end.
+        # Rows are visited half a pass before its end, on average.
         pace = told / self.told if 0.0 < told < self.told else 1.0
         self.told, self.expected = told, told * math.sqrt(pace)
         self.credit += EARNED * max(visited, PASS_MIN * self.rows)
 
     def certified(self, gap: float) -> None:
-        """Note a certificate and the smallest gap known by now."""
+        """Record a certificate and the best gap so far."""
         if self.passes > self.certified_at and self.expected > 0.0:
             self.ratio = min(max(gap / self.expected, 1.0 / RATIO_MAX), RATIO_MAX)
         if self.passes > self.certified_at or not self.marks:
             self.marks = [*self.marks[-1:], (self.passes, gap)]
         else:
             self.marks[-1] = (self.passes, gap)
-        # What has been saved up beyond two certificates is not spent.
+        # Credit beyond two certificates is lost.
         cost = CERTIFICATE * self.rows
         self.credit = min(self.credit, SAVED * cost) - cost if self.passes else 0.0
         self.certified_at = self.passes
 
     def is_due(self) -> bool:
-        """Whether the pass just made wants a certificate."""
+        """Whether a certificate is due after the last pass."""
         since = self.passes - self.certified_at
         if self.every is not None:
             return since >= self.every
@@ -86,7 +88,7 @@ class Cadence:
             return True
         if tells and self.is_seldom:
             return self.credit >= SELDOM * cost
-        # What is saved for the round that reaches the target goes, in part, into the pace.
+        # Part of the credit saved for the round that reaches the target also sets the pace.
         if self.passes == 1 or self.credit >= SAVED * cost:
             return True
         if tells:

@@ -1,9 +1,9 @@
-"""Certificates of suboptimality, and the best of those known so far.
+"""Certificates of suboptimality, and the best of them so far.
 
 The primal objective at *any* model and the dual objective at *any* feasible dual variables enclose
-the optimum, whichever iterates they were taken at. So the lowest primal and the highest dual
-objective ever certified belong together: their difference never grows, and stays valid when
-examples vanish or iterates are rebuilt.
+the optimum; they need not come from the same iterate. The lowest primal and the highest dual
+objective certified so far therefore give a gap that never grows, and stays valid when examples
+vanish or iterates are rebuilt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
-#: Share of the model before the last pass in the one that is certified of a loss with a kink.
+#: For a loss with a kink: weight of the model before the last pass in the certified model.
 SMOOTHING: Final = 0.4
 
 
@@ -27,19 +27,19 @@ class Certificate:
 
     primal: float
     dual: float
-    #: Model at which the primal objective was taken, in trained coordinates.
+    #: Model of the primal objective, in trained coordinates.
     v: F64
-    #: The primal objective is an upper bound: examples were absent.
+    #: The primal objective is an upper bound because examples were absent.
     is_bound: bool = False
 
     @property
     def gap(self) -> float:
-        """The duality gap; rounding below zero is zero."""
+        """The duality gap; negative rounding errors are set to zero."""
         return max(self.primal - self.dual, 0.0)
 
     @property
     def is_exact_as_can_be(self) -> bool:
-        """Whether what is left of the gap is rounding."""
+        """Whether the remaining gap is rounding error."""
         return self.gap <= 8.0 * float(np.finfo(np.float64).eps) * abs(self.primal)
 
     def better(self, other: Certificate) -> Certificate:
@@ -53,20 +53,20 @@ class Certificate:
         )
 
     def columns(self) -> Mapping[str, float]:
-        """Return what the history shows of it."""
+        """Return the history columns."""
         return {"primal": self.primal, "dual": self.dual}
 
 
 def smoothed(loss: str, v: F64, before: F64 | None) -> F64:
-    """Return the model to take the primal objective at: any will do, and some are better.
+    """Return the model at which to take the primal objective: any is valid, some are better.
 
-    Margins near the kink of the hinge loss jump to and fro across it from pass to pass. A mean of
-    two models is as good as the model of one or two passes later. Other losses' last model is best.
+    Margins near the kink of the hinge loss oscillate around it from pass to pass. The mean of two
+    models is as good as the model of one or two passes later. For other losses the last is best.
 
     Parameters
     ----------
     v, before : ndarray (D,)
-        After and before the last pass; None where it is not known.
+        The models after and before the last pass; ``before`` is None where it is not known.
     """
     if loss != "hinge" or before is None:
         return v

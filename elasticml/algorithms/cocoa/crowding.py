@@ -1,12 +1,12 @@
-"""How much a member's threads get into each other's way, measured from slice to slice.
+"""The factor by which threads damp their steps, adapted after each slice of an epoch.
 
-Threads work on copies of the model that are brought together after each slice of an epoch. Within a
-slice a thread's own steps count ``crowding`` times: n_threads is always safe, 1 is right where
-slices are so short that what the others do meanwhile hardly matters. After each slice the exact
-dual line search along what all threads did together says whether they were too bold.
+Threads work on replicas of the model that are merged after each slice. Within a slice a thread's
+own steps count ``factor`` times: n_threads is always safe; 1 is right where slices are so short
+that the other threads' concurrent changes hardly matter. After each slice the exact dual line
+search along the merged step tells whether the threads' steps were too long.
 
-Where a whole pass has not brought the subproblem forward it is undone, and threads are held back
-for the passes to come: see :mod:`elasticml.algorithms.cocoa.adaptive_damping`.
+Where a whole pass has lowered the subproblem's objective it is undone, and the threads are damped
+in later passes: see :mod:`elasticml.algorithms.cocoa.adaptive_damping`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
 from elasticml.data.kernels import unchecked_kernel
 
-#: A best length below 1 means too bold: the next slice is more timid; one above SHORT, bolder.
+#: A best step length below 1 means too long: the next slice raises the factor; above SHORT, it
+#: lowers it.
 SHORT: Final = 1.15
 _RAISE: Final = 1.3
 
 
 class Crowding:
-    """The factor of one group of threads, between 1 and their number."""
+    """The factor of one group of threads, between 1 and the number of threads."""
 
     def __init__(self) -> None:
-        #: (2,), for kernels, which change the first: the factor, and what it is at least.
+        #: (2,), passed to kernels, which change the first: the factor, and its lower limit.
         self.factor: NDArray[np.float64] = np.array([np.inf, 1.0])
         self._damping = AdaptiveDamping(least=1.0)
         self._n_threads = 1
@@ -38,11 +39,11 @@ class Crowding:
 
     @property
     def damping(self) -> float:
-        """Of the boldness that is right for threads which are not in each other's way: 1 is all."""
+        """Share of the undamped step; 1 is undamped."""
         return self._damping.share
 
     def begin(self, serial: int, n_threads: int) -> None:
-        """Start a pass; one that is repeated begins with what the first attempt began with."""
+        """Start a pass; a repeated pass starts from the state of its first attempt."""
         if serial == self._serial:
             self.factor[0], self._damping = self._before[0], copy(self._before[1])
         if n_threads != self._n_threads:
@@ -52,9 +53,9 @@ class Crowding:
         self._hold_back()
 
     def accepts(self, gain: float, size: float, precision: float) -> bool:
-        """Take in how a pass went, see :meth:`AdaptiveDamping.accepts`.
+        """Record a pass and tell whether to keep it, see :meth:`AdaptiveDamping.accepts`.
 
-        Threads that are as timid as can be lose nothing but by rounding.
+        Threads at the safe factor can lose only by rounding.
         """
         is_safe = self.factor[1] >= self._n_threads
         is_gain = self._damping.accepts(gain, size, precision)
@@ -73,9 +74,9 @@ def adapted(factor: float, slope: float, bend: float, most: float) -> float:
     Parameters
     ----------
     factor : float
-        That of the slice.
+        The factor of the slice.
     most : float
-        The number of threads.
+        Number of threads.
     """
     if bend <= 0.0:
         return factor

@@ -1,4 +1,4 @@
-"""Solvers on several GPUs of one member; only imported where there is a CUDA device."""
+"""Solvers on several GPUs of one member; imported only where there is a CUDA device."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ F64 = NDArray[np.float64]
 
 
 class OnDevice:
-    """A solver whose calls compute on one of the devices, from whatever thread they come.
+    """A solver whose calls run on one device, whichever thread makes them.
 
     Parameters
     ----------
     number : int
-        Of the device, among those that this process sees.
+        Index of the device among those visible to this process.
     """
 
     def __init__(self, solver: Ascent, number: int) -> None:
@@ -30,12 +30,12 @@ class OnDevice:
         self._number = number
 
     def bind(self, pieces: Sequence[Piece]) -> None:
-        """Take over the rows to work on, which go to this device."""
+        """Set the rows to work on; they are sent to this device."""
         with cuda.gpus[self._number]:
             self._solver.bind(pieces)
 
     def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
-        """Go through the rows, see :meth:`cuda_local.CudaSolver.run`."""
+        """Run a pass over the rows, see :meth:`cuda_local.CudaSolver.run`."""
         with cuda.gpus[self._number]:
             return self._solver.run(v, asked, parallel)
 
@@ -52,9 +52,9 @@ def cuda_solvers(
     blocks: int | None = None,
     threads: int | None = None,
 ) -> list[Ascent]:
-    """Make a solver for each group: on all devices in turn, as many as there are by default.
+    """Return a solver for each group, assigned to the devices in turn; one per device by default.
 
-    Parameters are those of :class:`cuda_local.CudaSolver`.
+    Other parameters are those of :class:`cuda_local.CudaSolver`.
     """
     n_devices = len(cuda.gpus)
     n = n_devices if groups is None else groups

@@ -1,8 +1,8 @@
-"""The CUDA kernels of the local pass: twice-parallel asynchronous stochastic coordinate ascent.
+"""The CUDA kernels of the local pass: twice parallel asynchronous stochastic coordinate ascent.
 
-Blocks take rows, each its own, and change the model that all of them share by atomic additions; the
-threads of a block share a row's values. Neighbouring threads read neighbouring values. Only
-imported where there is a CUDA device, or numba's simulator of one.
+Each block takes its own rows and updates the shared model by atomic additions; the threads of a
+block share the values of a row. Neighbouring threads read neighbouring values. Imported only where
+there is a CUDA device, or numba's simulator.
 
 Source: Parnell and others, "Large-scale stochastic learning using GPUs", 2017, as used by Snap ML,
 section 3.1.
@@ -17,16 +17,16 @@ from numba import cuda, float64
 
 from elasticml.objectives.dual_kernels import logistic_newton_step, minus_conjugate_of, stepped
 
-#: Most threads of a block, a power of two.
+#: Maximum threads of a block, a power of two.
 THREADS_MAX: Final = 256
-#: What :func:`ascend` and :func:`compare` add to: change of the dual, curvature, rows visited,
-#: values visited; then ``|r|^2 - |before|^2``, and ``|r|^2 + |before|^2``.
+#: Sums that :func:`ascend` and :func:`compare` add to: change of the dual, curvature, visited rows,
+#: visited values; then ``|r|^2 - |before|^2``, and ``|r|^2 + |before|^2``.
 N_SUMS: Final = 6
 
 
 @cuda.jit(device=True)
 def _sum_of_block(partial: Any) -> None:
-    """Add up what each thread has put into shared memory, as a tree; the sum is in the first place.
+    """Sum the threads' entries in shared memory by a tree reduction; the result is entry 0.
 
     The number of threads is a power of two.
     """
@@ -42,7 +42,7 @@ def _sum_of_block(partial: Any) -> None:
 
 @cuda.jit
 def norms_of(indptr: Any, values: Any, norms: Any) -> None:
-    """Write the squared norms of the rows; ``values`` (0,) stands for ones."""
+    """Write the squared norms of the rows; empty ``values`` mean ones."""
     partial = cuda.shared.array(THREADS_MAX, float64)
     lane = cuda.threadIdx.x
     for i in range(cuda.blockIdx.x, norms.size, cuda.gridDim.x):
@@ -75,32 +75,32 @@ def ascend(
     r: Any,
     sums: Any,
 ) -> None:
-    """Maximise the local dual problem over one row after another, each block by itself.
+    """Maximise the local dual problem over one row after another, in each block.
 
     Parameters
     ----------
     order : ndarray (n,), int64
-        The rows to visit; of ``gridDim`` blocks the k-th takes every ``gridDim``-th from the k-th.
+        The rows to visit; block k of ``gridDim`` takes every ``gridDim``-th from the k-th.
     indptr : ndarray (rows + 1,), int64
     indices : ndarray (stored,) or (0,), int32
-        Empty where rows are dense.
+        Empty for dense rows.
     values : ndarray (stored,) or (0,)
-        Empty where all are ones.
+        Empty means ones.
     targets, norms, alpha : ndarray (rows,), float64
     weights : ndarray (rows,) or (0,), float64
-        Empty stands for ones.
+        Empty means ones.
     code : int
-        The loss; the logistic one takes one Newton step.
+        Code of the loss; the logistic loss takes one Newton step.
     quadratic, unit, intercept : float
-        As for :func:`elasticml.algorithms.cocoa.visits.visit`.
+        As in :func:`elasticml.algorithms.cocoa.visits.visit`.
     share : float
-        Of each step, what is taken: the damping.
+        The damping: the share of each step that is taken.
     r : ndarray (D,)
         ``v + sigma' u``.
     sums : ndarray (N_SUMS,), float64
     """
     partial = cuda.shared.array(THREADS_MAX, float64)
-    found = cuda.shared.array(1, float64)
+    scaled_step = cuda.shared.array(1, float64)
     lane, width, last = cuda.threadIdx.x, cuda.blockDim.x, r.size - 1
     dual, curvature, visited, stored = 0.0, 0.0, 0.0, 0.0
     for k in range(cuda.blockIdx.x, order.size, cuda.gridDim.x):
@@ -123,21 +123,21 @@ def ascend(
                 new = logistic_newton_step(old, z, q) if code == 0 else stepped(code, old, z, y, q)
                 new = old + share * (new - old) if share < 1.0 else new
             alpha[i] = new
-            found[0] = unit * s * fold * (new - old)
+            scaled_step[0] = unit * s * fold * (new - old)
             dual += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
             curvature += 0.5 * quadratic * s * (new - old) * (new - old)
             visited += 1.0
             stored += float64(end - begin)
             if intercept != 0.0 and new != old:
-                cuda.atomic.add(r, last, r.dtype.type(intercept * found[0]))
+                cuda.atomic.add(r, last, r.dtype.type(intercept * scaled_step[0]))
         cuda.syncthreads()
-        change = found[0]
+        change = scaled_step[0]
         if change != 0.0:
             for j in range(begin + lane, end, width):
                 x = float64(values[j]) if values.size > 0 else 1.0
                 at = indices[j] if indices.size > 0 else j - begin
                 cuda.atomic.add(r, at, r.dtype.type(change * x))
-        # The next row is to see what others have added, not what a cache has kept of it.
+        # The next row must see what other blocks have added, not a cached copy.
         cuda.threadfence()
         cuda.syncthreads()
     if lane == 0:
@@ -155,7 +155,7 @@ def compare(r: Any, before: Any, sums: Any) -> None:
     difference, size = 0.0, 0.0
     for j in range(cuda.grid(1), r.size, cuda.gridsize(1)):
         a, b = float64(r[j]), float64(before[j])
-        # Not a^2 - b^2, of which rounding would leave little.
+        # Not a^2 - b^2, which would lose most digits.
         difference += (a - b) * (a + b)
         size += a * a + b * b
     partial[lane] = difference
@@ -177,19 +177,19 @@ def _touch(out: Any) -> None:
 
 
 def try_device() -> None:
-    """Compile and run the smallest kernel, and wait for it.
+    """Compile and run the smallest kernel, and wait for its result.
 
     Raises
     ------
     RuntimeError
-        When it has done nothing; numba raises what it finds missing.
+        When it had no effect; numba raises its own errors for anything missing.
     """
     out = cuda.to_device(np.zeros(1))
     _touch[1, 1](out)
     if out.copy_to_host()[0] != 1.0:
-        raise RuntimeError("a kernel has run without effect")
+        raise RuntimeError("a kernel ran without effect")
 
 
 def empty_sums() -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return sums of nothing."""
+    """Return zeroed sums."""
     return np.zeros(N_SUMS)

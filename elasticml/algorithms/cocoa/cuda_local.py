@@ -1,6 +1,6 @@
-"""A member's coordinate ascent on the dual problem over all its rows, on a GPU.
+"""A member's dual coordinate ascent over all its rows on a GPU.
 
-Only imported where there is a CUDA device, or numba's simulator of one.
+Imported only where there is a CUDA device, or numba's simulator.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ F64 = NDArray[np.float64]
 
 #: Threads of a warp, which run in step.
 _WARP: Final = 32
-#: Values of a row that a thread shall have before a block gets more threads.
+#: Minimum values of a row per thread before a block gets more threads.
 _VALUES_PER_THREAD: Final = 4
-#: Blocks that are at work for each of the device's multiprocessors, of a warp each.
+#: Active blocks of one warp for each multiprocessor of the device.
 _BLOCKS_PER_PROCESSOR: Final = 16
-#: Rows of a sub-epoch for each block: fewer blocks than rows, or none would see another's steps.
+#: Minimum rows of a sub-epoch per block: with as many blocks as rows, no block would see another's
+#: steps.
 _ROWS_PER_BLOCK: Final = 8
 
 
 class CudaSolver:
-    """Improves the dual variables of the rows it is given, as :class:`local.LocalSolver` does.
+    """Improves the dual variables of its rows, as :class:`local.LocalSolver` does.
 
-    All blocks work on one model, which they change by atomic additions: the order of additions,
-    and with it the last bits of the sums, is another every time. A *sub-epoch* is one visit to all
-    rows that are on the device together. One after which the local dual objective is lower than
-    before is undone, and steps are halved; after some that gain they are doubled again.
+    All blocks update one model by atomic additions. The order of additions, and with it the last
+    bits of the sums, differs between runs. A *sub-epoch* is one visit to all rows that are on the
+    device together. A sub-epoch that lowers the local dual objective is undone and the steps are
+    halved; after several that gain they are doubled again.
 
     Parameters
     ----------
     loss : str
-        Name of a loss with a dual; steps are exact but for the logistic loss: one Newton step.
+        Name of a loss with a dual. Steps are exact, except for the logistic loss: one Newton step.
     dtype : {"float32", "float64"}
-        Of the chunks' values, and of the device's model.
+        Of the chunks' values, and of the model on the device.
     intercept_scaling : float, optional
         Value of the constant column that belongs to the model's last coordinate; None for none.
     blocks, threads : int, optional
-        Blocks at work at a time, and threads of each, a power of two up to 256; by default as the
-        device and the rows suggest. One block visits rows one after another, as a processor does.
+        Number of blocks, and threads of each, a power of two up to 256; by default chosen by the
+        device and the rows. One block visits rows one after another, as a processor does.
     room_bytes : float, optional
-        Of the device's memory, what rows may take; by default four fifths of what is free.
+        Device memory available for rows; by default four fifths of the free memory.
 
     Source: Snap ML, section 3.1.
     """
@@ -77,7 +78,7 @@ class CudaSolver:
         self._room_bytes = room_bytes
         self._pieces: tuple[Piece, ...] = ()
         self._batches: list[tuple[Piece, ...]] = []
-        #: All rows, where they are on the device together.
+        #: All rows, if they fit on the device together.
         self._resident: DeviceRows | None = None
         self._blocks, self._threads = 1, _WARP
         self._weight = 0.0
@@ -89,16 +90,16 @@ class CudaSolver:
         return self._damping.share
 
     def bind(self, pieces: Sequence[Piece]) -> None:
-        """Take over the rows to work on, as :meth:`local.LocalSolver.bind` does.
+        """Set the rows to work on, as :meth:`local.LocalSolver.bind` does.
 
-        They are sent to the device when first visited.
+        They are sent to the device by the first visit.
         """
         if tables.is_same(self._pieces, pieces):
             return
         tables.check(pieces, self._dtype)
         self._pieces = tuple(pieces)
         filled = [piece for piece in pieces if piece.chunk.n_rows]
-        self._resident = None  # first, so that its memory is free when it is asked for
+        self._resident = None  # first: its memory counts as free below
         room = self._room_bytes
         if room is None:
             room = cuda_rows.SHARE * cuda.current_context().get_memory_info().free
@@ -111,15 +112,15 @@ class CudaSolver:
         self._weight = tables.total_weight(filled)
 
     def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
-        """Go through the rows in random order, changing their dual variables in place.
+        """Visit the rows in random order and update their dual variables in place.
 
-        Parameters are those of :meth:`local.LocalSolver.run`; one thread of this process is enough
-        to keep the device at work, so that ``parallel`` is not used.
+        Parameters are those of :meth:`local.LocalSolver.run`. One thread of this process keeps the
+        device busy, so ``parallel`` is not used.
 
         Returns
         -------
         Update
-            Also of what sub-epochs that were undone have looked at.
+            Its counts include sub-epochs that were undone.
         """
         if self._weight <= 0.0:
             return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
@@ -145,7 +146,7 @@ class CudaSolver:
         """Do nothing: sub-epochs that lose are undone as they end."""
 
     def _turns(self, key: tuple[int, int, int]) -> list[tuple[int, tuple[Piece, ...]]]:
-        """Put the batches, with their numbers, into a random order."""
+        """Return the batches in random order, with their numbers."""
         turns = np.arange(len(self._batches), dtype=np.int64)
         visits.shuffle(turns, mixed(*key))
         return [(int(number), self._batches[number]) for number in turns]
@@ -158,9 +159,9 @@ class CudaSolver:
         model: _Model,
         plan: Plan,
     ) -> Update:
-        """Visit a batch's rows, in halves where the device has no longer room for all of them.
+        """Visit the rows of a batch, or of its halves where the device lacks memory for all.
 
-        With the end of this call a batch's memory is free, for the next one.
+        The batch's memory is free when the call returns.
         """
         rows = self._rows(batch)
         if rows is None:
@@ -179,12 +180,12 @@ class CudaSolver:
         return update
 
     def _rows(self, batch: tuple[Piece, ...]) -> DeviceRows | None:
-        """Return a batch on the device, None without room; a single one stays there.
+        """Return a batch on the device, None if memory is short; a single batch stays there.
 
         Raises
         ------
         DataError
-            When there is no room for one chunk.
+            When one chunk alone does not fit.
         """
         if self._resident is not None:
             return self._resident
@@ -203,7 +204,7 @@ class CudaSolver:
     def _sub_epoch(
         self, rows: DeviceRows, order: NDArray[np.int64], model: _Model, plan: Plan
     ) -> Update:
-        """Visit rows, and undo it where the local dual objective has not grown."""
+        """Visit rows; undo the visit if the local dual objective has not grown."""
         grid = max(1, min(self._blocks, order.size // _ROWS_PER_BLOCK)), self._threads
         rows.before.copy_to_device(rows.alpha)
         model.before.copy_to_device(model.r)
@@ -227,9 +228,9 @@ class CudaSolver:
         )
         cuda_kernels.compare[grid](model.r, model.before, sums)
         dual, curvature, visited, stored, difference, size = sums.copy_to_host().tolist()
-        # The local dual problem in terms of r: sum of -conj, less l2 S |r|^2 / (2 sigma').
+        # The local dual problem in terms of r: sum of -conj, minus l2 S |r|^2 / (2 sigma').
         half = 0.5 * plan.asked.l2_total / plan.whole
-        # A coordinate of the model wanders by the root of the number of additions to it.
+        # The rounding error of a coordinate grows by the root of the number of additions to it.
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(order.size)
         work = Update(
             dv=np.zeros(0),
@@ -246,14 +247,14 @@ class CudaSolver:
 
 
 class _Model:
-    """The model on the device, ``v + sigma' u``, and as it was before a sub-epoch."""
+    """The model on the device, ``v + sigma' u``, and its copy from before a sub-epoch."""
 
     def __init__(self, r: Any, before: Any) -> None:
         self.r, self.before = r, before
 
 
 def threads_for(values_per_row: float) -> int:
-    """Return the threads of a block: a warp, or more where rows are long."""
+    """Return the threads of a block: a warp, or more for long rows."""
     threads = _WARP
     while (
         2 * threads <= cuda_kernels.THREADS_MAX
@@ -264,17 +265,17 @@ def threads_for(values_per_row: float) -> int:
 
 
 def blocks_for(processors: int, threads: int) -> int:
-    """Return how many blocks keep a device's multiprocessors at work."""
+    """Return the number of blocks that keeps a device's multiprocessors busy."""
     return max(1, processors * _BLOCKS_PER_PROCESSOR * _WARP // threads)
 
 
 def _processors() -> int:
-    """Count the device's multiprocessors; the simulator has none to speak of."""
+    """Count the device's multiprocessors; 1 for the simulator, which has none."""
     return int(getattr(cuda.current_context().device, "MULTIPROCESSOR_COUNT", 1))
 
 
 def _order(n_rows: int, share: float, key: Sequence[int]) -> NDArray[np.int64]:
-    """Draw the rows to visit: all in random order, or the first of them."""
+    """Draw the rows to visit: all in random order, or the first ``share`` of them."""
     order = np.arange(n_rows, dtype=np.int64)
     visits.shuffle(order, mixed(*key))
     return order[: max(1, round(share * n_rows))]

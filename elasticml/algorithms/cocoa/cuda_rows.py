@@ -1,7 +1,7 @@
-"""Rows of chunks in a GPU's memory, and which of them are there together.
+"""Rows of chunks in a GPU's memory, in batches where they do not all fit.
 
-Dense rows lie there as they are, all others by their columns; values that are all ones are left
-out. Where not all chunks fit, they come in batches, one after another.
+Dense rows are stored as they are, all others with their column numbers; values that are all ones
+are left out.
 
 Source: Snap ML, section 3.2, "Asynchronous Data Streaming", without a swap buffer.
 """
@@ -24,19 +24,19 @@ from elasticml.data.ngrams import first_columns
 from elasticml.data.shelf import flow
 from elasticml.errors import DataError
 
-#: Bytes of a row besides its values and columns: pointer, target, weight, norm, dual variable, the
-#: same before the sub-epoch, and its place in the order.
+#: Bytes of a row in addition to its values and columns: pointer, target, weight, norm, dual
+#: variable, its copy from before the sub-epoch, and its position in the order.
 ROW_BYTES: Final = 7 * 8
-#: Share of the free memory that rows may take; the rest is for the model, and for fragments.
+#: Share of the free memory available for rows; the rest is for the model and fragmentation.
 SHARE: Final = 0.8
 
-#: The driver's code where it has no memory left.
+#: The driver's error code for out of memory.
 OUT_OF_MEMORY: Final = 2
 
 
 @dataclass(slots=True, eq=False)
 class DeviceRows:
-    """Some pieces' rows, one behind the other, in the memory of the device."""
+    """The rows of several pieces, concatenated in the device's memory."""
 
     pieces: tuple[Piece, ...]
     n_rows: int
@@ -51,38 +51,38 @@ class DeviceRows:
 
 
 def columns_of(chunk: Chunk) -> NDArray[np.int32]:
-    """List the set columns of every row of a sequence chunk, (n_rows, k), ascending in each."""
+    """Return the set columns of each row of a sequence chunk, (n_rows, k), ascending."""
     layout, (lo, hi) = chunk.layout, chunk.layout.ngrams
     sigma = len(layout.alphabet)
     first = first_columns(sigma, layout.length, layout.ngrams)
     parts = []
     for n in range(lo, hi + 1):
         places = layout.length - n + 1
-        # The first n letters of the hi-gram that begins at each place.
+        # The first n letters of the hi-gram that begins at each position.
         grams = chunk.codes[:, :places].astype(np.int32) // sigma ** (hi - n)
         parts.append(grams + (first[n - lo] + sigma**n * np.arange(places)).astype(np.int32))
     return np.concatenate(parts, axis=1)
 
 
 def device_bytes(chunk: Chunk) -> int:
-    """Return what a chunk's rows take on the device."""
+    """Return the bytes that a chunk's rows take on the device."""
     kind, itemsize = chunk.layout.kind, np.dtype(chunk.layout.dtype).itemsize
     each = (itemsize if kind in ("dense", "csr") else 0) + (0 if kind == "dense" else 4)
     return stored_of(chunk) * each + chunk.n_rows * ROW_BYTES
 
 
 def batches_of(pieces: Sequence[Piece], room_bytes: float) -> list[tuple[Piece, ...]]:
-    """Cut pieces into batches that fit, in their order: a single one where all fit.
+    """Cut pieces into consecutive batches that fit: a single batch if all fit together.
 
     Parameters
     ----------
     room_bytes : float
-        Of the device's memory, what rows may take.
+        Device memory available for rows.
 
     Returns
     -------
     list of tuple of Piece
-        None is empty; a piece that takes more than the room is a batch by itself.
+        No batch is empty; a piece that is larger than the room is a batch by itself.
     """
     batches: list[list[Piece]] = []
     taken = 0
@@ -97,7 +97,7 @@ def batches_of(pieces: Sequence[Piece], room_bytes: float) -> list[tuple[Piece, 
 
 
 def halves_of(batch: Sequence[Piece]) -> list[tuple[Piece, ...]]:
-    """Cut a batch of several pieces into two of about the same size, neither of them empty."""
+    """Cut a batch of several pieces into two nonempty batches of similar size."""
     sizes = np.cumsum([device_bytes(piece.chunk) for piece in batch])
     middle = int(np.searchsorted(sizes, sizes[-1] / 2)) + 1
     middle = min(middle, len(batch) - 1)
@@ -105,7 +105,7 @@ def halves_of(batch: Sequence[Piece]) -> list[tuple[Piece, ...]]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Tell whether the driver refused memory; numba says so by the driver's code."""
+    """Whether the driver refused memory; numba reports this by the driver's error code."""
     if not isinstance(error, CudaAPIError):
         return False
     code = getattr(error, "code", None)
@@ -113,30 +113,30 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def no_room_for(chunk: Chunk) -> DataError:
-    """Say that a chunk does not fit by itself."""
+    """Return the error for a chunk that does not fit by itself."""
     free = cuda.current_context().get_memory_info().free
     return DataError(
-        f"chunk {chunk.id} takes {_mib(device_bytes(chunk))} MiB of the GPU's memory, of which "
+        f"chunk {chunk.id} needs {_mib(device_bytes(chunk))} MiB of GPU memory, but only "
         f"{_mib(free)} MiB are free; use device: cpu, smaller chunks, or a GPU for each worker "
         "(CUDA_VISIBLE_DEVICES)"
     )
 
 
 def _mib(nbytes: float) -> str:
-    return f"{np.ceil(nbytes / 2**20):.0f}"  # the simulator's are infinitely many
+    return f"{np.ceil(nbytes / 2**20):.0f}"  # the simulator reports infinity
 
 
 def send_rows(pieces: Sequence[Piece], dtype: np.dtype[Any], threads: int) -> DeviceRows:
-    """Copy the rows of some pieces to the device, piece by piece, and take their squared norms.
+    """Copy the rows of pieces to the device, piece by piece, and compute their squared norms.
 
     Parameters
     ----------
     pieces : sequence of Piece
-        At least one row altogether; layouts are of one kind.
+        With at least one row in total, and layouts of one kind.
     dtype : dtype
         Of the values.
     threads : int
-        Of a block.
+        Threads per block.
     """
     kind = pieces[0].chunk.layout.kind
     n_rows = sum(piece.chunk.n_rows for piece in pieces)
@@ -192,6 +192,6 @@ def fetch_alpha(rows: DeviceRows) -> None:
 
 
 def _put(target: Any, begin: int, end: int, source: NDArray[Any]) -> None:
-    """Copy an array into a part of one on the device."""
+    """Copy an array into part of a device array."""
     if end > begin:
         target[begin:end].copy_to_device(np.ascontiguousarray(source))

@@ -1,4 +1,4 @@
-"""Which of a member's chunks belong to which of its groups."""
+"""Assign a member's chunks to its groups."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from typing import Final
 from elasticml.algorithms.cocoa.orders import mixed
 from elasticml.terms import ChunkId
 
-#: Of the largest chunk, how much a group may hold above an equal share before others get its like.
+#: Load that a group may have above an equal share, in units of the largest chunk.
 _SLACK: Final = 0.5
 
 
 def dealt(ids: Sequence[ChunkId], sizes: Sequence[float], n: int, draw: int = 0) -> list[int]:
-    """Deal chunks into groups of about equal sizes, so that chunks that come or go move few others.
+    """Assign chunks to groups of similar size so that a change of chunks moves few others.
 
-    Each chunk ranks the groups by a hash of its own. Chunks, the largest first, take the first
-    group of their ranking that is not full; one that finds all of them full takes the emptiest. So
-    a chunk that leaves makes room for one that its group had turned away, and that is about all.
+    Each chunk ranks the groups by its own hash. Chunks, the largest first, take the first group of
+    their ranking that has room; if none has, the emptiest. A chunk that leaves then makes room for
+    a chunk that its group had turned away, and moves little else.
 
     Parameters
     ----------
-    sizes : sequence of float, as many
-        Not negative; stored values, for instance.
+    sizes : sequence of float
+        One for each chunk, nonnegative; for example stored values.
     n : int
         Groups, >= 1.
     draw : int
-        Another one deals all chunks anew.
+        Seed: another value redraws the whole assignment.
 
     Returns
     -------
-    list of int in [0, n), as many
-        A function of the arguments alone, whatever their order and whatever was dealt before.
+    list of int in [0, n)
+        One for each chunk; a function of the arguments alone, independent of the chunks' order and
+        of earlier assignments.
 
     Source: rendezvous hashing (Thaler and Ravishankar, 1998) with bounded loads.
     """
@@ -50,5 +51,5 @@ def dealt(ids: Sequence[ChunkId], sizes: Sequence[float], n: int, draw: int = 0)
 
 
 def _class_of(size: float) -> int:
-    """Return the size's power of two: within it, chunks go by their hashes and not by size."""
+    """Return the size's power of two: within it, chunks are ordered by hash and not by size."""
     return int(size).bit_length()

@@ -1,4 +1,4 @@
-"""Where a member's local problem is solved: on the processor, or on a GPU by numba's CUDA."""
+"""Choose where a member's local problem is solved: on the CPU, or on a GPU by numba's CUDA."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from numba.core import config
 from elasticml.errors import ConfigError
 
 Device = Literal["cpu", "cuda"]
-#: The driver's library; where there is none there is no GPU, and numba.cuda need not be loaded.
+#: The driver's library; without it there is no GPU, and numba.cuda is not loaded.
 _DRIVER: Final = "libcuda.so.1"
-#: Stored values of a member's rows from which "auto" takes a GPU: a guess, not measured. A pass
-#: over fewer takes a thread of a processor about a tenth of a second.
+#: Stored values of a member's rows from which "auto" chooses a GPU: a guess, not measured. A CPU
+#: thread makes a pass over fewer in about a tenth of a second.
 AUTO_VALUES_MIN: Final = 50_000_000
 
 
 def cuda_module() -> Any:
-    """Return ``numba.cuda``, loaded when first asked for, which takes a tenth of a second."""
+    """Return ``numba.cuda``, loaded at the first call, which takes a tenth of a second."""
     from numba import cuda
 
     return cuda
 
 
 def why_not_cuda() -> str | None:
-    """Say why this process cannot compute on a CUDA device; None where it can.
+    """Return the reason why this process cannot use a CUDA device; None if it can.
 
-    What numba itself says is not enough: it finds a device also where nothing can be compiled for
-    it. So the smallest kernel is run: the first time that takes seconds. Numba's simulator counts
-    as a device.
+    Numba's own check is not enough: it also reports a device for which nothing can be compiled.
+    The smallest kernel is therefore run, which takes seconds the first time. Numba's simulator
+    counts as a device.
     """
     why = _why_no_driver()
     if why is not None:
@@ -41,7 +41,7 @@ def why_not_cuda() -> str | None:
 
         try_device()
     except Exception as error:
-        # Whatever numba, its compiler or the driver lack, they say in errors of their own.
+        # Numba, its compiler and the driver each raise their own errors for what they lack.
         said = str(error).strip().splitlines() or [type(error).__name__]
         return f"numba cannot compute on it: {said[0]}"
     return None
@@ -58,12 +58,12 @@ def _why_no_driver() -> str | None:
 
 
 def check_driver(wanted: str) -> None:
-    """Refuse CUDA where it is plain that there is none, which takes no time to see.
+    """Refuse CUDA early where there is no driver; the check takes no time.
 
     Raises
     ------
     ConfigError
-        When CUDA is asked for and there is no driver.
+        When CUDA is requested and there is no driver.
     """
     why = _why_no_driver() if wanted == "cuda" else None
     if why is not None:
@@ -71,19 +71,19 @@ def check_driver(wanted: str) -> None:
 
 
 def device_of(wanted: str, n_values: int) -> Device:
-    """Return the device that a job asks for.
+    """Return the device for a job's setting.
 
     Parameters
     ----------
     wanted : {"auto", "cpu", "cuda"}
-        "auto" is CUDA where this process has it and there is enough to do.
+        "auto" is CUDA if this process can use it and there is enough work.
     n_values : int
         Stored values of the rows.
 
     Raises
     ------
     ConfigError
-        When CUDA is asked for and not there.
+        When CUDA is requested but not available.
     """
     if wanted == "cpu" or (wanted == "auto" and n_values < AUTO_VALUES_MIN):
         return "cpu"

@@ -1,4 +1,4 @@
-"""The dual variables in a chunk's state: settled, filled, stepped; they travel with the chunk."""
+"""The dual variables in a chunk's state, with their pending step; they travel with the chunk."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ F64 = NDArray[np.float64]
 
 #: float64 (n_rows,): dual variables at the beginning of the last exchange.
 ALPHA: Final = "alpha"
-#: float64 (n_rows,): by how much that exchange would change them.
+#: float64 (n_rows,): the full step of that exchange.
 STEP: Final = "step"
 #: int64 (1,): serial of that exchange.
 SERIAL: Final = "serial"
 
 
 def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: float) -> bool:
-    """Have a chunk take ``gamma`` of its last step, once; return whether it is up to date.
+    """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
 
-    Afterwards it waits for ``serial`` without a step. A chunk that has no state, or one of another
-    exchange than ``settle``, stays as it is.
+    The chunk then has serial ``serial`` and no step. A chunk without state, or with the state of
+    another exchange than ``settle``, is left as it is.
     """
     state = chunk.state
     if SERIAL not in state or state[ALPHA].shape != (chunk.n_rows,):
@@ -38,7 +38,7 @@ def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: flo
         return False
     alpha = state[ALPHA]
     if gamma != 0.0:
-        # Clipped: alpha + (new - alpha) may round to the other side of a bound that new stood on.
+        # Clipped: alpha + (new - alpha) may round beyond a bound that new was on.
         moved = np.multiply(gamma, state[STEP], out=numbers(chunk))
         moved += alpha
         alpha = np.clip(moved, loss.low, loss.high, out=moved)
@@ -47,7 +47,7 @@ def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: flo
 
 
 def is_recent(chunk: Chunk, settle: int) -> bool:
-    """Whether a chunk that is not up to date still has dual variables worth keeping."""
+    """Whether a chunk that is not up to date has dual variables worth keeping."""
     state = chunk.state
     if SERIAL not in state or state[ALPHA].shape != (chunk.n_rows,):
         return False
@@ -55,7 +55,7 @@ def is_recent(chunk: Chunk, settle: int) -> bool:
 
 
 def write(chunk: Chunk, alpha: F64, serial: int) -> None:
-    """Replace a chunk's state by dual variables, which become its own, and no step yet."""
+    """Replace a chunk's state by dual variables, which it then owns, and a zero step."""
     step = numbers(chunk)
     step[:] = 0.0
     chunk.state = {ALPHA: alpha, STEP: step, SERIAL: np.array([serial], np.int64)}
@@ -63,6 +63,6 @@ def write(chunk: Chunk, alpha: F64, serial: int) -> None:
 
 
 def set_step(chunk: Chunk, step: F64) -> None:
-    """Note the step of the exchange that the chunk is settled for."""
+    """Store the step of the exchange that the chunk is settled for."""
     chunk.state[STEP] = step
     chunk.state_version += 1

@@ -1,4 +1,4 @@
-"""What is done to each of a member's chunks by itself, by as many threads as that is worth."""
+"""Apply a function to each of a member's chunks, with as many threads as pay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elasticml.data.chunk import Chunk
 
 _Result = TypeVar("_Result")
 
-#: Numbers that a thread has to go through before it pays to wake it up: some 0.2 ms.
+#: Numbers to process per thread for which waking it pays: about 0.2 ms.
 NUMBERS_PER_THREAD: Final = 100_000
 
 
@@ -22,17 +22,17 @@ def each(
     numbers: int,
     parallel: Parallel,
 ) -> list[_Result]:
-    """Call the function for every chunk; threads take runs of chunks with about as many rows.
+    """Call the function for every chunk; threads take consecutive chunks of similar total rows.
 
     Parameters
     ----------
     numbers : int
-        That all calls together go through: rows, or stored values.
+        Numbers that all calls together process: rows, or stored values.
 
     Returns
     -------
     list
-        In the order of the chunks: what is made of it does not depend on the threads.
+        In the order of the chunks, so that results do not depend on the threads.
     """
     n_threads = max(1, min(parallel.n_threads, numbers // NUMBERS_PER_THREAD))
 
