@@ -1,21 +1,21 @@
-"""The groups of a member: NUMA nodes, or GPUs, that each work on a model of their own.
+"""The groups of a member: NUMA nodes or GPUs, each with a replica of the model.
 
-Three levels work on one problem: members, the groups of a member, and the threads of a group. Each
-has a subproblem in which its own steps count ``sigma'`` times, the product of what each level asks
-for. In an inner round every group makes a pass over its rows, all at the same time and from the
-same model; then their steps are added up as far as the exact line search goes, and the member's
-model, ``v + sigma' u`` with u the change so far, is what the next one begins with. A member's
-update goes up after all its inner rounds: Snap ML's t2.
+Three levels solve one problem: members, the groups of a member, and the threads of a group. Each
+level has a subproblem in which its own steps count ``sigma'`` times, the product of what all levels
+need. In an inner round every group makes a pass over its rows, all at the same time and from the
+same model. Their steps are then added, scaled by the exact line search, and the next inner round
+starts from the member's model, ``v + sigma' u`` with u the change so far. The member's update is
+sent after all its inner rounds: Snap ML's t2.
 
-On processors chunks are dealt to the groups anew in each round, as to members with two holders:
-groups that always have the same rows take many more passes. On GPUs, where rows would have to be
-sent again, and as the paper has it, chunks stay where they are.
+On CPUs, chunks are reassigned to the groups in each round, as to members with two holders: groups
+that always have the same rows take many more passes. On GPUs, where rows would have to be sent
+again, and in ``mode: paper``, chunks stay in their group.
 
-A group whose threads were so bold that its own subproblem has got worse has its pass undone, and
-its threads are held back: Snap ML's adaptive damping.
+A group whose threads have lowered the objective of its own subproblem has its pass undone, and its
+threads are damped: Snap ML's adaptive damping.
 
 Source: Snap ML, section 2.1 and appendix B (the subproblems of equation 6), section 3.1 (damping).
-Ours: groups are as timid as the line search along their steps asks for, at most as is safe.
+Ours: groups are damped as the line search along their steps requires, at most as much as is safe.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _NO_WEIGHTS = np.empty(0)
 
 @dataclass(slots=True, eq=False)
 class _Rows:
-    """A chunk's rows, with what they were before an inner round."""
+    """A chunk's rows, with their dual variables from before an inner round."""
 
     piece: Piece
     weight: float
-    #: The steps since; nothing where nobody asks for them. Of rows that stream both are in a file.
+    #: The steps since; empty where not needed. For rows that stream, both arrays are in a file.
     step: F64
-    #: Dual variables then; nothing before they are first noted.
+    #: Dual variables at that time; empty before the first call of ``keep``.
     before: F64 = field(default_factory=lambda: np.empty(0))
 
     @staticmethod
     def of(piece: Piece, *, steps: bool) -> _Rows:
-        """Take a piece, with room for steps where they are needed."""
+        """Wrap a piece; allocate its steps where they are needed."""
         return _Rows(
             piece=piece,
             weight=tables.total_weight([piece]),
@@ -71,28 +71,28 @@ class _Group:
 
     @property
     def pieces(self) -> list[Piece]:
-        """As solvers take them."""
+        """The pieces, as solvers take them."""
         return [own.piece for own in self.rows]
 
     @property
     def weight(self) -> float:
-        """Of all rows."""
+        """Total weight of the rows."""
         return sum(own.weight for own in self.rows)
 
     def keep(self) -> None:
-        """Note the dual variables."""
+        """Save the dual variables."""
         for own in self.rows:
             if own.before.size != own.piece.alpha.size:
                 own.before = numbers(own.piece.chunk)
             np.copyto(own.before, own.piece.alpha)
 
     def restore(self) -> None:
-        """Take the dual variables back to what was noted, bit for bit."""
+        """Restore the saved dual variables bit for bit."""
         for own in self.rows:
             np.copyto(own.piece.alpha, own.before)
 
     def summed(self, loss: DualLoss) -> F64:
-        """Note the steps since; return what the line search is told of them: (2,)."""
+        """Store the steps since :meth:`keep`; return the line search's sums, (2,)."""
         sums = np.zeros(2)
         for own in self.rows:
             sum_steps(
@@ -108,9 +108,9 @@ class _Group:
         return sums
 
     def shorten(self, length: float, loss: DualLoss) -> F64:
-        """Take this share of the steps alone; return the new sums."""
+        """Shorten the steps to this share; return the new sums."""
         for own in self.rows:
-            # Clipped: a share of a step may round to the other side of a bound.
+            # Clipped: a share of a step may round beyond a bound.
             alpha = own.before + length * own.step
             np.clip(alpha, loss.low, loss.high, out=own.piece.alpha)
         return self.summed(loss)
@@ -118,20 +118,21 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """The member's subproblem, throughout a pass."""
+    """The member's subproblem, constant during a pass."""
 
     asked: Pass
     own_weight: float
 
     @property
     def whole(self) -> float:
-        """The member's sigma', without that of its groups."""
+        """The member's sigma', without the factor of its groups."""
         return self.asked.sigma_of(self.own_weight)
 
     def part(self, one: Pass, weight: float, damping: float, n_groups: int) -> Pass:
-        """Return what a group of so much weight is asked to do, of so many that have rows.
+        """Return the request for a group with this weight.
 
-        Its sigma' is both levels', ``whole max(1, damping S_k / weight)``, S_k the member's weight.
+        Its sigma' covers both levels: ``whole max(1, damping S_k / weight)``, S_k the member's
+        weight. ``n_groups`` counts the groups that have rows.
         """
         if one.sigma is not None:
             return replace(one, sigma=one.sigma * n_groups)
@@ -144,8 +145,8 @@ class _Level:
 class GroupedSolver:
     """Improves a member's dual variables by several solvers at once, each on its share of chunks.
 
-    With one solver there is one group, of all threads, whose passes are undone where they lose; one
-    thread cannot lose, and is left to itself.
+    With one solver there is one group of all threads, whose passes are undone if they lose; with
+    one thread, which cannot lose, the solver runs directly.
 
     Parameters
     ----------
@@ -154,12 +155,12 @@ class GroupedSolver:
     loss : str
         Name of a loss with a dual.
     searches : bool
-        Take groups' steps as far as the line search goes, and have groups be as bold as that
-        allows; else add them whole, which the safe share allows.
+        Scale the groups' steps by the line search, and adapt their damping to it; otherwise add
+        them whole, which is safe with sigma' at its safe value.
     caches : mapping, optional
-        What the solvers share of all chunks. Then chunks are dealt anew in each pass, as to members
-        with two holders: groups that always have the same rows take many more passes. Without, a
-        chunk stays where it is.
+        The solvers' shared caches of all chunks. With it, chunks are reassigned in each pass, as to
+        members with two holders: groups that always have the same rows take many more passes.
+        Without it, a chunk stays in its group.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class GroupedSolver:
         self._groups = [_Group(solver) for solver in solvers]
         self._caches = caches
         self._rows: list[_Rows] = []
-        #: Groups that rows are dealt to, and that have got some.
+        #: Number of groups that get rows; number of those with weight.
         self._n_dealt = len(self._groups)
         self._n_filled = 1
         self._pieces: tuple[Piece, ...] = ()
@@ -184,11 +185,11 @@ class GroupedSolver:
         self._before = self._aggregation
 
     def bind(self, pieces: Sequence[Piece]) -> None:
-        """Take over the rows to work on, see :meth:`local.LocalSolver.bind`."""
+        """Set the rows to work on, see :meth:`local.LocalSolver.bind`."""
         if tables.is_same(self._pieces, pieces):
             return
         self._pieces = tuple(pieces)
-        # One reader feeds a member: rows that stream are all the first group's, with all threads.
+        # A member has one reader: rows that stream all go to the first group, with all threads.
         streams = shelf_of([piece.chunk for piece in pieces]) is not None
         self._n_dealt = 1 if streams else len(self._groups)
         self._rows = [_Rows.of(piece, steps=self._n_dealt > 1) for piece in pieces]
@@ -203,7 +204,7 @@ class GroupedSolver:
                 del self._caches[key]
 
     def _deal(self, seed: int, serial: int) -> None:
-        """Give chunks to groups, by their stored values: see :mod:`dealing`."""
+        """Assign chunks to groups by their stored values, see :mod:`dealing`."""
         chunks = [own.piece.chunk for own in self._rows]
         sizes = [tables.stored_of(chunk) for chunk in chunks]
         draw = 0 if self._caches is None else mixed(seed, serial)
@@ -213,19 +214,19 @@ class GroupedSolver:
         self._n_filled = max(1, sum(1 for group in self._groups if group.weight > 0.0))
 
     def undo(self) -> None:
-        """Do nothing: what loses is undone as it ends."""
+        """Do nothing: passes that lose are undone as they end."""
 
     def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
-        """Go through the rows in an inner round for each epoch.
+        """Visit the rows in one inner round per epoch.
 
         Parameters are those of :meth:`local.LocalSolver.run`. The bits of the result depend on the
-        number of groups and on that of each one's threads, not on who does the work: where there
-        are no more threads than groups, on the groups alone.
+        number of groups and of each one's threads, not on which thread does the work; with no more
+        threads than groups, on the groups alone.
 
         Returns
         -------
         Update
-            Also of what passes that were undone have looked at.
+            Its counts include passes that were undone.
         """
         if len(self._groups) == 1 and parallel.n_threads == 1:
             only = self._groups[0].solver
@@ -234,10 +235,10 @@ class GroupedSolver:
         if self._weight <= 0.0:
             return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
         if asked.serial == self._serial:
-            self._aggregation = self._before  # repeated: begins as the first attempt did
+            self._aggregation = self._before  # repeated: start as the first attempt did
         self._serial, self._before = asked.serial, self._aggregation
         self._deal(asked.seed, asked.serial)
-        # The first steps of all are as timid as can be, on every level.
+        # The very first steps are damped to the safe value on every level.
         is_first = not v.any() and not any(piece.alpha.any() for piece in self._pieces)
         if is_first and self._n_dealt > 1:
             asked = replace(asked, damping=1.0)
@@ -254,16 +255,16 @@ class GroupedSolver:
     def _inner_round(
         self, r: F64, level: _Level, one: Pass, parallel: Parallel, *, is_timid: bool
     ) -> Update:
-        """Have all groups pass over their rows from the same model, and bring them together.
+        """Run a pass of all groups from the same model, and merge their steps.
 
         Parameters
         ----------
         r : ndarray (D,)
             The member's model, in which its steps so far count sigma' times.
         one : Pass
-            Of the epochs of ``level`` the one that is due.
+            The request for this epoch of ``level``.
         is_timid : bool
-            Groups' sigma' is the safe share.
+            Damp the groups to the safe sigma'.
         """
         is_alone = self._n_dealt == 1
         between = 1.0 if is_timid else self._aggregation.damping
@@ -284,12 +285,12 @@ class GroupedSolver:
             return replace(update, dual=dual, curvature=curvature)
 
         updates = parallel.in_teams(work, self._n_dealt)
-        return updates[0] if is_alone else self._together(r, level, updates, parallel)
+        return updates[0] if is_alone else self._merge(r, level, updates, parallel)
 
-    def _together(
+    def _merge(
         self, r: F64, level: _Level, updates: Sequence[Update], parallel: Parallel
     ) -> Update:
-        """Take the groups' steps as far as the member's subproblem gains by their sum."""
+        """Add the groups' steps, scaled by the line search of the member's subproblem."""
         done = updates[0]
         for update in updates[1:]:
             done = done.beside(update)
@@ -306,5 +307,5 @@ class GroupedSolver:
             )
             dual, curvature = np.sum(parts, axis=0).tolist()
             done = replace(done, dv=length * done.dv, dual=dual, curvature=curvature)
-        # Their number is no matter of the members' damping, from which they are told apart.
+        # Groups are not partitions of the members' level, whose damping adapts to their number.
         return replace(done, partitions=1, sigma=level.whole)

@@ -1,12 +1,12 @@
-"""How much of the members' steps is taken, and how timid they have to be.
+"""The exact line search along the members' steps, and the damping that their sum needs.
 
-Along the members' common step the dual objective is, with ``C`` the change of ``sum -loss*`` at
-the full step and ``q`` half its curvature,
+Along the sum of the members' steps the dual objective is, with ``C`` the change of ``sum -loss*``
+at the full step and ``q`` half its curvature,
 
     D(gamma) = D(0) + gamma ((C + q)/S - l2 v.dv) - gamma^2/2 (2 q/S + l2 |dv|^2)
 
-exactly for hinge, squared hinge and squared loss. The entropy of the logistic loss is bounded from
-below by the same form with ``q = 1/2 sum s_i c_i step_i^2``, where ``c_i`` is its smallest
+This is exact for hinge, squared hinge and squared loss. The entropy of the logistic loss is bounded
+from below by the same form with ``q = 1/2 sum s_i c_i step_i^2``, where ``c_i`` is its smallest
 curvature between both ends of the step: the dual objective never falls.
 
 Source: our study of both CoCoA papers; they take ``gamma = 1`` with ``sigma' = K``, or their
@@ -25,8 +25,8 @@ from elasticml.algorithms.cocoa.settings import Settings
 from elasticml.algorithms.cocoa.step_kernels import products
 
 F64 = NDArray[np.float64]
-#: Factors of the damping when the whole step was too long, and when it was too short by more than
-#: the threshold.
+#: Factors of the damping after a step that was too long, and after one that was too short by more
+#: than the threshold.
 RAISE: Final = 1.3
 LOWER: Final = 1.0 / 1.15
 SHORT: Final = 1.15
@@ -41,7 +41,7 @@ class Along:
 
     @staticmethod
     def of(v: F64, dv: F64, *, dual: float, curvature: float, weight: float, l2: float) -> Along:
-        """Combine what came up with the penalty, which only the driver knows.
+        """Combine the members' sums with the penalty, which only the driver knows.
 
         Parameters
         ----------
@@ -58,12 +58,12 @@ class Along:
         )
 
     def gain(self, gamma: float) -> float:
-        """Return by how much the dual objective rises, at least."""
+        """Return a lower bound of the dual objective's rise."""
         return gamma * (self.slope - 0.5 * gamma * self.curvature)
 
     @property
     def best(self) -> float:
-        """The length that gains most, not limited to what is feasible."""
+        """The step length that gains most, not limited to feasible lengths."""
         if self.curvature <= 0.0:
             return 1.0 if self.slope >= 0.0 else 0.0
         return self.slope / self.curvature
@@ -71,21 +71,21 @@ class Along:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """How the members' steps are added up, from round to round."""
+    """How the members' steps are added, from round to round."""
 
-    #: None where the line search finds it.
+    #: Step length; None: by the line search.
     gamma: float | None
-    #: Share of sigma' = n / n_k that members use, in (0, 1]; with a fixed gamma it is gamma, which
-    #: makes any partition safe.
+    #: Share of sigma' = n / n_k that members use, in (0, 1]. With a fixed gamma it equals gamma,
+    #: which is safe for any partition.
     damping: float = 1.0
-    #: sigma' where it is fixed; 0 where it follows from damping and the members' shares.
+    #: sigma' where it is fixed; 0: from damping and the members' shares.
     sigma: float = 0.0
-    #: Whether damping follows the line search.
+    #: Whether the damping adapts to the line search.
     adapts: bool = True
 
     @staticmethod
     def of(settings: Settings) -> Aggregation:
-        """Begin with a job's settings."""
+        """Return the first round's aggregation for a job's settings."""
         searches = settings.aggregation == "line_search"
         return Aggregation(
             gamma=None if searches else settings.gamma,
@@ -99,13 +99,13 @@ class Aggregation:
         return min(max(along.best, 0.0), 1.0) if self.gamma is None else self.gamma
 
     def adapted(self, along: Along, partitions: float) -> Aggregation:
-        """Make the next round's members bolder or more timid.
+        """Adapt the damping of the next round's members.
 
         Parameters
         ----------
         partitions : float
-            Parts of the data that changed without seeing each other: below ``1 / partitions`` the
-            damping has no effect.
+            Parts of the data that changed without seeing each other: a damping below
+            ``1 / partitions`` has no effect.
         """
         if not self.adapts:
             return self
@@ -114,5 +114,5 @@ class Aggregation:
         return self.damped(min(max(self.damping * factor, least), 1.0))
 
     def damped(self, damping: float) -> Aggregation:
-        """Return the same with another damping."""
+        """Return this aggregation with another damping."""
         return Aggregation(gamma=self.gamma, damping=damping, sigma=self.sigma, adapts=self.adapts)

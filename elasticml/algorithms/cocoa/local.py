@@ -1,4 +1,4 @@
-"""A member's coordinate ascent on the dual problem over all rows of all its chunks."""
+"""A member's dual coordinate ascent over all rows of all its chunks."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ from elasticml.objectives.conjugates import dual_loss_named
 
 F64 = NDArray[np.float64]
 
-#: Stored values that one compiled call may go through with each of its threads: some 50 ms.
+#: Stored values per thread that one compiled call may visit: about 50 ms.
 _VALUES_PER_CALL: Final = 32_000_000
-#: Stored values of an epoch from which a thread pays: about a millisecond.
+#: Stored values of an epoch for which another thread pays: about a millisecond.
 VALUES_PER_THREAD: Final = 1_000_000
-#: Slices of a call from which its last one takes no risks.
+#: Number of slices of a call from which its last slice uses the safe factor.
 _TIMID_FROM: Final = 8
-#: Mean of ``|x|^2 / (l2 S)``, how much a row's own margin moves with its dual variable, up to which
-#: a first pass counts as if the rows seen so far were all.
+#: Limit of the mean of ``|x|^2 / (l2 S)``, how much a row's own margin moves with its dual
+#: variable, up to which the first pass is scaled to the rows seen so far.
 GROW_MAX: Final = 0.25
 
 
 class LocalSolver:
-    """Improves the dual variables of the rows it is given; ``bind``, then any number of ``run``.
+    """Improves the dual variables of its rows; ``bind``, then any number of ``run``.
 
     Parameters
     ----------
     loss : str
         Name of a loss with a dual, see :mod:`elasticml.objectives.conjugates`.
     dtype : {"float32", "float64"}
-        Of the chunks' values, and of the working copies of the model.
+        Of the chunks' values, and of the model replicas.
     bucket : int, optional
-        Consecutive rows visited together; by default as the rows' number suggests.
+        Consecutive rows visited together; by default chosen by the number of stored values.
     intercept_scaling : float, optional
         Value of the constant column that belongs to the model's last coordinate; None for none.
     shrink : bool
-        Let rows rest whose margin is so far from where their dual variable would leave its bound
-        that a few more steps of the model's last size cannot take it there. Rests are finite: what
-        is converged to does not change.
+        Skip rows for a while whose margin is so far from where their dual variable would leave its
+        bound that several more steps of the model's last size cannot take it there. The number of
+        skipped epochs is finite, so the limit does not change.
     skip : bool
-        Where rows stream from a disk, leave chunks out for a while that hold next to nothing of the
-        duality gap.
+        For rows that stream from a disk: skip chunks for a while that hold almost nothing of the
+        duality gap (DuHL).
     grow : bool
-        Let a member's very first pass, from nothing, count at each row as if the rows seen so far
-        were all there are (and with ``damping`` 1). Its dual variables then belong to a model of
-        the right size from the beginning, and the first pass does what otherwise takes three or
-        four: see docs/performance.md. Members' first models are averaged, so that it is safe. It
-        does not pay where a row's own dual variable is what moves its margin most.
+        Scale a member's very first pass, from zero, as if the rows seen so far were all there are
+        (and use ``damping`` 1). Its dual variables then belong to a model of the right size from
+        the start, and the first pass does the work of three or four: see docs/performance.md.
+        Members' first models are averaged, so this is safe. It does not pay where a row's margin
+        depends mostly on the row's own dual variable.
     values_per_thread : int
-        Stored values below which a further thread would cost more than it brings.
+        Stored values below which another thread would cost more than it saves.
     caches : mapping, optional
-        Shared with solvers of other groups, which have the same chunks in turn.
+        Shared with the solvers of other groups, which take turns with the chunks.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class LocalSolver:
         self._stored_per_visit = 1.0
 
     def bind(self, pieces: Sequence[Piece]) -> None:
-        """Take over the rows to work on; squared norms of chunks seen before are kept.
+        """Set the rows to work on; squared norms of known chunks are kept.
 
-        Costs next to nothing when all arrays are the same objects as at the last call.
+        Costs almost nothing if all arrays are the same objects as at the last call.
 
         Parameters
         ----------
         pieces : sequence of Piece
-            Their ``alpha`` is changed by :meth:`run`; nothing else is written to.
+            :meth:`run` changes their ``alpha`` and nothing else.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class LocalSolver:
         self._stored_per_visit = max(1.0, stored / max(1, self._orders.size))
 
     def _measure(self, number: int) -> None:
-        """Note where a chunk's body is, which is here, and write its rows' squared norms, once."""
+        """Store the addresses of a loaded body, and compute its rows' squared norms once."""
         piece = self._pieces[number]
         if piece.chunk.is_packed or not self._table[number, tables.VALUES]:
             tables.locate_body(self._table, number, piece.chunk)
@@ -155,19 +155,18 @@ class LocalSolver:
             cached.is_measured = True
 
     def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
-        """Go through the rows in random order, changing their dual variables in place.
+        """Visit the rows in random order and update their dual variables in place.
 
-        Each epoch deals the rows anew to the threads; a thread works on a copy of the model in
+        Each epoch reassigns the rows to the threads. A thread works on a replica of the model in
         which its own steps count ``sigma' = max(1, damping S / S_t)`` times, S_t its rows' weight.
-        Where there is work enough, copies are brought together several times in an epoch, and
-        threads are as bold as that allows, see :mod:`elasticml.algorithms.cocoa.crowding`. Rows
-        that do not all fit into memory come in batches, see
-        :mod:`elasticml.algorithms.cocoa.orders`.
+        With enough work, replicas are merged several times per epoch, and the threads' factor
+        adapts, see :mod:`elasticml.algorithms.cocoa.crowding`. Rows that do not all fit in memory
+        come in batches, see :mod:`elasticml.algorithms.cocoa.orders`.
 
         Parameters
         ----------
         v : ndarray (D,), float64
-            The model that belongs to all dual variables of all members; not changed.
+            The model of all dual variables of all members; not changed.
         asked : Pass
         parallel : Parallel
             The threads.
@@ -196,7 +195,7 @@ class LocalSolver:
         sums = np.zeros(visits.N_SUMS + 1)
         for epoch, key, share in asked.turns():
             grows, seen = plan.is_first and epoch == 0, 0.0
-            sums[4] = 0.0  # the gap is told of the last epoch
+            sums[4] = 0.0  # the gap is that of the last epoch
             orders = self._orders.epoch(key, share, whole=plan.is_first, measure=self._measure)
             for order in orders:
                 for some in self._portions(order, plan):
@@ -217,14 +216,14 @@ class LocalSolver:
         )
 
     def undo(self) -> None:
-        """Take rests and turns back to before the last run; the caller restores ``alpha``."""
+        """Undo the last run's shrinking and chunk choice; the caller restores ``alpha``."""
         self._rests.undo()
         self._orders.undo()
 
     def _is_loss(self, plan: Plan, sums: F64, v: F64) -> bool:
-        """Tell whether threads that were too bold have made the local problem worse.
+        """Whether the threads' steps have lowered the local objective.
 
-        A single thread cannot; a first pass that grows is judged by the line search alone.
+        A single thread cannot; a scaled first pass is judged by the driver's line search alone.
         """
         if plan.n_parts == 1 or plan.is_first:
             return False
@@ -234,7 +233,7 @@ class LocalSolver:
         return not self._crowding.accepts(gain, size, precision)
 
     def _portions(self, order: NDArray[np.int64], plan: Plan) -> list[NDArray[np.int64]]:
-        """Cut visits into what one compiled call goes through: some slices."""
+        """Cut visits into portions for one compiled call, of several slices each."""
         calls = self._calls(order.size, plan.n_parts)
         return [some for some in np.array_split(order, calls) if some.size]
 
@@ -249,12 +248,12 @@ class LocalSolver:
         sums: F64,
         parallel: Parallel,
     ) -> float:
-        """Have the threads go through some slices of visits; return their rows' weight.
+        """Visit several slices with all threads; return the weight of their rows.
 
         Parameters
         ----------
         seen : float, optional
-            In a first pass, the weight of the rows before these.
+            In a scaled first pass, the weight of the rows visited before.
         sums : ndarray (N_SUMS + 1,)
             Added to.
         """
@@ -304,15 +303,15 @@ class LocalSolver:
     def _shares(
         self, order: NDArray[np.int64], ends: NDArray[np.int64], plan: Plan, seen: float | None
     ) -> tuple[F64, F64, F64, float]:
-        """Return each part's sigma' in each slice, what a first pass counts, and the weight of all.
+        """Return sigma' by slice and part, a scaled first pass's weights, and the total weight.
 
-        A sigma' of 0 stands for what the crowding says.
+        A sigma' of 0 means the adaptive factor of the threads.
         """
         shape = (ends.size - 1, plan.n_parts)
         factors, totals, before = (np.zeros(shape) for _ in range(3))
         if seen is None and plan.learns:
             if shape[0] >= _TIMID_FROM:
-                # What threads overdo together, a slice as safe as can be takes back at the end.
+                # If the threads overshoot, a last slice at the safe factor corrects it.
                 factors[-1] = plan.whole * plan.n_parts
             return factors, totals, before, 0.0
         weights = np.zeros(shape)
@@ -323,13 +322,13 @@ class LocalSolver:
             least = plan.whole * float(self._crowding.factor[1])
             factors[s] = [max(plan.sigma_of(part, whole), least) for part in each.tolist()]
             if seen is not None and whole > 0.0:
-                # Each thread goes on as if the others had found the like of what it has.
+                # Each thread assumes that the others have seen a like share of their rows.
                 totals[s], before[s] = each / whole * plan.own_weight, each / whole * done
             done += whole
         return factors, totals, before, float(weights.sum())
 
     def _slices(self, n_parts: int, size: int) -> int:
-        """Return how often in an epoch the threads' models of so many coordinates are merged."""
+        """Return how often per epoch the threads' replicas of ``size`` coordinates are merged."""
         stored = self._stored_per_visit * self._orders.size
         needed = max(self._orders.n_batches, self._calls(self._orders.size, n_parts))
         if n_parts == 1 or self._values_per_thread <= 0:
@@ -337,21 +336,21 @@ class LocalSolver:
         return max(needed, slices_worth(stored / n_parts, size, self._values_per_thread))
 
     def _parts(self, n_threads: int) -> int:
-        """Return into how many parts an epoch is dealt: no more than pay."""
+        """Return the number of parts of an epoch: no more than pay."""
         stored = self._stored_per_visit * self._orders.size
         worth = n_threads if self._values_per_thread <= 0 else stored // self._values_per_thread
         return int(max(1, min(n_threads, worth)))
 
     def _grows(self, asked: Pass) -> bool:
-        """Tell whether a first pass counts as if the rows seen so far were all."""
+        """Whether the first pass is scaled to the rows seen so far."""
         if not self._grow or asked.sigma is not None or asked.epochs < 1.0:
             return False
         return self._mean_norm() <= GROW_MAX * asked.l2_total
 
     def _mean_norm(self) -> float:
-        """Return the rows' mean squared norm; where they stream, that of the first chunk with rows.
+        """Return the rows' mean squared norm; where they stream, that of the first nonempty chunk.
 
-        It is always that chunk: a pass that is repeated, with more of them measured, is the same.
+        Always that chunk: a repeated pass, with more chunks measured, must give the same result.
         """
         filled = [n for n, piece in enumerate(self._pieces) if piece.chunk.n_rows]
         chunks = [piece.chunk for piece in self._pieces]
@@ -367,7 +366,7 @@ class LocalSolver:
         return total / max(1, sum(chunks[number].n_rows for number in filled))
 
     def _is_untouched(self, v: F64) -> bool:
-        """Tell whether nothing has been computed yet; if so, no row rests any longer."""
+        """Whether nothing has been computed yet; if so, unshrink all rows."""
         if v.any() or any(piece.alpha.any() for piece in self._pieces):
             return False
         self._rests.wake()

@@ -1,41 +1,42 @@
-"""The exchanges of CoCoA: what goes down, what comes up, under which names.
+"""The exchanges of CoCoA: what is broadcast, what is reduced, and the names of the arrays.
 
-Every exchange has a ``serial``, one higher than the last one's. Chunks carry, in their state, the
-dual variables ``alpha`` at the beginning of the last exchange that they took part in, the ``step``
-by which it would change them, and that exchange's ``serial``. Both exchanges first *settle*: where
-a chunk's serial is ``settle``, ``alpha += gamma * step``. An exchange that is repeated under the
-same serial finds its chunks settled and begins where it began.
+Every exchange has a ``serial``, one above the last. Chunks carry three things in their state: the
+dual variables ``alpha`` at the beginning of the last exchange that they took part in, the full
+``step`` of that exchange, and its ``serial``. Both kinds of exchange first *settle*: where a
+chunk's serial is ``settle``, ``alpha += gamma * step``. An exchange that is repeated under the same
+serial finds its chunks settled and starts from the same state.
 
-How timid a member is follows from its share: ``sigma'_k = max(1, damping S / S_k)`` for each part
-of the data that changes without seeing the others. With ``damping`` 1 it is safe to add all steps
-whole, and equal shares make it K; so an update is not weighted by ``|D_k| / |D|`` as well, which
-belongs to averaging. With ``sigma_per_member`` it is that many times K, the papers' rule whatever
-the shares; with ``sigma`` it is that number.
+A member's damping follows from its share: ``sigma'_k = max(1, damping S / S_k)`` for each part of
+the data that changes without seeing the others. With ``damping`` 1 adding all steps whole is safe,
+and equal shares make it K. An update is therefore not also weighted by ``|D_k| / |D|``, which
+belongs to averaging. With ``sigma_per_member`` it is that number times K, the papers' rule for any
+shares; with ``sigma`` it is that number.
 
 ``pass``
-    Down: ``v`` (D,), the model in trained coordinates; ``factor`` and ``shift`` (d,) with scaled
-    columns. Every member maximises its local dual problem in ``local_epochs`` passes over its
-    chunks; with ``exact`` it adds up its steps in float64 when it has done. Up: ``dv`` (D,), the
-    change of the model by the members' steps; ``dual`` (), the change of the sum of ``-loss*``;
-    ``curvature`` (), see :mod:`line_search`; ``visited`` (), rows visited; ``partitions`` (), parts
-    of the data that changed without seeing each other; ``gap`` (), what the rows added to the sum
-    of the duality gap, each as it was met, which foretells the next certificate (NaN: not known);
-    ``unset`` (), rows that could not take part
-    because their chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU;
-    ``groups`` (), groups of all members; ``dampings`` (), the sum of theirs; ``discarded`` (),
-    passes of theirs (of a GPU, sub-epochs) that were undone: see :mod:`groups`.
+    Broadcast: ``v`` (D,), the model in trained coordinates; with scaled columns ``factor`` and
+    ``shift`` (d,). Every member maximises its local dual problem in ``local_epochs`` passes over
+    its chunks; with ``exact`` it then sums its steps in float64. Returned: ``dv`` (D,), the change
+    of the model by the members' steps; ``dual`` (), the change of the sum of ``-loss*``;
+    ``curvature`` (), see :mod:`line_search`; ``visited`` (), visited rows; ``partitions`` (), parts
+    of the data that changed without seeing each other; ``gap`` (), the sum of the rows'
+    contributions to the duality gap, each as it was visited, which predicts the next certificate
+    (NaN: not known); ``unset`` (), rows that could not take part because their chunk's serial is
+    not ``settle``; ``on_cuda`` (), rows visited on a GPU; ``groups`` (), groups of all members;
+    ``dampings`` (), the sum of their dampings; ``discarded`` (), their passes (on a GPU,
+    sub-epochs) that were undone: see :mod:`groups`.
 ``certify``
-    Down: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state gets
-    its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a
+    Broadcast: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state
+    gets its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a
     chunk that has missed more than :data:`MISSED_MAX` exchanges; one that has missed fewer keeps
-    what it had. Up: ``primal`` (), the sum of losses at the model; ``dual`` (), the sum of
+    its own. Returned: ``primal`` (), the sum of losses at the model; ``dual`` (), the sum of
     ``-loss*``; ``image`` (n_sent,), the sum of ``s_i alpha_i x_i``; ``weight`` (), the sum of
-    ``s_i``; ``unset`` (), rows whose dual variables are not those that the model was made of; and
-    the statistics for bounds, where asked for. All in float64.
+    ``s_i``; ``unset`` (), rows whose dual variables differ from those of the model; and the
+    statistics for bounds, where requested. All in float64.
 ``largest_row``
-    Up, merged by maximum: ``rows`` (2,) and ``target`` (), what no row and no target exceeds.
+    Returned, merged by maximum: ``rows`` (2,) and ``target`` (), upper bounds for all rows and
+    targets.
 
-Column statistics are asked for as :mod:`elasticml.algorithms.column_statistics` says.
+Column statistics are requested as :mod:`elasticml.algorithms.column_statistics` says.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ Fill = Literal["zero", "map"]
 PASS: Final = "pass"
 CERTIFY: Final = "certify"
 LARGEST_ROW: Final = "largest_row"
-#: Serial of no exchange.
+#: Serial that no exchange has.
 NONE: Final = -1
-#: Exchanges after which dual variables that missed them are worth less than those of the model.
+#: Missed exchanges after which kept dual variables are worse than those mapped from the model.
 MISSED_MAX: Final = 2
 
 
 def scaled(columns: Columns) -> dict[str, F64]:
-    """Return what members need to scale rows."""
+    """Return the arrays that members need to scale rows."""
     parts = {"factor": columns.factor, "shift": columns.shift}
     return {name: part for name, part in parts.items() if part is not None}
 
@@ -71,7 +72,7 @@ def scaled(columns: Columns) -> dict[str, F64]:
 def pass_exchange(
     v: F64, columns: Columns, parameters: Mapping[str, Scalar], *, seal: bool
 ) -> Exchange:
-    """Ask for the members' steps from ``v``."""
+    """Return the exchange for the members' steps from ``v``."""
     return Exchange(
         operation=PASS,
         model={"v": v, **scaled(columns)},
@@ -94,23 +95,24 @@ def pass_exchange(
 
 
 def visited_of(outcome: Outcome) -> dict[str, float]:
-    """Return what a round says of the rows visited, and of groups where there is something to say.
+    """Return a round's counts of visited rows, and of groups where they matter.
 
-    How many were visited on a GPU is told where some were; how many groups there were where some
-    members had several; the groups' mean damping, and how many passes of theirs were undone, where
-    some were.
+    ``on_cuda`` appears if rows were visited on a GPU; ``groups`` if members had several groups;
+    ``discarded`` and ``group_damping``, the groups' mean damping, if passes of groups were undone
+    or damped.
     """
     arrays = outcome.arrays
+    counts = {"visited": float(arrays["visited"])}
     told = {"visited": float(arrays["visited"])}
     if arrays[ON_CUDA]:
-        told[ON_CUDA] = float(arrays[ON_CUDA])
+        counts[ON_CUDA] = float(arrays[ON_CUDA])
     groups, discarded = float(arrays["groups"]), float(arrays["discarded"])
     if groups > outcome.members:
-        told["groups"] = groups
+        counts["groups"] = groups
     if discarded or arrays["dampings"] < groups:
-        told["discarded"] = discarded
-        told["group_damping"] = float(arrays["dampings"]) / groups
-    return told
+        counts["discarded"] = discarded
+        counts["group_damping"] = float(arrays["dampings"]) / groups
+    return counts
 
 
 def certify_exchange(
@@ -122,7 +124,7 @@ def certify_exchange(
     require: Require,
     seal: bool,
 ) -> Exchange:
-    """Ask for both objectives at a model, and for the model that belongs to the dual variables."""
+    """Return the exchange for both objectives at a model, and the image of the dual variables."""
     return Exchange(
         operation=CERTIFY,
         model={"sent": sent, **(scaled(columns) if statistics else {})},
@@ -142,7 +144,7 @@ def certify_exchange(
 
 
 def largest_row_exchange(columns: Columns) -> Exchange:
-    """Ask for the lengths of the largest row and the largest target."""
+    """Return the exchange for upper bounds of all rows and targets."""
     return Exchange(
         operation=LARGEST_ROW,
         model=scaled(columns),

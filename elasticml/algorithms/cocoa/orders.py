@@ -1,9 +1,9 @@
-"""In which order a member's rows are visited: all at once, or batch by batch as they stream past.
+"""The random order in which a member's rows are visited, in memory or batch by batch.
 
-In memory, the buckets of all chunks are put into one random order. On a disk, the chunks are, and
-then the buckets of as many chunks as are in memory at a time: a batch's order is drawn from a few
-numbers, by XORSHIFT, in the thread that fetches it, while rows of the batch before it are worked
-on. No order is ever written down; the same numbers give it again.
+In memory, the buckets of all chunks are put into one random order. On a disk, first the chunks are,
+then the buckets of as many chunks as are in memory at a time: XORSHIFT draws a batch's order in the
+thread that fetches the batch, while the rows of the batch before it are visited. No order is
+stored: the same seed numbers give it again.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data.shelf import Shelf, shelf_of
 
 I64 = NDArray[np.int64]
-#: Called with the number of a piece whose body is here.
+#: Called with the number of a piece whose body is loaded.
 Measure = Callable[[int], None]
 
 _MASK: Final = 2**64 - 1
-#: Rows of a bucket of data that fit into a processor's cache, and of larger ones, which are read
-#: faster in longer pieces.
+#: Rows of a bucket for data that fit in a processor's cache, and for larger data, for which longer
+#: runs read faster.
 BUCKET: Final = 8
 LONG_BUCKET: Final = 64
-#: Stored values from which buckets are long.
+#: Stored values from which long buckets are used.
 LONG_FROM: Final = 8_000_000
 
 
 class Orders:
-    """The visits to a member's rows; ``bind``, then any number of epochs.
+    """The order of visits to a member's rows; ``bind``, then any number of epochs.
 
     Parameters
     ----------
     bucket : int
         Consecutive rows visited together.
     skips : bool
-        Leave chunks out that would have to be read and matter little, see
+        Skip chunks that would have to be read and matter little, see
         :mod:`elasticml.algorithms.cocoa.skipping`.
     """
 
     def __init__(self, bucket: int, *, skips: bool = False) -> None:
         self._bucket = bucket
         self._turns = Turns() if skips else None
-        #: The last epoch was a turn of the chunks that it went over.
+        #: The last epoch counted as a turn of its chunks.
         self._is_turn = False
         self._pieces: Sequence[Piece] = ()
         self._visits = np.zeros(0, np.int64)
@@ -63,7 +63,7 @@ class Orders:
         Parameters
         ----------
         bucket : int, optional
-            Another number of rows visited together, from now on.
+            New number of rows visited together.
         """
         self._bucket = self._bucket if bucket is None else bucket
         each = [
@@ -77,7 +77,7 @@ class Orders:
         self._is_measured = self._shelf is not None
 
     def measure_all(self, measure: Measure, parallel: Parallel) -> None:
-        """Have the pieces measured that were bound, once, where their bodies stay here."""
+        """Measure the bound pieces once, if their bodies stay in memory."""
         if self._is_measured:
             return
         chunks = [piece.chunk for piece in self._pieces]
@@ -88,12 +88,12 @@ class Orders:
 
     @property
     def size(self) -> int:
-        """Visits of an epoch."""
+        """Visits per epoch."""
         return self._visits.size
 
     @property
     def n_batches(self) -> int:
-        """Batches that an epoch comes in."""
+        """Batches per epoch."""
         if self._shelf is None:
             return 1
         return len(self._shelf.batches([piece.chunk for piece in self._pieces]))
@@ -106,17 +106,17 @@ class Orders:
         whole: bool = False,
         measure: Measure = lambda number: None,
     ) -> Iterator[I64]:
-        """Go through an epoch's visits: all at once, or batch by batch where rows stream.
+        """Yield an epoch's visits: all at once, or batch by batch where rows stream.
 
         Parameters
         ----------
         key : tuple of int
-            Seed, pass and epoch: what the order depends on.
+            Seed, pass and epoch: they determine the order.
         share : float
-            Of a fraction of an epoch, a random share of the buckets (of the chunks, where they
-            stream) has its turn.
+            A fraction of an epoch visits a random share of the buckets (of the chunks, where they
+            stream).
         whole : bool
-            Leave no chunk out.
+            Skip no chunk.
         measure : callable
             Where bodies stream, called before each one's rows are visited, in the thread that
             fetches it.
@@ -124,7 +124,7 @@ class Orders:
         Yields
         ------
         ndarray (any,), int64
-            While it is worked on, its chunks' bodies are here.
+            The bodies of its chunks are loaded while it is processed.
         """
         if self._shelf is not None:
             yield from self._streamed(self._shelf, key, share, whole, measure)
@@ -135,7 +135,7 @@ class Orders:
         yield order[: max(1, round(share * order.size))]
 
     def undo(self) -> None:
-        """Have the last epoch count as no turn of its chunks: its steps have been taken back."""
+        """Do not count the last epoch as a turn of its chunks: its steps have been undone."""
         if self._turns is not None and self._is_turn:
             self._turns.undo()
             self._is_turn = False
@@ -169,7 +169,7 @@ class Orders:
 
 
 def mixed(*numbers: int) -> int:
-    """Hash whole numbers into one of 63 bits."""
+    """Hash integers into one of 63 bits (splitmix64)."""
     z = 0
     for number in numbers:
         z = ((z ^ number) * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
@@ -179,5 +179,5 @@ def mixed(*numbers: int) -> int:
 
 
 def bucket_for(stored: int) -> int:
-    """Return how many rows are visited together of data with so many stored values."""
+    """Return the bucket size for data with this number of stored values."""
     return BUCKET if stored < LONG_FROM else LONG_BUCKET

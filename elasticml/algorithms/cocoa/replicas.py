@@ -1,8 +1,8 @@
-"""Copies of the model, one a thread, that are brought together after each slice of an epoch.
+"""Replicas of the model, one per thread, that are merged after each slice of an epoch.
 
-A thread adds ``sigma'`` times what its rows' steps come to, to a copy of its own. Afterwards one
-loop over the coordinates takes the steps out of all copies, adds them up in float64, makes the
-model of them and writes it to every copy again: each number is read and written once.
+A thread adds ``sigma'`` times its rows' steps to its own replica. One loop over the coordinates
+then takes the steps out of all replicas, sums them in float64, updates the model and writes it back
+to every replica: each number is read and written once.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from elasticml.data.kernels import unchecked_kernel
 
 F64 = NDArray[np.float64]
 
-#: Stored values for each coordinate after which one thread's copy is brought in line: a tenth of
-#: what visiting them takes.
+#: Stored values per coordinate after which a single thread's replica is merged, at a tenth of the
+#: cost of visiting them.
 VALUES_PER_MERGE: Final = 16
-#: Coordinates that are merged at a time: float32 ones of a line of memory.
+#: Coordinates merged at a time: the float32 values of one cache line.
 _LINE: Final = 16
 
 
 class Replicas:
-    """The copies of one member.
+    """The replicas of one member.
 
     Parameters
     ----------
     dtype : dtype
-        Of the copies.
+        Of the replicas.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
-        #: (threads + 1, D); row 0 is what all threads began with, the others are a copy each.
+        #: (threads + 1, D); row 0 is the common starting point, the others are a replica each.
         self.rows: NDArray[Any] = np.zeros((0, 0), dtype)
-        #: (D,) the model at the beginning of a pass, and what was merged since.
+        #: (D,) the model at the beginning of a pass, and the change merged since.
         self.v: F64 = np.zeros(0)
         self.dv: F64 = np.zeros(0)
-        #: Stored values that were visited since copies were brought together.
+        #: Stored values visited since the last merge.
         self._waiting = 0.0
 
     def begin(self, v: F64, n_parts: int) -> None:
-        """Start a pass of so many threads from a model, which is not changed."""
+        """Start a pass with this number of threads from a model, which is not changed."""
         if self.rows.shape != (n_parts + 1, v.size):
             self.rows = np.empty((n_parts + 1, v.size), self.rows.dtype)
         self.rows[:] = v
         self.v, self.dv, self._waiting = v, np.zeros(v.size), 0.0
 
     def is_due(self, values: float) -> bool:
-        """Tell whether copies are brought together after so many further stored values.
+        """Whether to merge after this number of further stored values.
 
-        Those of several threads are. One thread has the model to itself, and goes on with it until
-        what it has visited is worth a look at every coordinate.
+        Replicas of several threads always merge. A single thread continues on its replica until the
+        visited values are worth a pass over every coordinate.
         """
         self._waiting += values
         if self.rows.shape[0] == 2 and self._waiting < VALUES_PER_MERGE * self.v.size:
@@ -61,7 +61,7 @@ class Replicas:
         return True
 
     def finish(self, whole: float) -> None:
-        """Take in what the one thread has done since, whose steps count ``whole`` times."""
+        """Merge the rest of a single thread's steps, which count ``whole`` times."""
         if self._waiting > 0.0:
             shares = np.full(1, 1.0 / whole)
             merge_range(self.rows, shares, self.v, whole, self.dv, 0, self.v.size, np.zeros(2))
@@ -81,14 +81,14 @@ def merge_range(
 ) -> None:
     """Merge the coordinates from ``begin`` to ``end``.
 
-    A line of memory at a time, in loops without a branch; lines that nobody has moved are left.
+    Works on one cache line at a time, in loops without a branch, and skips lines without changes.
 
     Parameters
     ----------
     rows : ndarray (threads + 1, D)
-        What all began with, and a copy of each.
+        The common starting point, and each thread's replica.
     shares : ndarray (at most threads,)
-        What a difference of a copy counts.
+        Factor of a replica's difference.
     v, dv : ndarray (D,)
     sums : ndarray (2,)
         Added to: the step's product with the model before it, and its square.

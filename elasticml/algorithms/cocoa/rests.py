@@ -1,9 +1,9 @@
-"""Which rows rest: those whose dual variable stands on a bound that it cannot leave soon.
+"""Shrinking: which rows are skipped because their dual variable cannot leave its bound soon.
 
-A row rests for a number of epochs that depends on how far its margin is from where it would move,
-and on how far the model moved from the last pass to this one. Rests are finite, so that they change
-how much work is done, but not what is converged to. An exchange that is repeated finds the rests
-as they were before it, and so gives the same bits again.
+A row is skipped for a number of epochs that depends on the distance of its margin from where its
+dual variable would move, and on how far the model moved in the last pass. The number is finite, so
+that shrinking changes the amount of work but not the limit. An exchange that is repeated starts
+from the same skip counts and gives the same bits again.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from elasticml.data.kernels import kernel
 
 F64 = NDArray[np.float64]
 
-#: What a margin is expected to move by, as a share of what the model's step allows. At 1/8 passes
-#: are at most an eighth more than without rests on the sets tried, and as many on most.
+#: Expected change of a margin, as a share of the largest that the model's step allows. At 1/8,
+#: passes are at most an eighth more than without shrinking on the data sets tried, and equal on
+#: most.
 _TYPICAL_SHARE: Final = 1 / 8
-#: A model that moves so many times as far as at the shortest of its recent steps wakes every row:
-#: their rests were reckoned with the short one. Members that come back bring such jumps.
+#: A model step this many times the shortest recent one unshrinks every row: skip counts were set
+#: with the short step. Members that return cause such jumps.
 _JUMP: Final = 4.0
 
 
 @kernel
 def _squared_distance(a: F64, b: F64) -> float:
-    """Return ``|a - b|^2`` without the threads that a linear algebra library would start."""
+    """Return ``|a - b|^2`` without the threads that a BLAS library would start."""
     total = 0.0
     for j in range(a.size):
         total += (a[j] - b[j]) * (a[j] - b[j])
@@ -37,23 +38,23 @@ def _squared_distance(a: F64, b: F64) -> float:
 
 
 class Rests:
-    """Epochs that each row of a member still rests, one byte a row."""
+    """The epochs for which each row of a member is still skipped, one byte per row."""
 
     def __init__(self, *, is_used: bool) -> None:
         self._is_used = is_used
         self._left: NDArray[np.uint8] = np.zeros(0, np.uint8)
-        #: Before the pass, and before the last run of it.
+        #: Before the pass, and before its last run.
         self._before = self._left.copy()
         self._last_run = self._before
-        #: The model of the last pass, its number, and what followed from the model before it.
+        #: The model of the last pass, its serial, and the reach derived from the model before it.
         self._last: F64 | None = None
         self._serial: int | None = None
         self._reach = 0.0
-        #: The shortest step since all rows were awake.
+        #: The shortest model step since all rows were unshrunk.
         self._shortest = math.inf
 
     def bind(self, sizes: Sequence[int], known: Sequence[NDArray[np.uint8] | None]) -> None:
-        """Lay out rows of chunks with so many rows; known chunks keep their rests."""
+        """Lay out the rows of chunks of these sizes; known chunks keep their skip counts."""
         left = np.zeros(sum(sizes), np.uint8)
         at = 0
         for size, old in zip(sizes, known, strict=True):
@@ -64,23 +65,23 @@ class Rests:
         self._last_run = self._before
 
     def views(self, sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
-        """Return each chunk's part, which kernels write to."""
+        """Return each chunk's part of the array, which kernels write to."""
         return np.split(self._left, np.cumsum(sizes)[:-1]) if sizes else []
 
     def begin(self, v: F64, serial: int) -> float:
-        """Start a pass; return for how many epochs a row rests per unit of room and of its length.
+        """Start a pass; return the epochs to skip a row per unit of slack and of inverse length.
 
         Parameters
         ----------
         v : ndarray (D,)
             The model at the beginning of the pass; copied.
         serial : int
-            Number of the pass; the same as last time where it is repeated.
+            Serial of the pass; unchanged if the pass is repeated.
 
         Returns
         -------
         float
-            0 when no further row shall rest.
+            0 if no further row may be skipped.
         """
         self._last_run = self._before
         if serial == self._serial:
@@ -99,15 +100,15 @@ class Rests:
         return self._reach
 
     def go_on(self) -> float:
-        """Begin another run of the same pass; return what :meth:`begin` did."""
+        """Start another run of the same pass; return the same as :meth:`begin`."""
         self._last_run = self._left.copy()
         return self._reach
 
     def undo(self) -> None:
-        """Go back to before the last run."""
+        """Restore the state from before the last run."""
         np.copyto(self._left, self._last_run)
 
     def wake(self) -> None:
-        """Have no row rest any longer."""
+        """Unshrink all rows."""
         self._left[:] = 0
         self._shortest = math.inf

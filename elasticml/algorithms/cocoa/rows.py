@@ -1,8 +1,8 @@
-"""One row of a chunk against a vector, by address: its product, its multiple added, its square.
+"""Products and updates with one row of a chunk by address, compiled: dot, add.
 
-The serial loops are small enough for the compiler to put into the kernel that visits rows. A row is
-``count`` values from ``at_values`` on, with column numbers from ``at_indices`` on where there are
-such; sequence rows are codes, see :mod:`elasticml.data.ngrams`. Numbers are of the type of ``r``.
+The serial loops are small enough for the compiler to inline them into the kernels that visit rows.
+A row has ``count`` values at ``at_values`` and, if sparse, column numbers at ``at_indices``.
+Sequence rows are codes, see :mod:`elasticml.data.ngrams`. Arithmetic is in the type of ``r``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DENSE: Final = 0
 CSR: Final = 1
 BINARY: Final = 2
 SEQUENCE: Final = 3
-#: Kinds of rows by the name of a chunk's layout.
+#: Kind of rows by the name of a chunk's layout.
 KIND_CODES: Final = {"dense": DENSE, "csr": CSR, "binary_csr": BINARY, "sequence": SEQUENCE}
 
 #: float64 or float32 vector.
@@ -39,7 +39,7 @@ def locate(
     at_values: int,
     itemsize: int,
 ) -> Any:
-    """Return where row ``i``'s indices begin, how many values it has, and where those begin."""
+    """Return the address of row ``i``'s indices, its number of values, and their address."""
     if kind == 1 or kind == 2:
         indptr = carray(pointer(at_indptr, _I4), (i + 2,), np.int32)
         begin, end = np.int64(indptr[np.uint64(i)]), np.int64(indptr[np.uint64(i + 1)])

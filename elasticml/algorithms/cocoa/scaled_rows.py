@@ -1,8 +1,8 @@
-"""Chunks whose columns are scaled: what a pass visits where ``scale`` is not "none".
+"""Copies of chunks with scaled columns, which a pass visits if ``scale`` is not "none".
 
-The kernel visits rows as they lie in memory, so a member keeps a scaled copy of its chunks beside
-the originals, which it must be able to give away unchanged. Certificates need no copies: products
-with all rows take the scale from the model.
+The kernel reads rows as they are in memory, so a member keeps a scaled copy of each chunk beside
+the original, which it must be able to send unchanged. Certificates need no copies: products with
+all rows apply the scale to the model.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from elasticml.data.source import DataFacts
 from elasticml.errors import ConfigError
 
 F64 = NDArray[np.float64]
-#: Columns up to which shifted sparse rows, which have no zeros left, are kept as dense ones.
+#: Maximum columns for which shifted sparse rows, which have no zeros left, are kept as dense ones.
 SHIFTED_COLUMNS_MAX: Final = 512
 
 
 def forms(settings: Mapping[str, Any]) -> int:
-    """Return how many forms of each chunk members keep, by a job's ``algorithm`` section."""
+    """Return the number of copies of each chunk in memory, from a job's ``algorithm`` section."""
     return 1 if settings.get("scale") in (None, "none") else 2
 
 
 def check_scale(scale: str, facts: DataFacts) -> None:
-    """Refuse scales that the data's rows cannot have.
+    """Refuse scales that do not fit the data's rows.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def check_scale(scale: str, facts: DataFacts) -> None:
 
 
 def scaled_chunk(chunk: Chunk, factor: F64 | None, shift: F64 | None) -> Chunk:
-    """Return a chunk of the same id with rows ``(x - shift) * factor``; itself without factor.
+    """Return a chunk of the same id with rows ``(x - shift) * factor``; the chunk without factor.
 
     Parameters
     ----------

@@ -231,7 +231,7 @@ def test_a_chunk_that_does_not_fit_by_itself_is_told_in_one_line(
 ) -> None:
     p = problem("csr", "hinge", n=70)
     monkeypatch.setattr(cuda_rows, "send_rows", Full(0, refused(cuda_rows.OUT_OF_MEMORY)))
-    with pytest.raises(DataError, match=r"1 MiB of the GPU's memory, of .* device: cpu") as found:
+    with pytest.raises(DataError, match=r"1 MiB of GPU memory, .* device: cpu") as found:
         p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
     assert "\n" not in str(found.value)
     # What else the driver says is no matter of room.
@@ -413,7 +413,7 @@ def test_there_are_as_many_groups_as_devices_unless_the_job_says() -> None:
 def test_a_device_that_computes_nothing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not_cuda() is None
     monkeypatch.setattr(cuda_kernels, "_touch", Instead(lambda out: None))
-    assert why_not_cuda() == "numba cannot compute on it: a kernel has run without effect"
+    assert why_not_cuda() == "numba cannot compute on it: a kernel ran without effect"
     assert device_of("auto", AUTO_VALUES_MIN) == "cpu"
     with pytest.raises(ConfigError, match=r"cannot use .numba cannot compute on it: a kernel"):
         device_of("cuda", 1)
