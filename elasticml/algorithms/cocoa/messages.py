@@ -103,7 +103,6 @@ def visited_of(outcome: Outcome) -> dict[str, float]:
     """
     arrays = outcome.arrays
     counts = {"visited": float(arrays["visited"])}
-    told = {"visited": float(arrays["visited"])}
     if arrays[ON_CUDA]:
         counts[ON_CUDA] = float(arrays[ON_CUDA])
     groups, discarded = float(arrays["groups"]), float(arrays["discarded"])

@@ -1,4 +1,4 @@
-"""What a job says of CoCoA, checked once and typed."""
+"""The settings of CoCoA, checked and typed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from elasticml.objectives.conjugates import DualLoss, dual_loss_named
 F64 = NDArray[np.float64]
 Absent = Literal["reload", "stall", "freeze"]
 
-#: Groups of a member at most: more than machines have NUMA nodes or GPUs.
+#: Maximum groups of a member: more than machines have NUMA nodes or GPUs.
 GROUPS_MAX: Final = 64
 LOSSES: Final = ("hinge", "squared_hinge", "logistic", "squared")
-#: Rules that other algorithms have for absent examples, and CoCoA has not.
+#: Rules of other algorithms for absent examples that CoCoA does not have.
 _FOREIGN: Final = ("taylor", "ignore", "ignore_rescaled")
 _ABSENT: Final = ("auto", "reload", "stall", "freeze")
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
@@ -40,42 +40,42 @@ class Settings:
 
     loss: DualLoss
     l2: float = 1e-4
-    #: "paper": adding with a fixed gamma, sigma' = gamma K, a gap in every round.
+    #: "paper": adding with a fixed gamma, sigma' = gamma K, and a gap in every round.
     mode: Literal["default", "paper"] = "default"
     aggregation: Literal["line_search", "fixed"] = "line_search"
-    #: Share of the members' steps that is taken where it is fixed, in (0, 1].
+    #: Fixed share of the members' steps that is taken, in (0, 1].
     gamma: float = 1.0
     #: The subproblems' sigma'; None: from the members' shares (default), or gamma K (paper).
     sigma: float | None = None
     #: Passes of a member over its examples in a round; may be a fraction.
     local_epochs: float = 1.0
-    #: Rounds from one certificate to the next; None: about a fifth of the work goes into them;
-    #: "target": seldom, until ``tolerance`` is near.
+    #: Rounds from one certificate to the next; None: about a fifth of the work goes into
+    #: certificates; "target": seldom, until ``tolerance`` is near.
     gap_every: int | Literal["target"] | None = None
     intercept: bool = False
-    #: Value of the intercept's own column, which is penalised like the others.
+    #: Value of the intercept's column, which is penalised like the others.
     intercept_scaling: float = 1.0
     class_weight: ClassWeight = None
     scale: Literal["none", "maxabs", "standard"] = "none"
-    #: Rows that are visited one after another; None: as the solver chooses.
+    #: Consecutive rows visited together; None: chosen by the solver.
     bucket: int | None = None
-    #: Leave rows out for a while that cannot change soon: less work, hardly another round.
+    #: Skip rows for a while that cannot change soon: less work, at most a few more rounds.
     shrink: bool = True
-    #: Groups of a member, each with a model of its own; None: its NUMA nodes, or its GPUs.
+    #: Groups of a member, each with a replica of the model; None: its NUMA nodes, or its GPUs.
     groups: int | None = None
-    #: Where members solve their local problems; "auto": large ones on CUDA where there is it.
+    #: Where members solve their local problems; "auto": large ones on CUDA where available.
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: Leave chunks on a disk out for a while that hold next to nothing of the gap: less reading.
+    #: Skip chunks on a disk for a while that hold almost nothing of the gap: less reading.
     skip: bool = True
     #: Stop when the certified gap is at most this.
     tolerance: float = 0.0
     seed: int = 0
-    #: Model to start from, as a job's result has it: ``coef`` and ``intercept``.
+    #: Model to start from, as in a job's result: ``coef`` and ``intercept``.
     warm_start: Mapping[str, F64] = field(default_factory=dict)
 
     @property
     def loss_name(self) -> str:
-        """The loss as a job names it."""
+        """Name of the loss in a job."""
         return self.loss.name
 
     @property
@@ -85,7 +85,7 @@ class Settings:
 
     @property
     def is_paper(self) -> bool:
-        """Whether everything is as the papers have it."""
+        """Whether everything follows the papers."""
         return self.mode == "paper"
 
 
@@ -95,13 +95,13 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
     Parameters
     ----------
     raw : mapping
-        As in a job record; a ``name`` is allowed, ``l1`` where it is 0, and "auto" wherever a
-        setting chooses by itself.
+        As in a job record. A ``name`` is allowed, ``l1`` if it is 0, and "auto" for settings that
+        have a default choice.
 
     Raises
     ------
     ConfigError
-        When a key is unknown or a value out of range.
+        When a key is unknown or a value is out of range.
     """
     known = {entry.name for entry in fields(Settings)} | {"name", "l1"}
     check_keys("cocoa", raw, known, _CHOICES)
@@ -126,7 +126,7 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
 
 
 def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the settings that are numbers, words and switches."""
+    """Read the settings that are numbers, words or flags."""
     values = {
         key: raw[key]
         for key in ("mode", "aggregation", "intercept", "scale", "shrink", "device", "skip")
@@ -157,7 +157,7 @@ def read_absent(absent: str, algorithm: str = "cocoa") -> Absent:
     Raises
     ------
     ConfigError
-        When there is no such rule, or when it is one that a certified gap leaves no room for.
+        When the rule does not exist, or is incompatible with a certified gap.
     """
     if absent in _FOREIGN:
         raise ConfigError(
@@ -177,36 +177,36 @@ def positive(key: str, value: Any) -> float:
     Raises
     ------
     ConfigError
-        When it is none.
+        When it is not.
     """
-    found = number(key, value)
-    if found == 0.0:
+    result = number(key, value)
+    if result == 0.0:
         raise wrong(key, value, "a number above 0")
-    return found
+    return result
 
 
 def whole(key: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return a whole number of at least ``least``, and of at most ``most`` where there is one.
+    """Return an integer of at least ``least`` and, if given, at most ``most``.
 
     Raises
     ------
     ConfigError
-        When it is none.
+        When it is not.
     """
-    wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or not least <= value <= (value if most is None else most):
-        raise wrong(key, value, f"a whole number {wanted}, or auto")
+        raise wrong(key, value, f"a whole number {limits}, or auto")
     return int(value)
 
 
 def read_warm_start(raw: Any) -> Mapping[str, F64]:
-    """Return the arrays of a linear model to start from.
+    """Return the arrays of the linear model to start from.
 
     Raises
     ------
     ConfigError
-        When it is none.
+        When ``raw`` is not such a model.
     """
     if not isinstance(raw, Mapping) or not {"coef"} <= set(raw) <= {"coef", "intercept"}:
         raise wrong("warm_start", raw, "a mapping with coef and intercept, as a result's model")

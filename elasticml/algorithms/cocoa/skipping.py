@@ -1,17 +1,17 @@
-"""Which of the chunks on a disk a pass leaves out: those that hold next to nothing of the gap.
+"""DuHL: which chunks on a disk a pass skips, those that hold almost nothing of the duality gap.
 
-Certificates know what each chunk adds to the duality gap. A pass that has to read chunks goes over
-those that stay in memory, which cost no reading, and over as many others as together hold most of
-the gap, the largest shares a byte first. A chunk counts for more the longer ago its last turn was,
-and has one in every few passes whatever it counts: what is left out changes from pass to pass, and
-what is converged to does not change. Certificates look at every chunk.
+Certificates compute each chunk's share of the duality gap. A pass that has to read chunks visits
+those that stay in memory, which cost no reading, and as many others as together hold most of the
+gap, the largest share per byte first. A chunk's turn comes at the latest after a fixed number of
+passes, whatever its share: the skipped chunks change from pass to pass, and the limit does not
+change. Certificates visit every chunk.
 
-Where all chunks matter alike, as in shuffled data while most rows still change, nothing is left
-out: leaving a few out would cost rounds and save little.
+Where all chunks matter alike, as in shuffled data while most rows still change, nothing is skipped:
+skipping a few would cost rounds and save little.
 
 Source: DuHL (Duenner, Parnell, Jaggi: Efficient Use of Limited-Memory Accelerators for Linear
-Learning on Heterogeneous Systems, NIPS 2017), section 3, with chunks for coordinates; there too the
-importance is the coordinate's share of the gap, and is as old as the last look at it.
+Learning on Heterogeneous Systems, NIPS 2017), section 3, with chunks for coordinates. There too,
+the importance is the coordinate's share of the gap, as of its last visit.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from numpy.typing import NDArray
 from elasticml.data.chunk import Chunk
 from elasticml.terms import ChunkId
 
-#: Share of the gap that a pass works on.
+#: Share of the gap that a pass covers.
 COVERED: Final = 0.9
-#: Share of a chunk's gap that is thought to be left after a turn, until the next certificate.
+#: Estimated share of a chunk's gap that is left after a turn, until the next certificate.
 LEFT: Final = 0.1
-#: A chunk has its turn in at least one of so many passes.
+#: Every chunk has a turn at least once in this number of passes.
 EVERY: Final = 6
-#: A pass that would read more than this share of all bytes reads all of them.
+#: A pass that would read more than this share of the bytes on disk reads all of them.
 WORTH: Final = 0.5
 
 
 @dataclass(slots=True)
 class _Past:
-    """What the choice of a pass follows from."""
+    """The state that determines a pass's choice."""
 
     passes: int = 0
-    #: The pass in which each chunk had its last turn.
+    #: The pass of each chunk's last turn.
     last: dict[ChunkId, int] = field(default_factory=dict)
-    #: What the last certificate said, and what is thought to be left of it.
+    #: The last certificate's gaps, and their estimated rest.
     importance: Mapping[ChunkId, float] | None = None
     left: dict[ChunkId, float] = field(default_factory=dict)
 
     def copy(self) -> _Past:
-        """Return it as it is now."""
+        """Return a copy."""
         return replace(self, last=dict(self.last), left=dict(self.left))
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A choice, what it was made for, and the past before and after it."""
+    """A choice, its inputs, and the state before and after it."""
 
     ids: tuple[ChunkId, ...]
     whole: bool
@@ -64,10 +64,10 @@ class _Made:
 
 
 class Turns:
-    """The turns of one member's chunks, pass by pass.
+    """The choice of one member's chunks, pass by pass.
 
-    A pass that is asked for again, as its steps were discarded when a member was lost, counts once,
-    and goes over the same chunks.
+    A pass that is repeated because its steps were discarded when a member was lost counts once, and
+    visits the same chunks.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Turns:
         #: Seed and serial of the last pass, and the choices of its epochs.
         self._serial: tuple[int, int] | None = None
         self._made: dict[int, _Made] = {}
-        #: What undoing the last pass leaves.
+        #: The state after undoing the last pass.
         self._undone = _Past()
 
     def next(
@@ -87,20 +87,20 @@ class Turns:
         *,
         whole: bool = False,
     ) -> NDArray[np.bool_]:
-        """Say which chunks have their turn in the next pass.
+        """Choose the chunks of the next pass.
 
         Parameters
         ----------
         key : tuple of int
             Seed, serial and epoch of the pass.
         chunks : sequence of Chunk
-            All that the member computes over.
+            All chunks of the member.
         importance : mapping
-            What chunks add to the duality gap, as far as it is known.
+            The chunks' contributions to the duality gap, where known.
         staying : set of ChunkId
-            Those whose bodies are in memory.
+            Chunks whose bodies are in memory.
         whole : bool
-            All have.
+            Choose all chunks.
 
         Returns
         -------
@@ -124,7 +124,7 @@ class Turns:
         return chosen
 
     def undo(self) -> None:
-        """Have the last pass count as no turn: its chunks wait on, and their gap is what it was."""
+        """Do not count the last pass as a turn: its chunks keep their waiting time and gap."""
         self._past = self._undone.copy()
 
     def _choose(
@@ -135,7 +135,7 @@ class Turns:
         *,
         whole: bool,
     ) -> NDArray[np.bool_]:
-        """Begin a pass, and choose its chunks."""
+        """Start a pass, and choose its chunks."""
         past, ids = self._past, [chunk.id for chunk in chunks]
         past.passes += 1
         if whole or any(id not in importance or id not in past.last for id in ids):
@@ -148,7 +148,7 @@ class Turns:
         return _chosen(gaps, waited, nbytes, np.array([id in staying for id in ids]))
 
     def _count(self, ids: Sequence[ChunkId], chosen: NDArray[np.bool_]) -> None:
-        """Note which chunks have their turn in this pass."""
+        """Record the turns of this pass."""
         past = self._past
         past.last = {id: past.last.get(id, 0) for id in ids}
         for id, has in zip(ids, chosen, strict=True):
@@ -163,7 +163,7 @@ def _chosen(
     nbytes: NDArray[np.float64],
     staying: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Choose by shares of the gap, passes since the last turn, sizes and what is in memory."""
+    """Choose by gap, passes since the last turn, bytes, and whether a chunk is in memory."""
     gaps = np.where(np.isfinite(gaps), np.maximum(gaps, 0.0), np.inf)
     total = float(gaps.sum())
     if not 0.0 < total < np.inf:
@@ -172,9 +172,9 @@ def _chosen(
     others = np.flatnonzero(~chosen)
     order = others[np.argsort(-(gaps / nbytes)[others], kind="stable")]
     held = float(gaps[chosen].sum()) + np.cumsum(gaps[order])
-    # Up to and with the one that makes the share full.
-    n_wanted = int(np.searchsorted(held, COVERED * total)) + 1
-    chosen[order[:n_wanted]] = True
+    # Up to and including the chunk that completes the share.
+    n_read = int(np.searchsorted(held, COVERED * total)) + 1
+    chosen[order[:n_read]] = True
     read = float(nbytes[chosen & ~staying].sum())
     if read > WORTH * float(nbytes[~staying].sum()):
         chosen[:] = True

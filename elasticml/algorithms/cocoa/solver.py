@@ -1,4 +1,4 @@
-"""The member's half of CoCoA: steps of its dual variables, and its share of certificates."""
+"""The member's half of CoCoA: steps of its dual variables, and its part of certificates."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ _NO_WEIGHTS = np.empty(0)
 
 @dataclass(slots=True)
 class _Held:
-    """What is kept of a chunk between exchanges; every array has shape (n_rows,)."""
+    """What is kept of a chunk between exchanges; all arrays have shape (n_rows,)."""
 
     chunk: Chunk
     targets: F64
-    #: Sample weight times class weight; None where all are one.
+    #: Sample weight times class weight; None if all are one.
     weights: F64 | None
     weight: float
-    #: The rows that a pass visits and the dual variables that it changes; made by the first pass.
+    #: The rows that a pass visits and their dual variables; created by the first pass.
     piece: Piece | None = None
-    #: Margins of certificates; nothing is read from them later.
+    #: Scratch space for the margins of certificates.
     margins: F64 | None = None
 
 
 class CocoaSolver:
-    """Computes what :mod:`messages` describes.
+    """Computes the exchanges that :mod:`messages` describes.
 
-    Dual variables are in the chunks' state; what is kept here can be made again from the chunks.
+    Dual variables are in the chunks' state; everything kept here can be rebuilt from the chunks.
     """
 
     def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
@@ -65,12 +65,12 @@ class CocoaSolver:
         self._constant = self._settings.intercept_scaling if self._settings.intercept else 0.0
         self._held: dict[ChunkId, _Held] = {}
         check_driver(self._settings.device)
-        #: Chosen and made by the first pass: where one computes, compiling for a GPU delays nobody.
+        #: Created by the first pass: in its thread, compiling for a GPU delays nothing else.
         self._device: Device = "cpu"
         self._local: Ascent | None = None
 
     def _local_solver(self, pieces: Sequence[Piece], parallel: Parallel) -> Ascent:
-        """Choose device and groups by the first rows, and make the local solver, which stays."""
+        """Return the local solver; the first call chooses device and groups by its rows."""
         if self._local is None:
             stored = sum(stored_of(piece.chunk) for piece in pieces)
             self._device = device_of(self._settings.device, stored)
@@ -84,7 +84,7 @@ class CocoaSolver:
         if self._device == "cuda":
             from elasticml.algorithms.cocoa.cuda_devices import cuda_solvers
 
-            # Rows stay on the device where they are.
+            # Rows stay on their device.
             solvers = cuda_solvers(
                 self._settings.groups, loss=self._loss.name, dtype=dtype, intercept_scaling=scaling
             )
@@ -194,7 +194,7 @@ class CocoaSolver:
         }
 
     def _note_step(self, chunk: Chunk) -> F64:
-        """Note what a pass has changed of a chunk; return what the line search is told of it."""
+        """Store a chunk's step of this pass; return the line search's sums, (2,)."""
         piece, step, sums = self._held[chunk.id].piece, numbers(chunk), np.zeros(2)
         assert piece is not None
         sum_steps(
@@ -213,7 +213,7 @@ class CocoaSolver:
     def _change(
         self, pieces: Sequence[Piece], chunks: Sequence[Chunk], size: int, weight: float
     ) -> F64:
-        """Return ``1/(l2 S) sum s_i step_i x_i`` in float64; rows without a step cost nothing."""
+        """Return ``1/(l2 S) sum s_i step_i x_i`` in float64; rows with a zero step cost nothing."""
         d = self._facts.n_columns
         adjoint, out = make_adjoint(self._facts.layout, d), np.zeros(size)
         bodies = flow([piece.chunk for piece in pieces])
@@ -249,10 +249,10 @@ class CocoaSolver:
         forward = make_forward(self._facts.layout, sent[:d]) if np.any(sent[:d]) else None
         plan = self._plan(work)
         row_map = self._row_map(work)
-        # A job's first certificate: everything is zero, whatever the rows are.
+        # A job's first certificate: all results are zero, whatever the rows are.
         is_blank = forward is None and plan is None and work.parameters["fill"] == "zero"
         is_blank = is_blank and not any(chunk.state for chunk in chunks)
-        #: What each chunk's rows add to the duality gap: DuHL's importance.
+        #: Each chunk's contribution to the duality gap: DuHL's importance.
         importance: dict[ChunkId, float] = {}
 
         def run(part: Sequence[Chunk]) -> tuple[F64, float, Adjoint, dict[str, F64]]:
@@ -280,7 +280,7 @@ class CocoaSolver:
                     adjoint.add(chunk, coefficients)
                 constant += float(coefficients.sum())
                 if chunk.shelf is not None:
-                    held.margins = None  # memory is for bodies
+                    held.margins = None  # keep the memory for bodies
                 if plan is not None:
                     folded = margins * held.targets if self._loss.folds_labels() else margins
                     statistics.add_statistics(
@@ -320,7 +320,7 @@ class CocoaSolver:
         return False
 
     def _add_objectives(self, held: _Held, sums: F64) -> F64:
-        """Add a chunk's losses, conjugates and weight; return what its rows add to the image."""
+        """Add a chunk's losses, conjugates and weight; return its rows' coefficients."""
         alpha = held.chunk.state[dual_state.ALPHA]
         slopes = np.empty(held.chunk.n_rows)
         assert held.margins is not None
@@ -375,7 +375,7 @@ class CocoaSolver:
 
 
 def _sigma(work: Work) -> float | None:
-    """Return the sigma' that is asked for; None where it follows from shares and damping."""
+    """Return the requested fixed sigma'; None if it follows from shares and damping."""
     fixed = float(work.parameters["sigma"])
     per_member = float(work.parameters["sigma_per_member"])
     return fixed or per_member * work.members or None

@@ -1,4 +1,4 @@
-"""True upper bounds of second moments that cost no more than a pass over the rows.
+"""Upper bounds of second moments that cost no more than a pass over the rows.
 
 For every row x and every positive vector p, Cauchy's inequality gives
 ``(x.w)^2 <= (sum_k |x_k| p_k) (sum_j |x_j| w_j^2 / p_j)``. Summed over rows,
@@ -7,14 +7,14 @@ For every row x and every positive vector p, Cauchy's inequality gives
 
     ``D_j = sum_i s_i |x_ij| (sum_k |x_ik| p_k) / p_j``,
 
-for any p > 0, even one that differs from chunk to chunk. It is an equality where w is proportional
-to p and the terms of each product agree in sign, and ``max_j D_j`` (after a change of scale)
-bounds the largest eigenvalue, with p = 1 as ``|X|_1 |X|_inf`` does. Unlike an eigenvalue it adds up
-over chunks without loss, and columns that a chunk lacks cost nothing. A power iteration would
-estimate the eigenvalue from below: no bound.
+for any p > 0, even one that differs from chunk to chunk. Equality holds where w is proportional to
+p and the terms of each product agree in sign. ``max_j D_j`` (after a change of scale) bounds the
+largest eigenvalue, with p = 1 as ``|X|_1 |X|_inf`` does. Unlike an eigenvalue it adds up over
+chunks without loss, and columns that a chunk lacks cost nothing. A power iteration would estimate
+the eigenvalue from below, which is no bound.
 
-On reuters21578 with ``p = |v0| + rms(v0)`` it brings the certified gap from 4 and 6 times the true
-one (exact eigenvalues) to 2 and 2.3 times.
+On reuters21578, ``p = |v0| + rms(v0)`` brings the certified gap from 4 and 6 times the true one
+(exact eigenvalues) to 2 and 2.3 times.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from elasticml.data.products import make_adjoint, make_forward
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: More than sums over a chunk's rows and columns lose to rounding.
+#: More than the relative rounding error of sums over a chunk's rows and columns.
 ROUNDED: Final = 1e-9
 
 
 def positive_profile(sent: F64, factor: F64) -> F64:
-    """Return the p for a model: its size in every coordinate, and nowhere near zero.
+    """Return the p for a model: its absolute value in every coordinate, bounded away from zero.
 
-    ``p_j = |w_j| + factor_j rms(w / factor)``; ones for a model of zeros.
+    ``p_j = |w_j| + factor_j rms(w / factor)``; ``factor`` for a model of zeros.
 
     Parameters
     ----------
     sent : ndarray (d,)
-        Model in the chunks' coordinates.
+        Model in sent coordinates.
     factor : ndarray (d,)
-        Positive; what columns are multiplied by before they are compared.
+        Positive; the factors of the columns.
     """
     size = float(np.sqrt(np.mean((sent / factor) ** 2)))
     if not (np.isfinite(size) and size > 0.0):
@@ -55,7 +55,7 @@ def positive_profile(sent: F64, factor: F64) -> F64:
 
 
 def absolute_rows(chunk: Chunk, p: F64, has_offset: bool) -> F64:
-    """Return ``sum_k |x_ik| p_k`` of every row, (n,); with an offset, x has a last value of one."""
+    """Return ``sum_k |x_ik| p_k`` of every row, (n,); an offset appends a one to x."""
     out = np.empty(chunk.n_rows)
     kind = chunk.layout.kind
     if kind == "dense":
@@ -69,7 +69,7 @@ def absolute_rows(chunk: Chunk, p: F64, has_offset: bool) -> F64:
 
 
 def add_diagonals(chunk: Chunk, at: I64, weights: F64, p: F64, has_offset: bool, out: F64) -> None:
-    """Add D of the rows of each bin to that bin's row of ``out``.
+    """Add each bin's D to that bin's row of ``out``.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def add_diagonals(chunk: Chunk, at: I64, weights: F64, p: F64, has_offset: bool,
         Bin of each row.
     weights : ndarray (n,)
     p, out : ndarray (d,), (bins, d)
-        In the chunks' coordinates, with the offset's last.
+        In sent coordinates, the offset last.
     """
     c = weights * absolute_rows(chunk, p, has_offset)
     kind = chunk.layout.kind
@@ -119,7 +119,7 @@ def largest_eigenvalues(
     if chunk.layout.kind in ("csr", "binary_csr"):
         order = np.argsort(at, kind="stable")
         starts = np.searchsorted(at[order], np.arange(n_bins + 1))
-        # Fresh zeros cost only the pages that the chunk's columns touch.
+        # Fresh zeros: only the pages that the chunk's columns touch are allocated.
         p, w = np.zeros(factor.size), np.zeros(factor.size)
         arrays = (chunk.indptr, chunk.indices, chunk.values)
         kernels.csr_largest(*arrays, order, starts, weights, factor, constant, p, w, out)

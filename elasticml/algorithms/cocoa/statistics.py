@@ -1,4 +1,4 @@
-"""A member's half of the bound: statistics of its chunks, added up."""
+"""The member's half of the bound: its chunks' statistics, summed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMap:
-    """How a chunk's rows look to the algorithm: ``x~ = ((x - shift) * factor, constant)``.
+    """The rows as the algorithm sees them: ``x~ = ((x - shift) * factor, constant)``.
 
-    A model is *sent* in the chunks' own coordinates: ``factor * v``, and with a constant or a shift
-    one more coordinate at the end, the offset that every row adds to its margin.
+    A model is *sent* in the chunks' own coordinates: ``factor * v``. With a constant or a shift it
+    has one more coordinate at the end, the offset that is added to every row's margin.
     """
 
     #: Of the data set.
@@ -36,21 +36,21 @@ class RowMap:
     factor: F64 | None = None
     #: (n_columns,).
     shift: F64 | None = None
-    #: The intercept's column (``intercept_scaling``); 0 without an intercept.
+    #: Value of the intercept's column (``intercept_scaling``); 0 without an intercept.
     constant: float = 0.0
 
     @property
     def has_offset(self) -> bool:
-        """Whether a last coordinate is sent that belongs to no column."""
+        """Whether the sent model has a last coordinate that belongs to no column."""
         return self.constant != 0.0 or self.shift is not None
 
     @property
     def n_sent(self) -> int:
-        """Coordinates that are sent."""
+        """Coordinates of a sent model."""
         return self.n_columns + self.has_offset
 
     def sent_factor(self) -> F64:
-        """Return what one unit of the model is in the coordinates that are sent, (n_sent,)."""
+        """Return the factors from trained to sent coordinates, (n_sent,)."""
         columns = np.ones(self.n_columns) if self.factor is None else self.factor
         if not self.has_offset:
             return columns
@@ -63,8 +63,8 @@ def row_maxima(chunk: Chunk, rows: RowMap) -> F64:
     Returns
     -------
     ndarray (2,)
-        ``max |x~_i|``, and the largest reach, which bounds the terms of a row's products as they
-        are added up. Both are larger than the truth by at most 1e-9 of it.
+        ``max |x~_i|``, and the largest reach, which bounds the terms of a row's products in any
+        order of summation. Both exceed the exact value by at most 1e-9 of it.
     """
     if chunk.n_rows == 0:
         return np.zeros(2)
@@ -88,13 +88,13 @@ def add_statistics(
     Parameters
     ----------
     sent : ndarray (n_sent,)
-        The model v0 in the chunks' coordinates.
+        The model v0 in sent coordinates.
     targets : ndarray (n,)
-        -1 or +1; for the squared loss real.
+        -1 or +1; real for the squared loss.
     margins : ndarray (n,)
         ``y_i x~_i.v0``; for the squared loss ``x~_i.v0``.
     weights : ndarray (n,), optional
-        Not negative; ones where not given.
+        Nonnegative; ones by default.
     """
     if chunk.n_rows == 0:
         return
@@ -160,7 +160,7 @@ def warm_kernels() -> None:
 
 
 def _losses(loss: str, margins: F64, targets: F64) -> tuple[F64, F64, F64]:
-    """Losses (hinge: deficits), slopes (hinge: deficits) and the keys of bins, each (n,)."""
+    """Losses (hinge: deficits), slopes (hinge: deficits) and bin keys, each (n,)."""
     if loss == "squared":
         residual = margins - targets
         return 0.5 * residual * residual, residual, residual
@@ -178,8 +178,8 @@ def _losses(loss: str, margins: F64, targets: F64) -> tuple[F64, F64, F64]:
 def _squares(chunk: Chunk, rows: RowMap) -> tuple[F64, F64]:
     """``|x~_i|^2`` and the squared reach of every row, each (n,).
 
-    The reach is ``2 (|f x|^2 + |f shift|^2 + constant^2)``: a product ``x~.w`` is added up from
-    terms whose sizes sum to at most ``reach * |w|``.
+    The reach is ``2 (|f x|^2 + |f shift|^2 + constant^2)``: the absolute terms of a product
+    ``x~.w`` sum to at most ``reach * |w|``.
     """
     factor, shift = rows.factor, rows.shift
     f2 = np.ones(rows.n_columns) if factor is None else factor * factor
@@ -191,7 +191,7 @@ def _squares(chunk: Chunk, rows: RowMap) -> tuple[F64, F64]:
     cross = np.empty(chunk.n_rows)
     make_forward(rows.layout, shift * f2)(chunk, cross)
     reach = 2.0 * (scaled + kept + constant)
-    # A difference: what rounding may have taken is given back.
+    # A difference: add back the largest possible rounding error.
     return np.maximum(scaled - 2.0 * cross + kept, 0.0) + constant + 1e-12 * reach, reach
 
 
@@ -211,7 +211,7 @@ def _weighted_squares(chunk: Chunk, f2: F64) -> F64:
 
 
 def _spectral(plan: Plan, rows: RowMap, chunk: Chunk, at: I64, s: F64, squares: F64) -> F64:
-    """Bounds of the bins' largest eigenvalues, (n_bins,): the trace unless they are needed."""
+    """Bounds of the bins' largest eigenvalues, (n_bins,): the trace where they are not needed."""
     trace = np.bincount(at, s * squares, plan.n_bins).astype(np.float64)
     if plan.form != "scalar" or rows.shift is not None:
         return trace

@@ -1,4 +1,4 @@
-"""A compiled loop over the steps of dual variables: what the line search is told of them."""
+"""Compiled loops over the steps of dual variables: the sums of the line search."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ F64 = NDArray[np.float64]
 
 @kernel
 def products(v: F64, dv: F64) -> Any:
-    """Return ``v.dv`` and ``dv.dv``, in an order of adding that no library chooses.
+    """Return ``v.dv`` and ``dv.dv``, in a fixed order of summation and without library threads.
 
-    Nor in its threads: those of OpenBLAS look for more to do for a hundredth of a second and longer
-    after each product, and take a core from a pass's own threads that long.
+    OpenBLAS's threads spin for a hundredth of a second or more after each product, and take a core
+    from a pass's own threads for that time.
     """
     along, square = 0.0, 0.0
     for j in range(v.size):
@@ -43,10 +43,10 @@ def sum_steps(
     Parameters
     ----------
     curvature : float
-        Of ``-loss*`` where it is a constant, with its sign turned; the logistic loss has the
-        smallest one that lies between both ends: ``1/(a (1 - a))``, at the end nearest to 1/2.
+        Minus the second derivative of ``-loss*`` where it is constant. The logistic loss uses its
+        minimum between both ends: ``1/(a (1 - a))`` at the point nearest to 1/2.
     weights : ndarray (n,) or (0,)
-        Empty stands for ones.
+        Empty means ones.
     sums : ndarray (2,)
         ``sum s (change of -loss*)`` and ``1/2 sum s c step^2``.
     """

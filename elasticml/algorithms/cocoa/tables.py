@@ -1,4 +1,4 @@
-"""Where each chunk's arrays lie in memory: what lets one compiled call visit rows of all chunks."""
+"""Addresses of the chunks' arrays, so that one compiled call can visit rows of all chunks."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ GRAM_FIELDS: Final = 3 + CODES_MAX
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """One chunk with what an algorithm knows of its rows."""
+    """One chunk with the targets, weights and dual variables of its rows."""
 
     chunk: Chunk
     #: (n_rows,), -1 and +1 in classification.
     targets: F64
-    #: (n_rows,) sample weight times class weight; None where all are one.
+    #: (n_rows,) sample weight times class weight; None if all are one.
     weights: F64 | None
     #: (n_rows,) dual variables; changed in place.
     alpha: F64
@@ -48,29 +48,29 @@ class Piece:
 
 @dataclass(slots=True, eq=False)
 class Cached:
-    """What a solver keeps of a chunk between passes; a function of the chunk but for ``rest``."""
+    """What a solver keeps of a chunk between passes; a function of the chunk, except ``rest``."""
 
     #: (n_rows,) squared norms of the rows, without the intercept's constant.
     norms: NDArray[Any]
-    #: The norms are written: of a chunk that streams, once its body has been here.
+    #: The norms are computed: for a chunk that streams, after its body was first loaded.
     is_measured: bool
-    #: (n_rows,) how long each row rests: see :mod:`elasticml.algorithms.cocoa.rests`.
+    #: (n_rows,) epochs to skip each row: see :mod:`elasticml.algorithms.cocoa.rests`.
     rest: NDArray[np.uint8]
 
 
-#: By a chunk's id and its content's.
+#: By a chunk's id and its content id.
 Caches = dict[tuple[ChunkId, str], Cached]
 
 
 def address(array: NDArray[Any]) -> int:
-    """Return where the array's first element lies."""
+    """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 
 def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: Cached) -> None:
     """Write one chunk's addresses into row ``number`` of the table; all arrays must stay alive.
 
-    But for the body's, see :func:`locate_body`.
+    The body's addresses are written by :func:`locate_body`.
     """
     chunk = piece.chunk
     layout = chunk.layout
@@ -91,7 +91,7 @@ def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: Cached
 
 
 def locate_body(table: NDArray[np.int64], number: int, chunk: Chunk) -> None:
-    """Write where a chunk's body is: once, or, where it comes and goes, whenever it has come."""
+    """Write the addresses of a chunk's body: once, or after each load if the body is evicted."""
     is_sequence = chunk.layout.kind == "sequence"
     table[number, INDPTR] = address(chunk.indptr)
     table[number, INDICES] = address(chunk.indices)
@@ -99,11 +99,11 @@ def locate_body(table: NDArray[np.int64], number: int, chunk: Chunk) -> None:
 
 
 def grams_of(layout: Layout) -> NDArray[np.int64]:
-    """Return a sequence layout's n-grams for the row loops, (hi - lo + 1, 259); else nothing.
+    """Return a sequence layout's n-grams for the row loops, (hi - lo + 1, 259); else no rows.
 
-    Columns: first column of the model, n-grams of that length, positions where one fits, and from
-    then on the n-gram with which the hi-gram of each code begins: a table, as a division for each
-    n-gram took twice as long as all else.
+    Columns: first column of the model, number of n-grams of that length, number of positions, and
+    then the n-gram with which the hi-gram of each code begins. A table, because a division for each
+    n-gram took twice as long as everything else.
     """
     if layout.kind != "sequence":
         return np.zeros((0, GRAM_FIELDS), np.int64)
@@ -117,7 +117,7 @@ def grams_of(layout: Layout) -> NDArray[np.int64]:
 
 
 def check(pieces: Sequence[Piece], dtype: np.dtype[Any]) -> None:
-    """Refuse pieces whose arrays the kernels would read wrongly.
+    """Refuse pieces whose arrays the kernels would misread.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def check(pieces: Sequence[Piece], dtype: np.dtype[Any]) -> None:
 
 
 def stored_of(chunk: Chunk) -> int:
-    """Count the values of a chunk's rows, ones that are not stored included."""
+    """Count the values of a chunk's rows, including ones that are not stored."""
     layout = chunk.layout
     if layout.kind == "sequence":
         lengths = range(layout.ngrams[0], layout.ngrams[1] + 1)
@@ -159,12 +159,12 @@ def total_stored(pieces: Sequence[Piece]) -> int:
 
 
 def total_weight(pieces: Sequence[Piece]) -> float:
-    """Sum of the weights of all rows."""
+    """Return the total weight of all rows."""
     return float(sum(p.chunk.n_rows if p.weights is None else p.weights.sum() for p in pieces))
 
 
 def is_same(old: Sequence[Piece], new: Sequence[Piece]) -> bool:
-    """Whether all arrays are the very same objects."""
+    """Whether all arrays are identical objects."""
     return len(old) == len(new) and all(
         a.chunk is b.chunk
         and a.alpha is b.alpha

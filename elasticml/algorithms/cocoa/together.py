@@ -1,10 +1,10 @@
-"""An epoch by several threads that bring their copies of the model together many times in it.
+"""An epoch by several threads that merge their replicas of the model several times.
 
-The work is a row of tasks: for each slice, a visit of every part to its rows, the merging of every
-range of coordinates, and a look at how the slice went. A task begins when those of the phases
+The work is a sequence of tasks. For each slice: a visit of every part to its rows, the merging of
+every range of coordinates, and an evaluation of the slice. A task starts when those of the phases
 before it are done. Threads draw tasks by an atomic counter and wait for one another in compiled
-code, some microseconds a slice. Whoever draws a task, it does the same: results depend on the
-number of parts, not on threads, and one thread alone goes through all of it as well.
+code, which costs some microseconds per slice. A task does the same whichever thread draws it:
+results depend on the number of parts, not of threads, and one thread alone can do all tasks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from elasticml.data.kernels import unchecked_kernel
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Looks at the counter before a waiting thread lets others have its core.
+#: Polls of the counter before a waiting thread yields its core.
 _LOOKS: Final = 4000
-#: More than there are tasks, with room for further draws.
+#: Larger than any number of tasks, with room for further draws.
 _NO_MORE: Final = 2**62
 _give_way = types.ExternalFunction("sched_yield", types.int32())
 
 
 @intrinsic
 def _draw(typing_context: Any, counters: Any, k: Any) -> Any:
-    """Add 1 to ``counters[k]`` at once for all threads, and return what it was."""
+    """Add 1 to ``counters[k]`` atomically, and return its former value."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         where = _place(context, builder, signature, arguments)
@@ -45,7 +45,7 @@ def _draw(typing_context: Any, counters: Any, k: Any) -> Any:
 
 @intrinsic
 def _read(typing_context: Any, counters: Any, k: Any) -> Any:
-    """Return ``counters[k]`` as other threads have left it, and all that they wrote before."""
+    """Return ``counters[k]`` atomically, after which other threads' earlier writes are visible."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         where = _place(context, builder, signature, arguments)
@@ -86,31 +86,31 @@ def go_through(
     intercept: float,
     reach: float,
 ) -> None:
-    """Do tasks until there are none left; called by as many threads as there are.
+    """Do tasks until none are left; every thread calls this.
 
     Parameters
     ----------
     order : ndarray (any,), int64
         Visits of all slices.
     ends : ndarray (slices + 1,), int64
-        Where slices begin and end.
+        Boundaries of the slices.
     factors : ndarray (slices, parts)
-        Each part's sigma'; 0: what ``crowding`` says, which then learns from the slice.
+        Each part's sigma'; 0: by ``crowding``, which then adapts to the slice.
     totals, seen : ndarray (slices, parts)
-        In a first pass, the weight of all rows that count and of those seen before; else 0.
+        In a scaled first pass, the weight of all rows that count and of those seen before; else 0.
     counters : ndarray (16,), int64
-        Zeros at first: tasks drawn at 0, and, on another line of memory, tasks done at 8.
+        Zeros at first: tasks drawn at 0 and, in another cache line, tasks done at 8.
     rows, v, dv, whole
         See :class:`elasticml.algorithms.cocoa.replicas.Replicas`.
     size : int
-        Coordinates to merge: all, or 0 where one part goes on with its copy.
+        Coordinates to merge: all, or 0 where a single part continues on its replica.
     crowding : ndarray (2,)
-        The first is changed, and is the second at least.
+        The factor, which is changed, and its lower limit.
     merged : ndarray (parts, 8), tallies : ndarray (parts, 8)
-        Zeros; a line of memory for each part.
+        Zeros; a cache line for each part.
     sums : ndarray (N_SUMS + 1,)
-        Added to, see :func:`elasticml.algorithms.cocoa.visits.visit`; the last of them stays, and
-        behind it is by how much the objective of the local problem grew.
+        Added to, see :func:`elasticml.algorithms.cocoa.visits.visit`, except the last of those; the
+        entry after them is the growth of the local problem's objective.
     """
     n_parts = factors.shape[1]
     n_phase = 2 * n_parts + 1
@@ -167,7 +167,7 @@ def go_through(
 
 
 def abandon(counters: I64) -> None:
-    """Have nobody begin or wait for another task: who drew one has failed, and will not end it."""
+    """Stop all threads: the thread that failed will not finish its task."""
     counters[0] = counters[8] = _NO_MORE
 
 
@@ -181,7 +181,7 @@ def _conclude(
     tallies: F64,
     sums: F64,
 ) -> None:
-    """Add up what a slice came to, and let the crowding learn from it."""
+    """Sum the results of a slice, and adapt the threads' factor."""
     dual, curvature, along, square = 0.0, 0.0, 0.0, 0.0
     for k in range(tallies.shape[0]):
         dual += tallies[k, 0]

@@ -1,9 +1,9 @@
-"""The driver's half of CoCoA: adds up members' steps, certifies gaps, rebuilds what was lost.
+"""The driver's half of CoCoA: adds the members' steps, certifies gaps, restores what was lost.
 
-A round is one ``pass`` and, where it is due, one ``certify``. In between nothing is sent twice: how
-much of its step a member keeps goes down with the next exchange. The model is made anew from the
-dual variables in every certificate, so that rounding does not pile up, and at the beginning of a
-round whenever examples have come or gone.
+A round is one ``pass`` and, when due, one ``certify``. Nothing is sent in between: the share of its
+step that a member keeps is sent with the next exchange. The model is recomputed from the dual
+variables in every certificate, so that rounding errors do not accumulate, and at the beginning of a
+round after examples have come or gone.
 
 Source: both CoCoA papers with ``mode: paper``; by default the line search and the damping of our
 study of them.
@@ -45,7 +45,7 @@ from elasticml.data.source import DataFacts
 from elasticml.errors import JobFailedError
 
 F64 = NDArray[np.float64]
-#: Gap relative to the objective below which members with float32 kernels add up their steps anew.
+#: Gap relative to the objective below which float32 members sum their steps in float64.
 FINE: Final = 1e-4
 _Steps = Generator[Exchange, Outcome, Any]
 
@@ -63,14 +63,14 @@ def make_trainer(
     absent : str
         "auto" | "reload" | "stall" | "freeze".
     resume : Resume, optional
-        Of the round after which to go on.
+        State of the round after which to continue.
 
     Raises
     ------
     ConfigError
         When a setting is unknown or out of range, or does not fit the data.
     DataError
-        When a classification loss meets other than two labels.
+        When the data of a classification loss do not have exactly two labels.
     """
     checked = read_settings(settings)
     rule = read_absent(absent)
@@ -103,53 +103,53 @@ def _train(
     if resume is None:
         yield from ascent.certify(fill="map" if settings.warm_start else "zero")
     else:
-        ascent.go_on(resume)
+        ascent.restore(resume)
     ascent.waits = rule != "freeze"
     return (yield from rounds_of(ascent))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Ascent:
-    """The model between rounds, and what is known of it."""
+    """The model between rounds, and its certificates."""
 
     settings: Settings
     columns: Columns
     frozens: Frozens
     cadence: Cadence
     aggregation: Aggregation
-    #: S, of all examples, present and absent.
+    #: S, the weight of all examples, present and absent.
     weight: float
     #: In trained coordinates: ``1/(l2 S) sum s_i alpha_i x_i`` unless ``is_stale``.
     v: F64
     local_epochs: float
-    #: The data, and the members' kernels, are float32.
+    #: The data and the members' kernels are float32.
     single: bool
     #: Certificates wait until no example is absent.
     waits: bool
     serial: int = 0
     #: The model before the last pass.
     before: F64 | None = None
-    #: What members add of their last step when they hear of it next.
+    #: Step length of the last pass, sent with the next exchange; 0 once it was sent.
     gamma: float = 0.0
-    #: What they took of the last pass's step.
+    #: Step length of the last pass.
     gamma_taken: float = 0.0
-    #: Examples came or went: the model and the dual variables do not belong together.
+    #: Examples came or went: the model does not match the dual variables.
     is_stale: bool = False
     #: The next exchange closes the open group.
     seal: bool = False
-    #: The last certificate; None when the model has moved since.
+    #: The last certificate; None if the model has changed since.
     current: Certificate | None = None
     #: The best of all certificates.
     best: Certificate | None = None
     resyncs: int = 0
-    #: Relative distance of the model from the one made anew from the dual variables, at the last
-    #: certificate in which they should have been the same: v = A alpha.
+    #: Relative distance of the model from the one recomputed from the dual variables, at the last
+    #: certificate in which they should have been equal: v = A alpha.
     drift: float | None = None
 
     # --- exchanges ----------------------------------------------------------------------------
 
     def certify(self, fill: messages.Fill = "map", *, waits: bool | None = None) -> _Steps:
-        """Take both objectives at the model, and make it anew from the dual variables."""
+        """Compute both objectives at the model, and recompute it from the dual variables."""
         waits = self.waits if waits is None else waits
         own_v, before = self.v, None if self.is_stale or self._is_near else self.before
         sent_v = smoothed(self.settings.loss_name, own_v, before)
@@ -164,7 +164,7 @@ class _Ascent:
         self.gamma = 0.0
         self._note(outcome)
         if outcome.absent_examples and self.frozens.plan is None:
-            self.is_stale = True  # neither objective is known without those that are missing
+            self.is_stale = True  # neither objective is known without the absent examples
             return
         arrays = outcome.arrays
         weight = float(arrays["weight"])
@@ -173,7 +173,7 @@ class _Ascent:
         self.frozens.keep(outcome.exchange, sent_v, arrays)
         image = self.frozens.add_image(np.asarray(arrays["image"]))
         self.v = self.columns.up(image) / (self.settings.l2 * self.weight)
-        # Dual variables may have been lost since the last pass without anybody being missing now.
+        # Dual variables may have been lost since the last pass although no member is missing now.
         stale = self.is_stale or (self.serial > 1 and float(arrays["unset"]) > 0.0)
         if not stale and self.serial > 1:
             off, square = self.v - own_v, products(self.v, self.v)[1]
@@ -199,7 +199,7 @@ class _Ascent:
         )
 
     def _pass(self) -> Generator[Exchange, Outcome, Outcome]:
-        """Have members take their steps, and follow them as far as it pays."""
+        """Request the members' steps, and apply them with the line search."""
         aggregation = self.aggregation
         outcome = yield messages.pass_exchange(
             self.v,
@@ -245,23 +245,23 @@ class _Ascent:
 
     @property
     def _sigma_per_member(self) -> float:
-        """What sigma' is a multiple of by the number of members; 0: by the members' shares."""
+        """Multiple of the number of members that sigma' is; 0: by the members' shares."""
         follows = self.settings.is_paper and self.settings.sigma is None
         return self.settings.gamma if follows else 0.0
 
     @property
     def _is_fine(self) -> bool:
-        """Whether a gain is so small that float32 kernels' rounding would hide it."""
+        """Whether gains are so small that float32 kernels' rounding would hide them."""
         return self.single and self._is_near
 
     @property
     def _is_near(self) -> bool:
-        """Whether the gap is small: a mean of two models is no better than the last one then."""
+        """Whether the gap is small: then the mean of two models is no better than the last one."""
         best = self.best
         return best is not None and best.gap <= FINE * abs(best.primal)
 
     def _settling(self) -> dict[str, Scalar]:
-        """Give an exchange its number, and say what members make of their last step."""
+        """Return the next exchange's serial, and the step length to settle."""
         self.serial += 1
         return {"serial": self.serial, "settle": self.serial - 1, "gamma": self.gamma}
 
@@ -270,7 +270,7 @@ class _Ascent:
         return seal
 
     def _note(self, outcome: Outcome) -> None:
-        """Take in who is missing."""
+        """Record which groups are absent."""
         changed = self.frozens.note(outcome)
         self.seal = self.seal or outcome.opened is not None
         if changed or (outcome.absent_examples and self.frozens.plan is None):
@@ -279,14 +279,14 @@ class _Ascent:
     # --- rounds -------------------------------------------------------------------------------
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd]:
-        """One pass, and before and after it the certificates that are due."""
+        """Run one pass, and the certificates that are due before and after it."""
         if self.is_stale:
             yield from self.certify()
         began, known = self.current, self._shown()
         model = self._arrays()
         damping = self.aggregation.damping
         outcome = yield from self._pass()
-        # Whoever waits for absent examples does so at the beginning of the next round.
+        # If certificates wait for absent examples, they do so at the beginning of the next round.
         if self.cadence.is_due() and not (self.is_stale and self.waits):
             yield from self.certify()
         after = self._shown()
@@ -318,7 +318,7 @@ class _Ascent:
         )
 
     def _resume(self) -> Resume:
-        """Say what it takes to begin the next round elsewhere; dual variables are with members."""
+        """Return the state for continuing in another process; members have the dual variables."""
         return beginning.resume_of(
             self.v,
             self.columns,
@@ -334,11 +334,11 @@ class _Ascent:
             },
         )
 
-    def go_on(self, resume: Resume) -> None:
-        """Stand where another process stood at the end of a round, but for the dual variables.
+    def restore(self, resume: Resume) -> None:
+        """Restore the state of another process at the end of a round, without dual variables.
 
-        No chunk has any: the next round gives each those that belong to the model, and makes the
-        model anew of them. What was certified stays so: the optimum is the same.
+        No chunk has any: the next round maps them from the model, and recomputes the model from
+        them. Certificates stay valid: the optimum is the same.
         """
         values, self.is_stale = resume.values, True
         self.v, self.best = np.array(resume.arrays["v"]), beginning.certificate_of(resume)
@@ -349,7 +349,7 @@ class _Ascent:
         self.tune(resume.tuned)
 
     def tune(self, tuned: Mapping[str, Scalar]) -> None:
-        """Take over settings that a policy has changed."""
+        """Apply settings that a policy has changed."""
         epochs, damping = tuned.get("local_epochs"), tuned.get("damping")
         if epochs is not None and float(epochs) > 0.0:
             self.local_epochs = float(epochs)
@@ -357,18 +357,18 @@ class _Ascent:
             self.aggregation = self.aggregation.damped(float(damping))
 
     def _shown(self) -> Certificate | None:
-        """Return what is reported: the best known, or as the papers do the model's own."""
+        """Return the reported certificate: the best, or in ``mode: paper`` the model's own."""
         return self.current if self.settings.is_paper else self.best
 
     def _arrays(self) -> Arrays:
-        """Return the model that is reported, as users know it."""
+        """Return the reported model, in the users' form."""
         shown = self._shown()
         return self.columns.arrays(self.v if shown is None else shown.v)
 
     # --- the end ------------------------------------------------------------------------------
 
     def reached(self) -> Model | None:
-        """Stop where the gap is small enough, or nothing of it is left but rounding."""
+        """Stop where the gap is small enough, or is rounding error."""
         shown = self._shown()
         if shown is None:
             return None
@@ -379,7 +379,7 @@ class _Ascent:
         return None
 
     def finish(self) -> Generator[Exchange, Outcome, Model]:
-        """Make the model when the job stops, certified as well as it can be."""
+        """Make the model when the job stops, certified as well as possible."""
         if self.current is None or self.is_stale:
             yield from self.certify(waits=False)
         return self._model(converged=False, reason="stopped as asked")

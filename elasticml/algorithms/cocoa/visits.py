@@ -1,9 +1,9 @@
-"""The kernels of the local pass: the order of visits, squared norms, and the visits themselves.
+"""The SDCA kernels of the local pass: the order of visits, squared norms, and the visits.
 
-Rows are visited in buckets of consecutive rows of one chunk; a visit is one number, the chunk in
-its upper and the first row in its lower 32 bits. While a bucket is worked on, the next one's rows
-are asked for from memory, and the row pointers and dual variables of the one after it, so that a
-random order costs no more than one from front to back.
+Rows are visited in buckets of consecutive rows of one chunk. A visit is one number, the chunk in
+its upper and the first row in its lower 32 bits. During a bucket the next one's rows are
+prefetched, and the row pointers and dual variables of the one after it, so that a random order
+costs no more than a sequential one.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from elasticml.objectives.dual_kernels import gap_of, minus_conjugate_of, steppe
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Sums that a visit adds to: change of the dual, curvature, rows visited, stored values visited,
-#: what rows add to the duality gap as they are met, weight seen.
+#: Sums that a visit adds to: change of the dual, curvature, visited rows, visited stored values,
+#: the rows' contributions to the duality gap as they are visited, and the weight seen.
 N_SUMS: Final = 6
 
 _I4: Final = np.empty(0, np.int32)
 _F8: Final = np.empty(0, np.float64)
 _U1: Final = np.empty(0, np.uint8)
 _LINE: Final = 64
-#: Most epochs that a row rests: finite, so that what is converged to does not change.
+#: Maximum epochs for which a row is skipped: finite, so that the limit does not change.
 _REST_MAX: Final = 64.0
 
 
 @unchecked_kernel
 def shuffle(visits: I64, seed: int) -> None:
-    """Put the visits into a random order that depends on the seed alone (splitmix64)."""
+    """Shuffle the visits; the order depends on the seed alone (splitmix64)."""
     state = np.uint64(seed)
     for i in range(visits.size - 1, 0, -1):
         state += np.uint64(0x9E3779B97F4A7C15)
@@ -53,10 +53,10 @@ def shuffle(visits: I64, seed: int) -> None:
 
 @unchecked_kernel
 def shuffle_xorshift(visits: I64, seed: int) -> None:
-    """Put the visits of a batch into a random order, made while the batch before it is worked on.
+    """Shuffle the visits of a batch, while the batch before it is processed.
 
     Source: Snap ML, section 3, "Streaming Permutation Generation"; Marsaglia, Xorshift RNGs, 2003:
-    64 bits, shifts 13, 7 and 17, which take a third of the operations of :func:`shuffle`'s.
+    64 bits, shifts 13, 7 and 17, a third of the operations of :func:`shuffle`.
     """
     state = np.uint64(seed) | np.uint64(1)
     for i in range(visits.size - 1, 0, -1):
@@ -74,7 +74,7 @@ def weights_of_parts(visits: I64, ends: I64, bucket: int, table: I64, out: F64) 
     Parameters
     ----------
     ends : ndarray (slices + 1,), int64
-        Where slices begin and end.
+        Boundaries of the slices.
     """
     n_parts = out.shape[1]
     for s in range(out.shape[0]):
@@ -124,8 +124,8 @@ def write_norms(t: I64, grams: I64, like: Vector) -> None:
 
 
 @unchecked_kernel
-def _ask_for_facts(table: I64, visit: int, itemsize: int) -> None:
-    """Have what is known of a bucket's rows brought near."""
+def _prefetch_row_data(table: I64, visit: int, itemsize: int) -> None:
+    """Prefetch the targets, dual variables, norms, skip counts and pointers of a bucket's rows."""
     c, first = visit >> 32, visit & 0xFFFFFFFF
     prefetch(table[c, 6] + first * 8)
     prefetch(table[c, 8] + first * 8)
@@ -139,13 +139,13 @@ def _ask_for_facts(table: I64, visit: int, itemsize: int) -> None:
 
 @unchecked_kernel
 def _extent(table: I64, visit: int, bucket: int, itemsize: int) -> Any:
-    """Return where the rows of a bucket lie that do not rest.
+    """Return the extent of the rows of a bucket that are not shrunk.
 
     Returns
     -------
     tuple of int
-        Address and bytes of the indices, address and bytes of the values; bytes are 0 where there
-        is nothing.
+        Address and bytes of the indices, address and bytes of the values; bytes are 0 if there are
+        none.
     """
     c, first = visit >> 32, visit & 0xFFFFFFFF
     kind, n_rows = table[c, 0], table[c, 1]
@@ -194,19 +194,19 @@ def visit(
     like : ndarray (0,)
         Of the type of the chunks' values.
     code : int
-        The loss.
+        Code of the loss.
     quadratic : float
-        ``-minus''`` where it is a constant, else 0.
+        ``-minus''`` where it is constant, else 0.
     unit : float
-        ``sigma' / (l2 S)``: what a row's multiple in ``r`` grows by with its dual variable.
+        ``sigma' / (l2 S)``: the growth of a row's multiple in ``r`` per unit of its dual variable.
     intercept : float
         Value of the constant column that the last coordinate of ``r`` belongs to; 0 for none.
     reach : float
-        Epochs that a row rests for a unit of ``room / |x|``, see :func:`_rest`; 0 for no rests.
+        Epochs to skip a row per unit of ``slack / |x|``, see :func:`_epochs_to_skip`; 0 for none.
     share : float
-        Weight of all rows of these visits where this is the first pass of all, from nothing; else
-        0. In a first pass ``r`` counts as if the rows seen so far were all there are: rows that
-        come first are not pushed to the ends of their intervals by a model that is still small.
+        In the very first pass, from zero, the weight of all rows of these visits; else 0. ``r`` is
+        then scaled as if the rows seen so far were all there are: a model that is still small does
+        not push the first rows to the ends of their intervals.
     r : ndarray (D,)
         ``v + sigma' u``, where u is the change of the model so far.
     sums : ndarray (N_SUMS,)
@@ -221,10 +221,10 @@ def visit(
         stop, is_weighted = min(first + bucket, n_rows), table[c, 7] != 0
         ahead = (0, 0, 0, 0)
         if k + 2 < end:
-            _ask_for_facts(table, visits[k + 2], itemsize)
+            _prefetch_row_data(table, visits[k + 2], itemsize)
         if k + 1 < end:
             ahead = _extent(table, visits[k + 1], bucket, itemsize)
-        # The next bucket's lines are asked for in equal shares, one with each row of this one.
+        # Prefetch the next bucket's lines in equal shares, one with each row of this one.
         near, far, lines = ahead[0], ahead[2], _lines(max(ahead[1], ahead[3]), stop - first)
         near_step = ahead[1] // max(1, lines * (stop - first))
         far_step = ahead[3] // max(1, lines * (stop - first))
@@ -258,7 +258,7 @@ def visit(
             gap += s * gap_of(code, old, z, y)
             if new == old:
                 if reach > 0.0:
-                    rest[i] = _rest(code, old, z, reach, norm)
+                    rest[i] = _epochs_to_skip(code, old, z, reach, norm)
                 continue
             alpha[i] = new
             dual += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
@@ -276,21 +276,21 @@ def visit(
 
 @unchecked_kernel
 def _lines(nbytes: int, n_rows: int) -> Any:
-    """Return how many lines to ask for with each of so many rows."""
+    """Return the lines to prefetch with each row."""
     return (nbytes // _LINE + n_rows) // n_rows if nbytes > 0 else 0
 
 
 @unchecked_kernel
-def _rest(code: int, a: float, m: float, reach: float, norm: float) -> Any:
-    """Return how many epochs a row rests whose dual variable stayed at an end of its interval.
+def _epochs_to_skip(code: int, a: float, m: float, reach: float, norm: float) -> Any:
+    """Return the epochs for which to skip a row whose dual variable stayed at a bound.
 
-    The margin must change by ``room`` before the dual variable can leave; while the model moves as
-    far in an epoch as it did in the last one, each changes it by ``|x|`` times that at most, and
-    as a rule by much less.
+    The margin must change by ``slack`` before the dual variable can leave its bound. While the
+    model moves as far per epoch as it did in the last one, the margin changes by at most ``|x|``
+    times that, and usually by much less.
     """
     if code < 2:
         return np.uint8(0)
-    room = m - 1.0 if a <= 0.0 else 1.0 - m if code == 4 else -m
-    if room <= 0.0 or (a > 0.0 and (a < 1.0 or code == 3)):
+    slack = m - 1.0 if a <= 0.0 else 1.0 - m if code == 4 else -m
+    if slack <= 0.0 or (a > 0.0 and (a < 1.0 or code == 3)):
         return np.uint8(0)
-    return np.uint8(min(room * reach / math.sqrt(norm + 1e-300), _REST_MAX))
+    return np.uint8(min(slack * reach / math.sqrt(norm + 1e-300), _REST_MAX))

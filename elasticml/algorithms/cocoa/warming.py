@@ -1,4 +1,4 @@
-"""Compiles what a local pass runs, before a member has to."""
+"""Compile the kernels of a local pass in advance."""
 
 from __future__ import annotations
 
