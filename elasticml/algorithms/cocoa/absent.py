@@ -1,11 +1,11 @@
-"""Absent examples whose dual variables are frozen, and what their loss is at most.
+"""Absent examples whose dual variables are frozen, and an upper bound of their loss.
 
-With ``absent: freeze`` the model keeps the share of vanished examples as it was when they took part
-in a certificate for the last time. The dual objective stays exact; their loss at a model of today
-is bounded from statistics kept with that certificate, or, where nobody has those any more, from the
-longest row: then their dual variables are zero from now on.
+With ``absent: freeze`` the model keeps the contribution of vanished examples from the last
+certificate that they took part in. The dual objective stays exact. Their loss at the current model
+is bounded by the statistics kept with that certificate. If no member has those any more, it is
+bounded by the longest row, and their dual variables are zero from then on.
 
-Source: our study of both CoCoA papers; neither goes on without examples.
+Source: our study of both CoCoA papers; neither continues without examples.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from elasticml.algorithms.scaling import Columns
 from elasticml.terms import ExchangeId, GroupId
 
 F64 = NDArray[np.float64]
-#: Certificates whose sums are kept: members keep those of as many.
+#: Certificates whose sums are kept, as many as members keep.
 KEPT: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What no row and no target exceeds."""
+    """Upper bounds for all rows and targets."""
 
     #: (2,), see :func:`elasticml.algorithms.cocoa.statistics.row_maxima`.
     rows: F64
@@ -39,28 +39,28 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """The share of one absent group."""
+    """The contribution of one absent group."""
 
     #: ``sum s_i (-loss*)`` of its frozen dual variables.
     dual: float
-    #: ``sum s_i alpha_i x_i`` in sent coordinates; None where the dual variables are zero.
+    #: ``sum s_i alpha_i x_i`` in sent coordinates; None if the dual variables are zero.
     image: F64 | None
     weight: float | None
-    #: None where only the longest row is known.
+    #: None if only the longest row is known.
     loss: FrozenLoss | None
 
 
-#: What a group leaves of which nobody has kept anything.
+#: The contribution of a group of which no member has kept anything.
 NOTHING: Final = Frozen(dual=0.0, image=None, weight=None, loss=None)
 
 
 @dataclass(slots=True, kw_only=True)
 class Frozens:
-    """All absent groups by id, as outcomes report them."""
+    """All absent groups by id, as the outcomes report them."""
 
     loss: str
     columns: Columns
-    #: None where absent examples are waited for.
+    #: None if the job waits for absent examples.
     plan: Plan | None
     limits: Limits | None = None
     groups: dict[GroupId, Frozen] = field(default_factory=dict)
@@ -69,18 +69,18 @@ class Frozens:
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Statistics that certificates have to bring up."""
+        """Statistics that certificates must return."""
         return {} if self.plan is None else self.plan.shapes
 
     def keep(self, exchange: ExchangeId, v: F64, arrays: Arrays) -> None:
-        """Remember at which model a certificate was taken, and what it came to."""
+        """Store a certificate's model and sums."""
         if self.plan is not None:
             self.kept[exchange] = (v, arrays)
             for old in sorted(self.kept)[:-KEPT]:
                 del self.kept[old]
 
     def note(self, outcome: Outcome) -> bool:
-        """Take in which groups an outcome lacks; return whether they are others than before."""
+        """Update the absent groups from an outcome; return whether they have changed."""
         before = set(self.groups)
         for group in before - set(outcome.absent):
             del self.groups[group]
@@ -115,7 +115,7 @@ class Frozens:
         return sum(frozen.dual for frozen in self.groups.values())
 
     def add_image(self, image: F64) -> F64:
-        """Return ``image`` plus the absent examples' share of it."""
+        """Return ``image`` plus that of the absent examples."""
         total = image.copy()
         for frozen in self.groups.values():
             if frozen.image is not None:
@@ -128,9 +128,9 @@ class Frozens:
         Parameters
         ----------
         v : ndarray (D,)
-            In trained coordinates.
+            Model in trained coordinates.
         weight : float
-            Of all absent examples.
+            Total weight of the absent examples.
         """
         total, known = 0.0, 0.0
         for frozen in self.groups.values():

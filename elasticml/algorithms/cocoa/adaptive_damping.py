@@ -1,10 +1,10 @@
-"""How whole the steps of a solver are whose steps are computed beside each other.
+"""Adaptive damping of steps that are computed in parallel.
 
-Steps that do not see each other can do harm together though each alone would gain. The solver
-begins with whole steps, and halves them whenever a sub-epoch has not brought the local problem
-forward; what such a sub-epoch did is undone. After some that have, steps are doubled again: later
-on fewer rows change, which are less in each other's way. Where that is taken back, the next
-doubling waits for twice as many, so that few sub-epochs are undone.
+Steps that do not see each other can lower the objective together although each alone would raise
+it. The solver starts with full steps. A sub-epoch that lowers the local objective is undone, and
+steps are halved. After several that raise it steps are doubled again: fewer rows change later on,
+and they interfere less. If a doubling has to be taken back, the next one waits twice as long, so
+that few sub-epochs are undone.
 
 Source: Snap ML, section 3.1, "Adaptive Damping".
 """
@@ -15,19 +15,19 @@ from typing import Final
 
 import numpy as np
 
-#: Accepted sub-epochs after which steps are doubled, at first and at most.
+#: Accepted sub-epochs before steps are doubled: initially, and at most.
 PATIENCE: Final = 4
 PATIENCE_MAX: Final = 64
 
 
 class AdaptiveDamping:
-    """The share of each step that is taken, in (0, 1]: 1 at first, halved and doubled.
+    """The share of each step that is taken, in (0, 1]: 1 at first, then halved and doubled.
 
     Parameters
     ----------
     least : float
-        Below this it is not halved: with one step in so many taken, steps of as many rows at once
-        gain together, whatever the rows.
+        Lower limit. With a share of 1/n, the steps of n rows together never lower the objective,
+        whatever the rows.
     """
 
     def __init__(self, *, least: float) -> None:
@@ -40,17 +40,17 @@ class AdaptiveDamping:
         self._has_doubled = False
 
     def accepts(self, gain: float, size: float, precision: float) -> bool:
-        """Take in how a sub-epoch went; return False where it is to be undone.
+        """Record a sub-epoch; return False if it must be undone.
 
         Parameters
         ----------
         gain : float
-            What the local dual objective grew by; NaN where something overflowed.
+            Growth of the local dual objective; NaN after an overflow.
         size : float
-            Sum of the sizes of its parts, whose rounding may hide a gain: what is lost by no more
-            than ``precision`` of it is no loss, or a solver at its optimum would halve for ever.
+            Sum of the absolute parts of the gain. A loss of at most ``precision * size`` is treated
+            as rounding; otherwise a solver at its optimum would halve its steps forever.
         precision : float
-            Relative, of the model after the sub-epoch.
+            Relative precision of the model after the sub-epoch.
         """
         if np.isfinite(gain) and gain >= -precision * size:
             self._accepted += 1

@@ -1,4 +1,4 @@
-"""What a CoCoA job begins with: limits for bounds, a model to start from, or a former process's."""
+"""The start of a CoCoA job: limits for bounds, the first model, and a former process's state."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ F64 = NDArray[np.float64]
 
 
 def check_warm_start(settings: Settings, facts: DataFacts) -> None:
-    """Refuse a model to start from that is of other data.
+    """Refuse a warm start from other data.
 
     Raises
     ------
     ConfigError
-        When it has another number of features.
+        When the model has another number of features.
     """
     coef = settings.warm_start.get("coef")
     if coef is not None and coef.size != facts.n_columns:
@@ -40,7 +40,7 @@ def check_warm_start(settings: Settings, facts: DataFacts) -> None:
 
 
 def cadence_for(settings: Settings, n_rows: int) -> Cadence:
-    """Return when certificates are due; in the papers' way in every round."""
+    """Return the schedule of certificates; in ``mode: paper`` there is one in every round."""
     every = 1 if settings.is_paper and settings.gap_every is None else settings.gap_every
     return Cadence(
         every=None if every == "target" else every,
@@ -51,7 +51,7 @@ def cadence_for(settings: Settings, n_rows: int) -> Cadence:
 
 
 def first_model(settings: Settings, columns: Columns) -> F64:
-    """Return the model to start from, in trained coordinates: zero, or the one given."""
+    """Return the first model, in trained coordinates: the warm start, or zero."""
     if not settings.warm_start:
         return np.zeros(columns.n_model)
     intercept = settings.warm_start.get("intercept", np.zeros(1))
@@ -61,7 +61,7 @@ def first_model(settings: Settings, columns: Columns) -> F64:
 def prepare_absence(
     settings: Settings, columns: Columns, rule: Absent, resume: Resume | None
 ) -> Generator[Exchange, Outcome, Frozens]:
-    """Learn what bounds need of all rows; an exchange over everybody, with "freeze" alone."""
+    """Compute the limits that bounds need, with "freeze" alone: an exchange over all members."""
     frozens = Frozens(loss=settings.loss_name, columns=columns, plan=None)
     if rule != "freeze":
         return frozens
@@ -85,14 +85,14 @@ def resume_of(
     cadence: Cadence,
     values: Mapping[str, Any],
 ) -> Resume:
-    """Put together what another process needs; it makes the dual variables anew from the model.
+    """Return the state for another process, which maps the dual variables from the model.
 
     Parameters
     ----------
     v : ndarray (D,)
         The model in trained coordinates.
     values : mapping
-        Everything that is plain already.
+        Further values, JSON types only.
     """
     limits = frozens.limits
     return Resume(
@@ -109,13 +109,13 @@ def resume_of(
 
 
 def counted(cadence: Cadence) -> dict[str, Any]:
-    """Say where the counting of passes and certificates stands."""
+    """Return the state of the schedule's counters."""
     known = {k: getattr(cadence, k) for k in ("credit", "passes", "certified_at", "ratio")}
     return {**known, "marks": list(cadence.marks)}
 
 
 def certificate_of(resume: Resume) -> Certificate | None:
-    """Read the best certificate of a former process: the optimum lies between its objectives."""
+    """Return the best certificate of a former process; it stays valid for the same data."""
     best = resume.values["best"]
     if best is None:
         return None
@@ -128,7 +128,7 @@ def certificate_of(resume: Resume) -> Certificate | None:
 
 
 def set_cadence(cadence: Cadence, resume: Resume) -> None:
-    """Go on counting where a former process stood."""
+    """Restore the schedule of a former process."""
     values = resume.values["cadence"]
     cadence.credit = float(values["credit"])
     cadence.passes, cadence.certified_at = int(values["passes"]), int(values["certified_at"])

@@ -1,11 +1,11 @@
-"""What is kept of examples so that their loss can be bounded without them: sums over bins.
+"""The statistics by which the loss of absent examples is bounded: sums over bins of rows.
 
 Rows are sorted into bins by their deficit ``1 - z_i`` (hinge losses), or by ``-|z_i|`` (logistic),
-at the model v0 at which the statistics are taken. Everything kept is a sum over rows:
-statistics of chunks add up to those of members, and a reduce tree's to those of all.
+at the model v0 at which the statistics are taken. All statistics are sums over rows: those of
+chunks add up to a member's, and the reduce tree adds those of all members.
 
 Letters: ``s_i`` weight, ``x_i`` row with the label folded in (classification), ``z_i`` its margin
-at v0, ``a_i`` the deficit for the hinge, and where the loss is smooth its slope by the margin.
+at v0, ``a_i`` the deficit for the hinge; for smooth losses the derivative by the margin.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from elasticml.errors import ConfigError
 
 F64 = NDArray[np.float64]
-#: "matrix": second moments of every bin. "diagonal": a diagonal above them. "scalar": one number.
+#: "matrix": second moments of every bin. "diagonal": an upper bound of them. "scalar": one number.
 Form = Literal["matrix", "diagonal", "scalar"]
 
-#: Losses that can be bounded.
+#: Losses for which there is a bound.
 LOSSES: Final = ("hinge", "squared_hinge", "logistic", "squared")
-#: Doubles that statistics take at most, where the width allows it.
+#: Maximum doubles of the statistics, if the width allows it.
 BUDGET: Final = 1_000_000
 
 #: Array of sums per bin, with these columns.
 MOMENTS: Final = "bound_moments"
-#: Sums of rows, see ``Plan.n_vectors``, in the coordinates in which models are sent.
+#: Sums of rows, see ``Plan.n_vectors``, in sent coordinates.
 VECTORS: Final = "bound_vectors"
 #: Second moments: packed lower triangles, or diagonals.
 PRODUCTS: Final = "bound_products"
@@ -45,21 +45,21 @@ FIRST: Final = 1
 SECOND: Final = 2
 #: ``sum s_i |x_i|^2``, the trace of the second moments.
 TRACE: Final = 3
-#: Upper bound of the largest eigenvalue of ``sum s_i x_i x_i^T``; the trace where it is not needed.
+#: Upper bound of the largest eigenvalue of ``sum s_i x_i x_i^T``; the trace if it is not needed.
 SPECTRAL: Final = 4
-#: ``sum s_i r_i^2`` where ``r_i |w|`` bounds the terms of ``x_i.w`` as they are added up.
+#: ``sum s_i r_i^2`` where ``r_i |w|`` bounds the terms of ``x_i.w`` in any order of summation.
 REACH: Final = 5
 #: Number of rows.
 ROWS: Final = 6
 #: Number of chunks, in the first bin's row.
 CHUNKS: Final = 7
 #: Sum over chunks of their number of rows to the power :data:`SIZE_POWER`, in the first bin's row:
-#: its root is not below the largest, and little above it.
+#: its root bounds the largest chunk closely from above.
 SIZES: Final = 8
 N_MOMENTS: Final = 9
 SIZE_POWER: Final = 8
 
-#: Statistics of at most so many doubles are summed chunk by chunk, which rounds less.
+#: Up to this number of doubles, statistics are summed chunk by chunk, which rounds less.
 _STAGED_MAX: Final = 2**18
 
 #: Positive edges, finest first.
@@ -72,29 +72,29 @@ _HINGE_SIDES: Final = (
 )
 _SQUARED_HINGE_EDGES: Final = (-2.0, -1.0, -0.5, -0.25, -0.1, -0.03, 0.0)
 _LOGISTIC_EDGES: Final = (-8.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0)
-#: Edges below which fewer of them cost more than a coarser second moment does.
+#: With fewer edges than this, a coarser second moment is the better choice.
 _MATRIX_EDGES_MIN: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Which statistics are kept; the same on every member and on the driver."""
+    """The statistics to keep; the same on every member and on the driver."""
 
     loss: str
-    #: Length of a model as it is sent: columns, and one more with an intercept or shifted columns.
+    #: Length of a sent model: the columns, plus one with an intercept or shifted columns.
     n_sent: int
     form: Form
-    #: Bin b holds the keys in ``[edges[b - 1], edges[b])``; the outer two have no outer edge.
+    #: Bin b holds the keys in ``[edges[b - 1], edges[b])``; the outer two are unbounded.
     edges: tuple[float, ...]
 
     @property
     def n_bins(self) -> int:
-        """One more than there are edges."""
+        """Number of bins, one more than edges."""
         return len(self.edges) + 1
 
     @property
     def n_vectors(self) -> int:
-        """Vectors kept.
+        """Number of vectors.
 
         Hinge: ``sum s_i x_i`` of every bin, then ``sum s_i a_i x_i`` of every bin; in the scalar
         form only ``sum s_i x_i`` over the rows of positive deficit. Smooth losses: the gradient.
@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of the arrays that are kept, by name."""
+        """Shapes of the arrays, by name."""
         shapes: dict[str, tuple[int, ...]] = {
             MOMENTS: (self.n_bins, N_MOMENTS),
             VECTORS: (self.n_vectors, self.n_sent),
@@ -116,27 +116,27 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Doubles in all arrays together."""
+        """Doubles in all arrays."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     @property
     def is_staged(self) -> bool:
-        """Whether a chunk's statistics are summed apart before they are added to the others'."""
+        """Whether each chunk's statistics are summed separately before they are added."""
         return self.size <= _STAGED_MAX
 
     def additions(self, moments: F64) -> float:
-        """Bound how many additions a term goes through until it is in these moments' sums."""
+        """Bound the number of additions in the sums of these moments."""
         rows, chunks, sizes = (float(moments[:, c].sum()) for c in (ROWS, CHUNKS, SIZES))
         if self.is_staged:
             rows = min(rows, sizes ** (1.0 / SIZE_POWER) + 1.0)
         return rows + chunks + 4.0 * self.n_sent + 20.0
 
     def zeros(self) -> dict[str, F64]:
-        """Return empty sums."""
+        """Return zeroed sums."""
         return {name: np.zeros(shape) for name, shape in self.shapes.items()}
 
     def bounds(self) -> tuple[F64, F64]:
-        """Return the lower and the upper edges of the bins, each (n_bins,), with infinities."""
+        """Return the lower and upper edges of the bins, (n_bins,) each, with infinities."""
         edges = np.array(self.edges)
         return np.append(-np.inf, edges), np.append(edges, np.inf)
 
@@ -149,15 +149,15 @@ def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> Plan:
     loss : str
         One of :data:`LOSSES`.
     n_sent : int
-        Length of a model as it is sent, at least 1.
+        Length of a sent model, at least 1.
     budget : int
-        Doubles; where even the smallest statistics, one vector and some numbers, take more, they
-        are chosen all the same.
+        Doubles. If even the smallest statistics, one vector and a few numbers, exceed it, they are
+        chosen all the same.
 
     Raises
     ------
     ConfigError
-        When the loss cannot be bounded.
+        When there is no bound for the loss.
     """
     if loss not in LOSSES:
         raise ConfigError(
@@ -175,7 +175,7 @@ def plan_statistics(loss: str, n_sent: int, budget: int = BUDGET) -> Plan:
 
 
 def _edges(loss: str) -> list[tuple[float, ...]]:
-    """Edges for a loss, finest first."""
+    """Return the choices of edges for a loss, finest first."""
     if loss == "squared":
         return [()]
     if loss == "squared_hinge":

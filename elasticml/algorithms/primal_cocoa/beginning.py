@@ -1,4 +1,4 @@
-"""What a primal CoCoA job begins with: targets, columns, its own or a former process's model."""
+"""The start of a primal CoCoA job: targets, columns, the first model or a former process's."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """What is known of all columns once and for all."""
+    """Constants of all columns."""
 
-    #: (d,) squares, weighted and centred; and what they are centred by.
+    #: (d,) squared norms, weighted and centred; the means that were subtracted.
     norms: F64
     means: F64
     #: (2,) the labels; None in regression.
@@ -43,35 +43,35 @@ class Columns:
         return self.norms.size
 
     def arrays(self, v: F64) -> Arrays:
-        """Return a model as users know it, of coefficients and the centred columns' intercept."""
+        """Return a model in the users' form: coefficients and the intercept of uncentred data."""
         intercept = float(v[-1]) - float(self.means @ v[:-1])
-        found = {"coef": v[None, :-1].copy(), "intercept": np.array([intercept])}
-        return found if self.classes is None else {**found, "classes": self.classes.copy()}
+        arrays = {"coef": v[None, :-1].copy(), "intercept": np.array([intercept])}
+        return arrays if self.classes is None else {**arrays, "classes": self.classes.copy()}
 
 
 def learn(
     settings: Settings, facts: DataFacts
 ) -> Generator[Exchange, Outcome, tuple[Problem, Columns]]:
-    """Learn targets, weights and columns, in two exchanges over everybody.
+    """Collect targets, weights and column constants in two exchanges over all members.
 
     Raises
     ------
     ConfigError
-        When the model to start from is of other features.
+        When the warm start has other features.
     DataError
-        When the data are not by columns, or a column's square is not finite.
+        When the data are not by columns, or a column's squared norm is not finite.
     """
-    told = yield messages.targets_exchange(facts.n_columns)
-    problem = problem_of(settings, told.arrays)
-    d = int(told.arrays["counts"][0])
+    outcome = yield messages.targets_exchange(facts.n_columns)
+    problem = problem_of(settings, outcome.arrays)
+    d = int(outcome.arrays["counts"][0])
     if settings.warm_start and settings.warm_start["coef"].size != d:
         raise ConfigError(
             f"algorithm.warm_start.coef has {settings.warm_start['coef'].size} numbers, wanted "
             f"{d}, one for each feature; use a model of the same features",
             key="algorithm.warm_start",
         )
-    found = yield messages.columns_exchange(d, problem.roots, centred=settings.intercept)
-    norms, means = (np.array(found.arrays[name]) for name in ("norms", "means"))
+    outcome = yield messages.columns_exchange(d, problem.roots, centred=settings.intercept)
+    norms, means = (np.array(outcome.arrays[name]) for name in ("norms", "means"))
     root = problem.roots.get("root")
     weight = facts.n_columns if root is None else float(root @ root)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -84,22 +84,22 @@ def learn(
     return problem, Columns(norms=norms, means=means, classes=problem.classes)
 
 
-def problem_of(settings: Settings, told: Arrays) -> Problem:
-    """Make the problem from what came up of the targets.
+def problem_of(settings: Settings, arrays: Arrays) -> Problem:
+    """Make the problem from the targets exchange's arrays.
 
     Raises
     ------
     DataError
-        When the data are not by columns, or the labels none of two classes.
+        When the data are not by columns, or the labels are not of two classes.
     """
-    counts = [int(count) for count in told["counts"]]
+    counts = [int(count) for count in arrays["counts"]]
     if counts[0] < 1 or counts[1] != 1 or counts[2] > 1:
         raise DataError(
             f"the data have {counts[0]} columns, {counts[1]} rows of targets and {counts[2]} "
             "of weights, wanted at least 1, 1, and 0 or 1: they are by rows; give "
             "primal_cocoa em.from_arrays(X, y, by='columns')"
         )
-    y, root = np.array(told["target"]), np.array(told["root"]) if counts[2] else None
+    y, root = np.array(arrays["target"]), np.array(arrays["root"]) if counts[2] else None
     if not settings.loss.loss.is_classification:
         return SquaredProblem.of(
             y,
@@ -120,39 +120,39 @@ def problem_of(settings: Settings, told: Arrays) -> Problem:
     )
 
 
-def check_finite(found: Certificate) -> Certificate:
-    """Return a certificate that says something.
+def check_finite(certificate: Certificate) -> Certificate:
+    """Return the certificate if its objectives are finite.
 
     Raises
     ------
     DataError
         When an objective is not finite.
     """
-    if not (math.isfinite(found.primal) and math.isfinite(found.dual)):
+    if not (math.isfinite(certificate.primal) and math.isfinite(certificate.dual)):
         raise DataError(
-            f"the objective is {found.primal}, and {found.dual} from below, wanted finite numbers: "
-            "targets, features or algorithm.warm_start are too large; scale them"
+            f"the objective is {certificate.primal}, its lower bound {certificate.dual}, wanted "
+            "finite numbers: targets, features or algorithm.warm_start are too large; scale them"
         )
-    return found
+    return certificate
 
 
 def first_coef(settings: Settings, d: int) -> F64:
-    """Return the coefficients to start from: zeros, or those given, and 0 for what may not be."""
-    given = settings.warm_start.get("coef")
-    coef = np.zeros(d) if given is None else np.array(given)
+    """Return the first coefficients: the warm start or zeros, made nonnegative if required."""
+    warm = settings.warm_start.get("coef")
+    coef = np.zeros(d) if warm is None else np.array(warm)
     return np.maximum(coef, 0.0) if settings.positive else coef
 
 
 def resume_of(
     coef: F64, best: Certificate | None, cadence: Cadence, values: Mapping[str, Any]
 ) -> Resume:
-    """Put together what another process needs: it begins from the last certificate's model.
+    """Return the state for another process, which starts from the last certificate's model.
 
     Parameters
     ----------
     coef : ndarray (d,)
     values : mapping
-        Everything that is plain already.
+        Further values, JSON types only.
     """
     return Resume(
         arrays={"coef": coef, **({} if best is None else {"best_v": best.v})},

@@ -1,4 +1,4 @@
-"""A chunk of columns as coordinate descent sees it: where its numbers lie, what centres them."""
+"""A chunk of columns for coordinate descent: the addresses of its arrays, and its moments."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-#: Share of the examples' weights up to which a sparse column has nearly all of them.
+#: Share of the examples' weight not stored in a column below which it is summed directly.
 LITTLE: Final = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bent:
-    """The curvatures of the examples, and the intercept's column."""
+    """The diagonal Hessian of the loss over the examples, and the intercept's column."""
 
-    #: (n,) roots of the examples' weights.
+    #: (n,) square roots of the examples' weights.
     root: F64
-    #: (n,) None where all are one.
+    #: (n,) curvatures of the loss; None if all are one.
     h: F64 | None
 
     @property
     def curvatures(self) -> F64:
-        """As kernels take them."""
+        """The curvatures, as kernels take them."""
         return sweep_kernels.NO_CURVATURES if self.h is None else self.h
 
     @cached_property
     def bent(self) -> F64:
-        """(n,) curvatures times roots."""
+        """(n,) curvatures times square roots."""
         return self.root if self.h is None else self.h * self.root
 
     @cached_property
     def total(self) -> float:
-        """The root's square under the curvatures."""
+        """``root.H root``."""
         return float(self.bent @ self.root)
 
     def times(self, v: F64) -> F64:
-        """Return the curvatures times something, (n,)."""
+        """Return the curvatures times ``v``, (n,)."""
         return v if self.h is None else self.h * v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parabola:
-    """What a member's local problem is made of, beside the slope at its beginning."""
+    """The constants of a member's local quadratic problem, without the slope at its start."""
 
     bent: Bent
     a1: float
@@ -64,7 +64,7 @@ class Parabola:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighed:
-    """Columns' means and squares, (n_rows,) each, under curvatures."""
+    """Columns' means and squared norms, (n_rows,) each, weighted by curvatures."""
 
     means: F64
     norms: F64
@@ -72,10 +72,10 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One chunk's columns; rows of it that are no columns are never among ``features``."""
+    """One chunk's columns; its other rows (targets, weights) are never in ``features``."""
 
     chunk: Chunk
-    #: (4,), see :func:`elasticml.algorithms.primal_cocoa.sweep_kernels.sweep`.
+    #: (4,) kind and addresses, see :func:`elasticml.algorithms.primal_cocoa.sweep_kernels.sweep`.
     place: I64
     #: (m,) rows of the chunk that are columns.
     features: I64
@@ -84,7 +84,7 @@ class Block:
 
     @staticmethod
     def of(chunk: Chunk) -> Block:
-        """Look at a chunk; its body is not copied."""
+        """Make the block of a chunk; the body is not copied."""
         code = KIND_CODES[chunk.layout.kind]
         parts = (chunk.indptr, chunk.indices, chunk.values)
         features = np.flatnonzero(chunk.labels >= 0.0)
@@ -96,18 +96,18 @@ class Block:
         )
 
     def alive(self) -> I64:
-        """Return the features that may be in a solution."""
-        found: I64 = self.features[self.chunk.state[column_state.ALIVE][self.features] != 0]
-        return found
+        """Return the features that screening has not excluded."""
+        alive: I64 = self.features[self.chunk.state[column_state.ALIVE][self.features] != 0]
+        return alive
 
-    def own(self, given: F64) -> F64:
-        """Return these columns' share of something (d,), (n_rows,)."""
-        found = np.zeros(self.chunk.n_rows)
-        found[self.features] = given[self.numbers]
-        return found
+    def own(self, whole: F64) -> F64:
+        """Return this chunk's entries of an array (d,), as (n_rows,)."""
+        part = np.zeros(self.chunk.n_rows)
+        part[self.features] = whole[self.numbers]
+        return part
 
     def correlations(self, features: I64, r: F64, along_root: float) -> F64:
-        """Return products of centred columns with ``r``, whose product with the roots is given."""
+        """Return products of the centred columns with ``r``; ``along_root`` is ``r.root``."""
         out = np.empty(features.size)
         kernels.correlate(features, self.place, r.size, sweep_kernels.NO_GRAMS, r, out)
         out -= self.chunk.state[column_state.MEANS][features] * along_root
@@ -115,23 +115,23 @@ class Block:
         return out
 
     def weighed(self, bent: Bent, *, centred: bool) -> Weighed:
-        """Return what these columns are under curvatures."""
+        """Return these columns' moments, weighted by curvatures."""
         state = self.chunk.state
         if bent.h is None:
             return Weighed(means=state[column_state.MEANS], norms=state[column_state.NORMS])
-        found = Weighed(
+        moments = Weighed(
             means=state[column_state.MEANS].copy(), norms=state[column_state.NORMS].copy()
         )
         sweep_kernels.weigh(
-            self.alive(), self.place, bent.root, bent.h, bent.total, centred, FLAT, found.means,
-            found.norms,
+            self.alive(), self.place, bent.root, bent.h, bent.total, centred, FLAT, moments.means,
+            moments.norms,
         )  # fmt: skip
-        return found
+        return moments
 
     def sweep(
         self, features: I64, w: F64, u: F64, shift: float, parabola: Parabola, of: Weighed
     ) -> float:
-        """Set each of these coordinates of ``w`` (n_rows,) to its best value; return the shift."""
+        """Minimise over each of these coordinates of ``w`` (n_rows,); return the new shift."""
         bent = parabola.bent
         return sweep_kernels.sweep(
             features, self.place, of.means, bent.total, of.norms, parabola.a1, parabola.a2,
@@ -139,23 +139,23 @@ class Block:
         )  # fmt: skip
 
 
-# What is too large shows in squares that are not finite; targets are measured, too, for nothing.
+# Values that are too large show as squares that are not finite; targets are measured needlessly.
 @np.errstate(over="ignore", invalid="ignore")
 def measure(chunk: Chunk, root: F64, total: float, *, centred: bool) -> tuple[F64, F64]:
-    """Return squares of all columns of a chunk, centred where asked for, and their means.
+    """Return the squared norms of all columns of a chunk, centred if requested, and their means.
 
     Parameters
     ----------
     root : ndarray (n,)
-        Of the examples' weights.
+        Square roots of the examples' weights.
     total : float
         ``root.root``.
 
     Returns
     -------
     ndarray (n_rows,), ndarray (n_rows,)
-        Zeros for rows that are no columns, and squares of 0 for columns of which centring leaves
-        rounding alone.
+        Zeros for rows that are not columns. The squared norm is 0 for columns of which centring
+        leaves only rounding errors.
     """
     means = np.zeros(chunk.n_rows)
     if chunk.layout.kind == "dense":
@@ -188,17 +188,17 @@ def measure(chunk: Chunk, root: F64, total: float, *, centred: bool) -> tuple[F6
 
 
 def _unstored(chunk: Chunk, of: I64, root: F64, total: float) -> F64:
-    """Return the weights, summed, of the examples of which sparse columns store nothing.
+    """Return, by column, the total weight of the examples that it does not store.
 
     Parameters
     ----------
     of : ndarray (nnz,)
-        Rows of the chunk that its values are in.
+        The chunk's row of each value.
     """
     squares = root * root
     stored = np.bincount(of, weights=squares[chunk.indices], minlength=chunk.n_rows)
     rest = np.asarray(total - stored, np.float64)
-    # What is little is added up by itself: as a difference it is rounding, times squared means.
+    # A small total is summed directly: as a difference it is rounding, times squared means.
     for row in np.flatnonzero(rest <= LITTLE * total):
         left = squares.copy()
         left[chunk.indices[chunk.indptr[row] : chunk.indptr[row + 1]]] = 0.0
@@ -207,7 +207,7 @@ def _unstored(chunk: Chunk, of: I64, root: F64, total: float) -> F64:
 
 
 def warm_kernels() -> None:
-    """Compile what a member runs, or load its machine code from the cache."""
+    """Compile a member's kernels, or load their machine code from the cache."""
     one, id = np.ones(1), ChunkId("warm", 0, 0)
     for chunk in (
         dense_chunk(id, np.zeros(1), np.ones((1, 1))),

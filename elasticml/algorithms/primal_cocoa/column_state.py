@@ -1,7 +1,7 @@
-"""The coefficients in a chunk's state: settled, filled, stepped; they travel with the chunk.
+"""The coefficients in a chunk's state, with their pending step; they travel with the chunk.
 
-What has been learnt of its columns is there as well, so that whoever gets the chunk need not look
-at its body for that.
+The state also has the constants of the chunk's columns, so that a member that receives the chunk
+need not read its body for them.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from elasticml.data.chunk import Chunk
 
 F64 = NDArray[np.float64]
 
-#: float64 (n_rows,): coefficients at the beginning of the last exchange; of rows that are no
-#: columns 0, here and below.
+#: float64 (n_rows,): coefficients at the beginning of the last exchange. Here and below, rows that
+#: are not columns have 0.
 COEF: Final = "coef"
-#: float64 (n_rows,): by how much that exchange would change them.
+#: float64 (n_rows,): the full step of that exchange.
 STEP: Final = "step"
 #: int64 (1,): serial of that exchange.
 SERIAL: Final = "serial"
-#: float64 (n_rows,): squares and means of the columns.
+#: float64 (n_rows,): squared norms and means of the columns.
 NORMS: Final = "norms"
 MEANS: Final = "means"
 #: float64 (n_rows,): products with the residual of the last certificate.
 SLOPES: Final = "slopes"
-#: uint8 (n_rows,): 0 where no solution has a coefficient.
+#: uint8 (n_rows,): 0 where screening has excluded the column from every solution.
 ALIVE: Final = "alive"
 
 
 def begin(chunk: Chunk, norms: F64, means: F64) -> None:
-    """Give a chunk a state without coefficients."""
+    """Initialise a chunk's state, without coefficients."""
     n = chunk.n_rows
     chunk.state = {
         NORMS: norms,
@@ -45,10 +45,10 @@ def begin(chunk: Chunk, norms: F64, means: F64) -> None:
 
 
 def settle(chunk: Chunk, *, serial: int, settle: int, gamma: float) -> bool:
-    """Have a chunk take ``gamma`` of its last step, once; return whether it is up to date.
+    """Apply ``gamma`` times a chunk's last step, once; return whether the chunk is up to date.
 
-    Afterwards it waits for ``serial`` without a step. A chunk that has no coefficients, or those of
-    another exchange than ``settle``, stays as it is.
+    The chunk then has serial ``serial`` and no step. A chunk without coefficients, or with those of
+    another exchange than ``settle``, is left as it is.
     """
     if SERIAL not in chunk.state:
         return False
@@ -65,14 +65,14 @@ def settle(chunk: Chunk, *, serial: int, settle: int, gamma: float) -> bool:
 
 
 def is_recent(chunk: Chunk, settle: int) -> bool:
-    """Whether a chunk that is not up to date still has coefficients worth keeping."""
+    """Whether a chunk that is not up to date has coefficients worth keeping."""
     if SERIAL not in chunk.state:
         return False
     return 0 <= settle - int(chunk.state[SERIAL][0]) <= MISSED_MAX
 
 
 def write(chunk: Chunk, coef: F64, serial: int) -> None:
-    """Replace a chunk's coefficients; the array becomes its own."""
+    """Replace a chunk's coefficients by an array, which it then owns, and a zero step."""
     chunk.state |= {
         COEF: coef,
         STEP: np.zeros(chunk.n_rows),
@@ -82,6 +82,6 @@ def write(chunk: Chunk, coef: F64, serial: int) -> None:
 
 
 def note(chunk: Chunk, **arrays: NDArray[np.float64] | NDArray[np.uint8]) -> None:
-    """Replace some of a chunk's arrays."""
+    """Replace some of a chunk's state arrays."""
     chunk.state |= arrays
     chunk.state_version += 1

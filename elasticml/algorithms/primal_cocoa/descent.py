@@ -1,8 +1,8 @@
-"""A member's descent on its own columns, with the others' predictions fixed.
+"""A member's coordinate descent on its own columns, with the others' predictions fixed.
 
 The local problem at residual r is ``-r.A dw + sigma'/2 dw.A'HA dw`` plus the coefficients' penalty,
-with the loss's curvatures H; divided by sigma' it is an elastic net with residual ``r / sigma'``
-and penalties ``a / sigma'``, which is what coordinate descent knows.
+with the loss's curvatures H. Divided by sigma' it is an elastic net with residual ``r / sigma'``
+and penalties ``a / sigma'``, the form that coordinate descent solves.
 
 Source: equation 12 of the general CoCoA framework (Smith et al., 2018), with features as data.
 """
@@ -25,22 +25,22 @@ from elasticml.terms import ChunkId
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Sweeps over the columns in the model after one over all columns, at most; together they take no
-#: longer than this many of those.
+#: Maximum sweeps over the support after each sweep over all columns; together they take no longer
+#: than this many sweeps over all columns.
 SWEEPS: Final = 10
 WORK: Final = 2
 
 
 @dataclass(slots=True, kw_only=True)
 class Descent:
-    """Coefficients of a member's columns on their way down."""
+    """Coefficients of a member's columns during the descent."""
 
     blocks: Sequence[Block]
     #: By chunk, (n_rows,) each; changed in place.
     coefs: dict[ChunkId, F64]
-    #: By chunk: what its columns are under the curvatures.
+    #: By chunk: its columns' moments, weighted by curvatures.
     weighed: Mapping[ChunkId, Weighed]
-    #: (n,) the slope ``r / sigma' - H A dw`` but for the shift, a multiple of the bent roots.
+    #: (n,) the slope ``r / sigma' - H A dw``, without the shift, a multiple of the bent roots.
     u: F64
     #: With penalties divided by sigma'.
     parabola: Parabola
@@ -52,7 +52,7 @@ class Descent:
         self._by_id = {block.chunk.id: block for block in self.blocks}
 
     def empty(self) -> None:
-        """Take columns that are in no solution out of the model."""
+        """Set the coefficients of screened columns to zero."""
         for block in self.blocks:
             w = self.coefs[block.chunk.id]
             dead = np.setdiff1d(np.flatnonzero(w), block.alive(), assume_unique=True)
@@ -60,7 +60,7 @@ class Descent:
                 self._sweep(block, dead, replace(self.parabola, a1=math.inf))
 
     def run(self, epochs: float, rng: np.random.Generator) -> None:
-        """Go through all columns so many times, and in between through those in the model."""
+        """Run this number of epochs over all columns, each followed by sweeps over the support."""
         whole, rest = divmod(epochs, 1.0)
         for _ in range(int(whole)):
             self._epoch(1.0, rng)
@@ -78,18 +78,18 @@ class Descent:
         self._refine(rng)
 
     def _refine(self, rng: np.random.Generator) -> None:
-        """Sweep over the columns in the model alone, as long as that is little work."""
-        there = self._in_model()
-        support = sum(features.size for _, features in there)
+        """Sweep over the support alone, as long as that is little work."""
+        parts = self._support()
+        support = sum(features.size for _, features in parts)
         if not support:
             return
         columns = sum(block.features.size for block in self.blocks)
         for _ in range(min(SWEEPS, WORK * columns // support)):
-            for k in rng.permutation(len(there)):
-                self._sweep(there[k][0], there[k][1], self.parabola)
+            for k in rng.permutation(len(parts)):
+                self._sweep(parts[k][0], parts[k][1], self.parabola)
         self._step()
 
-    def _in_model(self) -> list[tuple[Block, I64]]:
+    def _support(self) -> list[tuple[Block, I64]]:
         return [
             (block, features)
             for block in self.blocks
@@ -97,21 +97,21 @@ class Descent:
         ]
 
     def _step(self) -> None:
-        """Go towards the best values with the signs that coefficients have."""
-        there = self._in_model()
+        """Step towards the minimum with the coefficients' present signs."""
+        parts = self._support()
         bent = self.parabola.bent
-        means = [self.weighed[block.chunk.id].means[some] for block, some in there]
-        columns = InModel.of(there, np.concatenate(means), bent) if there else None
+        means = [self.weighed[block.chunk.id].means[some] for block, some in parts]
+        columns = InModel.of(parts, np.concatenate(means), bent) if parts else None
         if columns is None:
             return
-        w = np.concatenate([self.coefs[block.chunk.id][some] for block, some in there])
+        w = np.concatenate([self.coefs[block.chunk.id][some] for block, some in parts])
         u = self.u + self.shift * bent.bent
         new, products = sign_step(columns, w, u, self.parabola.a1, self.parabola.a2)
         self.u = u - bent.times(columns.image(new - w))
         self.shift = 0.0
         self.visited += 2 * products * w.size
-        ends = np.cumsum([some.size for _, some in there])[:-1]
-        for (block, some), values in zip(there, np.split(new, ends), strict=True):
+        ends = np.cumsum([some.size for _, some in parts])[:-1]
+        for (block, some), values in zip(parts, np.split(new, ends), strict=True):
             self.coefs[block.chunk.id][some] = values
 
     def _sweep(self, block: Block, features: I64, parabola: Parabola) -> None:

@@ -1,9 +1,9 @@
-"""Columns that are absent: what they add to the predictions, and what is known of them.
+"""The state of all columns at the last certificates, with bounds for absent columns.
 
-With ``absent: freeze`` the coefficients of vanished columns stay what they were in the last
-certificate. Both objectives stay certain: what absent columns add to ``X w`` is what is left of the
-last certificate's ``X w`` without those that are here, and their products with a residual are those
-with an earlier one, give or take ``|x_j|`` times the distance of the two.
+With ``absent: freeze`` the coefficients of vanished columns keep their values from the last
+certificate. Both objectives stay valid. The absent columns' contribution to ``X w`` is the last
+certificate's ``X w`` minus that of the columns still here. Their products with a residual equal
+those with an earlier residual up to ``|x_j|`` times the distance of the two.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ F64 = NDArray[np.float64]
 
 @dataclass(slots=True, kw_only=True)
 class Known:
-    """What the last certificates have told of every column."""
+    """Coefficients and slopes of every column at its last certificate."""
 
-    #: (d,) lengths of the columns.
+    #: (d,) norms of the columns.
     lengths: F64
     coef: F64
     #: (n,) ``X coef``; None before the first certificate.
     image: F64 | None = None
-    #: (d,) products with the residual of the certificate that a column took part in last.
+    #: (d,) products with the residual of the last certificate that the column took part in.
     slopes: F64 = field(init=False)
-    #: (d,) which of ``residuals`` that is.
+    #: (d,) the index of that residual in ``_residuals``.
     _which: NDArray[np.int64] = field(init=False)
     _residuals: list[F64] = field(default_factory=list)
 
@@ -38,14 +38,14 @@ class Known:
     def take(
         self, residual: F64, arrays: dict[str, F64], here: NDArray[np.bool_] | None
     ) -> F64 | None:
-        """Take in a certificate; return by how much each product with the residual may be off.
+        """Record a certificate; return the error bound of each product with the residual.
 
         Parameters
         ----------
         arrays : dict
-            What came up: ``image``, ``coef``, ``slopes``; with absent columns ``former`` as well.
+            The reduced arrays ``image``, ``coef``, ``slopes``; with absent columns also ``former``.
         here : ndarray (d,) of bool, optional
-            The columns that took part; None where all did.
+            The columns that took part; None if all did.
         """
         if here is None or self.image is None:
             self.coef, self.image = arrays["coef"].copy(), arrays["image"].copy()

@@ -1,9 +1,9 @@
-"""Columns gathered at the driver, where a small model is finished.
+"""A working set of columns gathered at the driver, where a small model is solved to the end.
 
-Columns that are alike and on different members are corrected by each of them, which takes many
-rounds; together in one place they take one. The driver asks for the columns of the model and for
-those nearest to it, and solves for these alone with all others at zero. Whether the result is the
-optimum, the next certificate over all columns tells, which is made by the members as ever.
+Similar columns on different members are corrected by each of them, which takes many rounds; in one
+place they take one. The driver gathers the columns of the model and those nearest to it, and solves
+for these alone with all others at zero. The next certificate over all columns, computed by the
+members as always, shows whether the result is the optimum.
 
 Source: Massias, Gramfort and Salmon (2018) for working sets by the distance from the constraint.
 """
@@ -29,71 +29,71 @@ from elasticml.algorithms.primal_cocoa.squared_problem import SquaredProblem
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Bytes of gathered columns at most.
+#: Maximum bytes of gathered columns.
 BYTES_MAX: Final = 2**26
-#: Share of the gap that a working set's own is brought to.
+#: Gap of the working set's problem, as a share of the job's gap.
 INNER: Final = 0.01
-#: Sweeps, or Newton steps, on a working set at most.
+#: Maximum sweeps, or Newton steps, on a working set.
 SWEEPS_MAX: Final = 2000
 STEPS_MAX: Final = 50
-#: Share of stored values that are not 0 below which columns are solved for as sparse ones.
+#: Share of nonzero values below which columns are solved in sparse form.
 SPARSE: Final = 0.1
 
 
 @dataclass(slots=True, kw_only=True)
 class Gathered:
-    """Which columns are at hand, and whether it pays to work on them."""
+    """The gathered columns, and the schedule of attempts to solve for them."""
 
     n: int
-    #: Columns are centred: there is a free intercept.
+    #: Columns are centred: the intercept is free.
     centred: bool
-    #: By number, (n,) as members store them: times the roots of the weights.
+    #: By number, (n,) as members store them: times the square roots of the weights.
     columns: dict[int, F64] = field(default_factory=dict)
-    #: Certificates to let pass before the next attempt, and how many after one in vain.
+    #: Certificates to wait before the next attempt; how many to wait after a failed one.
     waits: int = 0
     patience: int = 1
 
     def is_time(self) -> bool:
-        """Whether to make an attempt now; counts those that are left out."""
+        """Count a certificate, and tell whether to make an attempt now."""
         self.waits -= 1
         return self.waits < 0
 
     def wanted(self, problem: Problem, dual: Dual, lengths: F64, w: F64, slopes: F64) -> I64 | None:
-        """Choose columns to work on; None where the model has too many.
+        """Choose the working set; None if the model has too many columns.
 
         Parameters
         ----------
         lengths : ndarray (d,)
-            In the units in which the dual objective is 1-concave.
+            Column norms, in the units in which the dual objective is 1-strongly concave.
         w, slopes : ndarray (d,)
-            Coefficients, and products with the residual.
+            Coefficients, and products of the columns with the residual.
         """
         support = int(np.count_nonzero(w))
         size = min(max(FIRST, 2 * support), BYTES_MAX // (8 * self.n))
         if support > size:
             return None
-        there = np.flatnonzero((w != 0.0) | (slopes != 0.0))
-        leaning = dual.share * (slopes[there] - problem.a2 * w[there])
+        candidates = np.flatnonzero((w != 0.0) | (slopes != 0.0))
+        leaning = dual.share * (slopes[candidates] - problem.a2 * w[candidates])
         if not problem.is_positive:
             leaning = np.abs(leaning)
-        distance = (problem.a1 - leaning) / np.maximum(lengths[there], 1e-300)
-        return nearest(there, distance, w[there], size)
+        distance = (problem.a1 - leaning) / np.maximum(lengths[candidates], 1e-300)
+        return nearest(candidates, distance, w[candidates], size)
 
     def missing(self, wanted: I64) -> I64:
-        """Return the columns that are not at hand; what is not wanted any more is dropped."""
+        """Return the columns still to gather; drop those no longer in the working set."""
         kept = {int(j): self.columns[j] for j in wanted.tolist() if j in self.columns}
         self.columns = kept
         return wanted[[int(j) not in kept for j in wanted]]
 
     def take(self, wanted: I64, columns: F64, found: F64) -> bool:
-        """Keep what came up; return whether that is all of it."""
+        """Store gathered columns; return whether all were found."""
         for k, j in enumerate(wanted.tolist()):
             if found[k] == 1.0:
                 self.columns[j] = np.array(columns[k])
         return bool(np.all(found == 1.0))
 
     def ended(self, before: float, after: float) -> None:
-        """Note what an attempt has made of the gap."""
+        """Record an attempt's effect on the gap."""
         if after <= 0.5 * before:
             self.waits, self.patience = 0, 1
         else:
@@ -102,18 +102,18 @@ class Gathered:
     def lower(
         self, problem: Problem, features: I64, w: F64, means: F64, *, gap: float, than: float
     ) -> tuple[F64, F64] | None:
-        """Return a model (d,) of some gathered columns and its margins (n,); None where none is.
+        """Return a better model (d,) of gathered columns and its margins (n,), or None.
 
         Parameters
         ----------
         w : ndarray (d,)
-            Coefficients to begin with, 0 for all other columns.
+            First coefficients, 0 for all other columns.
         means : ndarray (d,)
-            What columns are centred by.
+            Means subtracted from the columns.
         gap : float
-            To reach on these columns.
+            The gap to reach on these columns.
         than : float
-            The objective that the model's must be below.
+            The objective that the model must improve on.
         """
         rows = np.stack([self.columns[j] for j in features.tolist()])
         if isinstance(problem, MarginProblem):
@@ -129,7 +129,7 @@ class Gathered:
 
 
 def _plain(rows: F64, inverse: F64 | None) -> Any:
-    """Return columns without the roots of the weights, for solvers that take examples' rows."""
+    """Return columns without the square roots of the weights, for solvers that take plain rows."""
     plain = rows.T if inverse is None else (rows * inverse).T
     if np.count_nonzero(rows) < SPARSE * rows.size:
         return scipy.sparse.csc_array(plain)

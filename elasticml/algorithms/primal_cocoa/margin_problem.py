@@ -1,12 +1,12 @@
-"""A loss of margins with an elastic net's penalty on the driver, and what bounds it from below.
+"""A loss of margins with an elastic-net penalty on the driver, and its lower bounds.
 
 ``sum_i s_i loss(z_i, y_i) + a1 |w|_1 + a2/2 |w|^2`` with ``z = X w + b``, b free or absent, and
-``s_i`` the sample weight times the class weight. What members own has been multiplied by the roots
-of the sample weights; so are margins and residuals here, z and r, where nothing else is said.
+``s_i`` the sample weight times the class weight. Members' columns are multiplied by the square
+roots of the sample weights; so are the margins z and residuals r here, unless stated otherwise.
 
 Source: the dual point is that of :mod:`elasticml.algorithms.columns.classifier`: minus the slopes
-at the margins, the heavier class's scaled down where b is free, all of them scaled until no column
-leans over the bar; the elastic net's own conjugate has bounded support, see Smith, Forte, Ma,
+at the margins, the heavier class's scaled down if b is free, all of them scaled until every column
+satisfies its constraint. The elastic net's own conjugate has bounded support, see Smith, Forte, Ma,
 Takac, Jordan and Jaggi (2018).
 """
 
@@ -28,22 +28,22 @@ from elasticml.errors import ConfigError, DataError
 from elasticml.objectives.conjugates import DualLoss
 
 F64 = NDArray[np.float64]
-#: Steps of a line search at most, and the share of the first slope at which it ends.
+#: Maximum steps of a line search, and the share of the first slope at which it ends.
 SEARCHES_MAX: Final = 30
 FLAT_ENOUGH: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarginProblem:
-    """Two classes; see :class:`elasticml.algorithms.primal_cocoa.problem.Problem`."""
+    """Classification; see :class:`elasticml.algorithms.primal_cocoa.problem.Problem`."""
 
     loss: DualLoss
     #: (n,) -1 and +1.
     targets: F64
-    #: (n,) roots of the sample weights, and one over them or 0; None where all are one.
+    #: (n,) square roots of the sample weights, and their inverses or 0; None if all are one.
     root: F64 | None
     inverse: F64 | None
-    #: (n,) sample weight times class weight; None where all are one.
+    #: (n,) sample weight times class weight; None if all are one.
     weights: F64 | None
     classes: F64
     has_intercept: bool
@@ -64,14 +64,14 @@ class MarginProblem:
         l2: float,
         intercept: bool,
     ) -> MarginProblem:
-        """Make it from labels (n,), as they are given.
+        """Make the problem from raw labels (n,).
 
         Raises
         ------
         DataError
-            When there are other than two labels.
+            When there are not exactly two labels.
         ConfigError
-            When ``class_weight`` names others.
+            When ``class_weight`` names other labels.
         """
         here = np.ones(labels.size, bool) if root is None else root > 0.0
         classes = classes_of(labels, root)
@@ -106,18 +106,18 @@ class MarginProblem:
 
     @property
     def scale(self) -> float:
-        """The norm of margins of one."""
+        """The norm of margins that are all one."""
         return float(np.sqrt(self.total))
 
     @property
     def roots(self) -> dict[str, F64]:
-        """What goes down of the weights."""
+        """The arrays of the weights in an exchange."""
         return {} if self.root is None else {"root": self.root}
 
     # --- margins ------------------------------------------------------------------------------
 
     def settled(self, image: F64) -> tuple[F64, float]:
-        """Return margins with a free intercept at its best, by Newton steps."""
+        """Return margins with the best free intercept, found by Newton steps, and the intercept."""
         if not self.has_intercept:
             return image, 0.0
         z, b = self._plain(image), 0.0
@@ -134,19 +134,19 @@ class MarginProblem:
                     break
                 step *= 0.5
             else:
-                break  # Rounding.
+                break  # rounding
             b, z = b + step, z + step
             slopes, other = other, slopes
         return image + (b if self.root is None else b * self.root), b
 
     def residual(self, z: F64) -> F64:
-        """Return minus the slope of the loss."""
+        """Return minus the slopes of the loss."""
         slopes = np.empty(z.size)
         self._value(self._plain(z), slopes)
         return -slopes if self.inverse is None else -slopes * self.inverse
 
     def provable(self, z: F64) -> F64:
-        """Return the residual; where there is an intercept its classes weigh the same."""
+        """Return a residual for a dual point; with an intercept, both classes weigh the same."""
         alpha = np.empty(z.size)
         self.loss.alpha_from_margin(self._plain(z), self.targets, alpha)
         if self.has_intercept:
@@ -157,24 +157,24 @@ class MarginProblem:
         return folded if self.inverse is None else folded * self.inverse
 
     def curvature(self, z: F64) -> F64:
-        """Return the loss's curvatures, or a little where they are next to nothing."""
+        """Return the loss's curvatures, bounded away from zero."""
         plain = self._plain(z)
         slopes = np.empty(z.size)
         self._value(plain, slopes)
-        found = self._bent(plain, slopes)
-        return found if self.inverse is None else found * self.inverse**2
+        curvatures = self._bent(plain, slopes)
+        return curvatures if self.inverse is None else curvatures * self.inverse**2
 
     def _plain(self, z: F64) -> F64:
-        """Return margins without the roots of the weights."""
+        """Return margins without the square roots of the weights."""
         return z if self.inverse is None else z * self.inverse
 
     def _value(self, plain: F64, slopes: F64) -> float:
         return self.loss.loss.value_and_slope(plain, self.targets, self.weights, slopes)
 
     def _bent(self, plain: F64, slopes: F64) -> F64:
-        found = np.empty(plain.size)
-        self.loss.loss.curvature(plain, self.targets, self.weights, found)
-        return np.maximum(found, CURVED * np.abs(slopes))
+        curvatures = np.empty(plain.size)
+        self.loss.loss.curvature(plain, self.targets, self.weights, curvatures)
+        return np.maximum(curvatures, CURVED * np.abs(slopes))
 
     # --- objectives ---------------------------------------------------------------------------
 
@@ -184,13 +184,13 @@ class MarginProblem:
         return self._value(self._plain(z), np.empty(z.size)) + penalty
 
     def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
-        """Return what a provable residual proves together with any model."""
+        """Return the lower bound that a dual point and any model give."""
         loose = np.zeros(1) if slack is None else slack
         alpha = self._plain(r) * self.targets
         if self.weights is not None:
             sampled = 1.0 if self.root is None else self.root**2
             alpha *= np.divide(sampled, self.weights, out=np.zeros(r.size), where=self.weights > 0)
-        # Division by the weights may lead beyond what is feasible by a rounding.
+        # Division by the weights may round beyond the feasible interval.
         np.clip(alpha, self.loss.low, self.loss.high, out=alpha)
         steepest = float((np.abs(slopes - self.a2 * w) + loose).max(initial=0.0))
         share = self.a1 / steepest if steepest > self.a1 else 1.0
@@ -205,7 +205,7 @@ class MarginProblem:
         return self.loss.minus_conjugate(alpha, self.targets, self.weights)
 
     def search(self, z: F64, dz: F64, penalty: Along, size: float) -> Step:
-        """Go to the lowest point along a step, by Newton's method between bounds."""
+        """Find the lowest point along a step, by Newton's method with bracketing."""
         plain, along = self._plain(z), self._plain(dz)
         slopes = np.empty(z.size)
 
@@ -234,17 +234,17 @@ class MarginProblem:
                 t = 0.5 * (low + high) if np.isfinite(high) else 2.0 * low
         else:
             value = look(t)[0]
-        found = Along(slope=-steep, curvature=-steep / t)
+        model = Along(slope=-steep, curvature=-steep / t)
         gain = start - value
         is_whole = t >= WHOLE and whole <= start - 0.5 * gain + noise
-        return Step(along=found, length=1.0 if is_whole else min(t, 1.0))
+        return Step(along=model, length=1.0 if is_whole else min(t, 1.0))
 
     def _curvature(self, plain: F64, along: F64) -> float:
         return self.loss.loss.curvature_along(plain, along, self.targets, self.weights)
 
 
 def inverses(root: F64 | None) -> F64 | None:
-    """Return one over the roots of weights, and 0 for a weight of 0."""
+    """Return the inverses of square roots of weights, and 0 for a weight of 0."""
     if root is None:
         return None
     return np.divide(1.0, root, out=np.zeros(root.size), where=root > 0.0)
@@ -253,8 +253,8 @@ def inverses(root: F64 | None) -> F64 | None:
 def classes_of(labels: F64, root: F64 | None) -> F64:
     """Return the labels (n,) that count, ascending.
 
-    A class may be without weight, where there is one other: the two classes of one against the rest
-    are still what they are. Other labels without weight do not count.
+    A class may have no weight if there is one other class: one of the two classes of one against
+    the rest may be empty. Further labels without weight do not count.
     """
     weighted = np.unique(labels if root is None else labels[root > 0.0])
     return weighted if weighted.size > 1 else np.unique(labels)
@@ -276,13 +276,13 @@ def class_weights(
     Raises
     ------
     ConfigError
-        When there is one for another label.
+        When ``given`` names another label.
     """
     if given is None:
         return None
     if given == "balanced":
         n, count = is_positive.size, int(is_positive.sum())
-        # That of a class without weight is of no use to anybody.
+        # The weight of a class without weight has no effect.
         return n / (2.0 * max(n - count, 1)), n / (2.0 * max(count, 1))
     unknown = sorted(set(given) - set(classes.tolist()))
     if unknown:

@@ -1,39 +1,39 @@
-"""The exchanges of primal CoCoA: what goes down, what comes up, under which names.
+"""The exchanges of primal CoCoA: what is broadcast, what is reduced, and the names of the arrays.
 
-Rows of chunks are columns of X, see :mod:`elasticml.data.by_columns`: below, n examples, d columns,
-all but the targets multiplied by the roots of the examples' weights and, with ``centred``, centred.
-Where examples have weights, their ``root`` (n,) goes down with every exchange that centres.
+Rows of chunks are columns of X, see :mod:`elasticml.data.by_columns`: below, n examples and d
+columns, everything except the targets multiplied by the square roots of the examples' weights and,
+with ``centred``, centred. If examples have weights, their ``root`` (n,) is broadcast with every
+exchange that centres.
 
-``pass`` and ``certify`` have serials and settle chunks as those of
-:mod:`elasticml.algorithms.cocoa.messages` do, with coefficients where these have dual variables.
+``pass`` and ``certify`` have serials and settle chunks as in
+:mod:`elasticml.algorithms.cocoa.messages`, with coefficients in place of dual variables.
 
 ``targets``
-    Up: ``target`` (n,) and ``root`` (n,), zeros where no example has a weight; ``counts`` (3,):
+    Returned: ``target`` (n,) and ``root`` (n,), zeros if examples have no weights; ``counts`` (3,):
     columns, and rows of targets and of roots.
 ``columns``
-    Up: ``norms`` (d,), squared, and ``means`` (d,), zeros where nothing is centred.
+    Returned: ``norms`` (d,), squared, and ``means`` (d,), zeros if nothing is centred.
 ``pass``
-    Down: ``residual`` (n,), minus the slope of the loss, its ``curvature`` (n,) unless that is one
-    everywhere, and the penalties ``a1``, ``a2`` of the sum over examples. Every member descends on
-    ``sigma'/2 dw.A'HA dw - residual.A dw`` plus its coefficients' penalty, with the curvatures H,
-    columns A centred by them with ``centred``, and sigma' the larger of 1 and ``damping`` times the
-    number of members. With ``radius`` above 0 a column is left out for good whose distance from its
-    constraint at the last certificate's residual, times ``share``, is more than the radius allows
-    at the loss's ``smoothness``. Up: ``dv`` (n,), the change ``A dw``; ``l1`` (2,), ``|w|_1`` and
-    its change; ``inner`` (2,), ``w.dw`` and ``|dw|^2``; ``visited`` (), columns visited; ``alive``
-    (), columns not left out; ``partitions`` (), members; ``unset`` (), columns that could not take
-    part because their chunk's serial is not ``settle``.
+    Broadcast: ``residual`` (n,), minus the slope of the loss, its ``curvature`` (n,) unless that is
+    one everywhere, and the penalties ``a1``, ``a2`` of the sum over examples. Every member descends
+    on ``sigma'/2 dw.A'HA dw - residual.A dw`` plus its coefficients' penalty, with the curvatures
+    H, columns A centred by them with ``centred``, and sigma' the larger of 1 and ``damping`` times
+    the number of members. With ``radius`` above 0 a column is screened, that is left out for good,
+    if its distance from its constraint at the last certificate's residual, times ``share``, is
+    more than the radius allows at the loss's ``smoothness``. Returned: ``dv`` (n,), the change
+    ``A dw``; ``l1`` (2,), ``|w|_1`` and its change; ``inner`` (2,), ``w.dw`` and ``|dw|^2``;
+    ``visited`` (), visited columns; ``alive`` (), columns not screened; ``partitions`` (), members;
+    ``unset`` (), columns that could not take part because their chunk's serial is not ``settle``.
 ``certify``
-    Down: ``residual`` (n,), and the model ``coef`` (d,), from which chunks without recent
-    coefficients are filled: whoever finds out that some are lost, they are at hand. Where the
-    driver has found a better model, ``taken`` (d,), every chunk that is here takes that. Up:
-    ``image`` (n,), ``X w``; ``coef`` (d,); ``slopes`` (d,), products of the columns not left out
-    with the residual; ``unset`` (), columns whose coefficients are not those that the residual was
-    made of; with ``parts`` true also ``here`` (d,), 1 for each column, and ``former`` (n,),
-    ``X coef``.
+    Broadcast: ``residual`` (n,), and the model ``coef`` (d,), from which chunks without recent
+    coefficients are filled; it is always sent because only members find out that some are lost. If
+    the driver has found a better model, ``taken`` (d,), every chunk takes that. Returned: ``image``
+    (n,), ``X w``; ``coef`` (d,); ``slopes`` (d,), products of the columns not screened with the
+    residual; ``unset`` (), columns whose coefficients differ from those of the residual; with
+    ``parts`` true also ``here`` (d,), 1 for each column, and ``former`` (n,), ``X coef``.
 ``gather``
-    Down: ``wanted`` (m,), numbers of columns. Up: ``columns`` (m, n), as they are stored, and
-    ``found`` (m,), 1 for each that is here. It has no serial.
+    Broadcast: ``wanted`` (m,), numbers of columns. Returned: ``columns`` (m, n), as stored, and
+    ``found`` (m,), 1 for each column that a member has. It has no serial.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ GATHER: Final = "gather"
 
 
 def targets_exchange(n: int) -> Exchange:
-    """Ask for the targets and the examples' weights."""
+    """Return the exchange for the targets and the examples' weights."""
     return Exchange(
         operation=TARGETS,
         model={},
@@ -67,7 +67,7 @@ def targets_exchange(n: int) -> Exchange:
 
 
 def columns_exchange(d: int, root: Mapping[str, F64], *, centred: bool) -> Exchange:
-    """Ask for what is to be known of every column."""
+    """Return the exchange for the columns' norms and means."""
     return Exchange(
         operation=COLUMNS,
         model=root,
@@ -78,7 +78,7 @@ def columns_exchange(d: int, root: Mapping[str, F64], *, centred: bool) -> Excha
 
 
 def gather_exchange(wanted: NDArray[np.int64], n: int, *, seal: bool) -> Exchange:
-    """Ask for some columns."""
+    """Return the exchange for some columns' values."""
     return Exchange(
         operation=GATHER,
         model={"wanted": wanted.astype(np.float64)},
@@ -96,7 +96,7 @@ def pass_exchange(
     *,
     seal: bool,
 ) -> Exchange:
-    """Ask for the members' steps at a residual."""
+    """Return the exchange for the members' steps at a residual."""
     bent = {} if curvature is None else {"curvature": curvature}
     return Exchange(
         operation=PASS,
@@ -125,7 +125,7 @@ def certify_exchange(
     require: Require,
     seal: bool,
 ) -> Exchange:
-    """Ask for the model, what it predicts, and how all columns stand to a residual."""
+    """Return the exchange for the model, its predictions, and all columns' slopes."""
     n, d = residual.shape, coef.shape
     parts = {"here": d, "former": n} if parameters["parts"] else {}
     return Exchange(

@@ -1,7 +1,7 @@
-"""What the driver of primal CoCoA knows of its loss: slopes, curvatures, and what bounds it.
+"""The driver's view of a primal CoCoA problem: slopes, curvatures, objective and lower bounds.
 
-``f(z) + a1 |w|_1 + a2/2 |w|^2`` with the margins ``z = X w + b``, everything times the roots of the
-examples' weights; the mean form that jobs know is this divided by the sum S of the weights.
+``f(z) + a1 |w|_1 + a2/2 |w|^2`` with the margins ``z = X w + b``, all times the square roots of the
+examples' weights. The mean form of jobs is this divided by the sum S of the weights.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from numpy.typing import NDArray
 from elasticml.algorithms.cocoa.line_search import Along
 
 F64 = NDArray[np.float64]
-#: Best length of a step from which it is taken whole, at more than four fifths of the gain: what
-#: members have set to zero is zero then.
+#: Best step length from which the full step is taken, with more than four fifths of the gain: the
+#: members' zeros then stay zeros.
 WHOLE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dual:
-    """What a residual proves: no model's objective is below ``value``."""
+    """The lower bound from a residual: no model's objective is below ``value``."""
 
     value: float
-    #: By the residual itself, times ``share``, for the lasso that has the ridge's rows below X.
+    #: The part due to the residual itself, times ``share``, for the lasso with the ridge's rows
+    #: appended to X.
     scaled: float
     share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How far a step leads downhill."""
+    """The result of a line search."""
 
     along: Along
     #: The length to take.
@@ -40,11 +41,11 @@ class Step:
 
 
 class Problem(Protocol):
-    """A smooth loss and an elastic net's penalty, in units of the sum over examples."""
+    """A smooth loss and an elastic-net penalty, in units of the sum over examples."""
 
     @property
     def total(self) -> float:
-        """S."""
+        """S, the sum of the weights."""
         ...
 
     @property
@@ -59,17 +60,17 @@ class Problem(Protocol):
 
     @property
     def is_positive(self) -> bool:
-        """Whether coefficients must not be negative."""
+        """Whether coefficients must be nonnegative."""
         ...
 
     @property
     def smoothness(self) -> float:
-        """Largest curvature of any example."""
+        """Largest curvature of the loss over all examples."""
         ...
 
     @property
     def scale(self) -> float:
-        """Norm of margins that count as large, against which they are compared."""
+        """Norm of typical margins, against which differences are compared."""
         ...
 
     @property
@@ -79,23 +80,23 @@ class Problem(Protocol):
 
     @property
     def roots(self) -> dict[str, F64]:
-        """What goes down of the weights."""
+        """The arrays of the weights in an exchange."""
         ...
 
     def settled(self, image: F64) -> tuple[F64, float]:
-        """Return margins (n,) with a free intercept at its best, and this."""
+        """Return margins (n,) with the best free intercept, and the intercept."""
         ...
 
     def residual(self, z: F64) -> F64:
-        """Return minus the slope of the loss (n,)."""
+        """Return minus the slopes of the loss (n,)."""
         ...
 
     def provable(self, z: F64) -> F64:
-        """Return a residual that a certificate can be made of, by a share of it."""
+        """Return a residual that is dual feasible after scaling."""
         ...
 
     def curvature(self, z: F64) -> F64 | None:
-        """Return the loss's curvatures (n,); None where all are one, wherever z is."""
+        """Return the loss's curvatures (n,); None if all are one at every z."""
         ...
 
     def primal(self, w: F64, z: F64) -> float:
@@ -103,25 +104,25 @@ class Problem(Protocol):
         ...
 
     def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
-        """Return what a provable residual proves together with any model.
+        """Return the lower bound that such a residual and any model give.
 
         Parameters
         ----------
         w : ndarray (d,)
         r : ndarray (n,)
         slopes : ndarray (d,)
-            ``X.T @ r``, but for ``slack`` (d,), by which they may be off to either side.
+            ``X.T @ r`` up to an error of ``slack`` (d,) to either side.
         """
         ...
 
     def search(self, z: F64, dz: F64, penalty: Along, size: float) -> Step:
-        """Look along a step of the margins.
+        """Search along a step of the margins.
 
         Parameters
         ----------
         z, dz : ndarray (n,)
         penalty : Along
-            What the penalty adds, at least as high as it is.
+            The penalty's decrease along the step, bounded from below.
         size : float
             The L1 norm of the coefficients, times ``a1``.
         """

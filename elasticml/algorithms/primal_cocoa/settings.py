@@ -1,4 +1,4 @@
-"""What a job says of primal CoCoA, checked once and typed."""
+"""The settings of primal CoCoA, checked and typed."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ class Settings:
     loss: DualLoss = field(default_factory=lambda: dual_loss_named("squared"))
     l1: float = 1e-2
     l2: float = 0.0
-    #: There is a free intercept: columns and targets lose their weighted means.
+    #: Fit a free intercept: columns and targets are centred by their weighted means.
     intercept: bool = True
-    #: Coefficients must not be negative.
+    #: Coefficients must be nonnegative.
     positive: bool = False
     class_weight: ClassWeight = None
     #: Passes of a member over its columns in a round; may be a fraction.
     local_epochs: float = 1.0
     #: Rounds from one certificate to the next; None: about a fifth of the work goes into them.
     gap_every: int | None = None
-    #: Leave columns out for good that gap-safe spheres rule out of every solution.
+    #: Screen columns: leave those out for good that gap-safe spheres exclude from every solution.
     screen: bool = True
-    #: Have the driver gather the columns of a small model from several members, and finish there.
+    #: Gather the columns of a small model from several members at the driver, and finish there.
     gather: bool = True
     #: Stop when the certified gap is at most this.
     tolerance: float = 0.0
     seed: int = 0
-    #: Model to start from, as a job's result has it: ``coef``, and ``intercept``, which is not read
-    #: as it follows from ``coef`` where it is free.
+    #: Model to start from, as in a job's result: ``coef``, and ``intercept``, which is ignored, as
+    #: a free intercept follows from ``coef``.
     warm_start: Mapping[str, F64] = field(default_factory=dict)
 
 
@@ -60,12 +60,12 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
     Parameters
     ----------
     raw : mapping
-        As in a job record; a ``name`` and "auto" for ``gap_every`` are allowed.
+        As in a job record; a ``name``, and "auto" for ``gap_every``, are allowed.
 
     Raises
     ------
     ConfigError
-        When a key is unknown or a value out of range.
+        When a key is unknown or a value is out of range.
     """
     known = {entry.name for entry in fields(Settings)} | {"name"}
     check_keys("primal_cocoa", raw, known, _CHOICES)
@@ -89,11 +89,11 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
         raise wrong("class_weight", raw["class_weight"], f"none with loss: {loss.name}")
     if values.get("positive") and loss.loss.is_classification:
         raise wrong("positive", True, "false with loss: " + loss.name)
-    found = Settings(**values)
-    if found.l1 == 0.0 and found.l2 == 0.0:
+    settings = Settings(**values)
+    if settings.l1 == 0.0 and settings.l2 == 0.0:
         raise wrong("l1", raw.get("l1"), "a penalty above 0, or l2 above 0: without any there is no"
                     " certificate")  # fmt: skip
-    return found
+    return settings
 
 
 def check_data(facts: DataFacts) -> None:
@@ -102,7 +102,7 @@ def check_data(facts: DataFacts) -> None:
     Raises
     ------
     ConfigError
-        When values are no float64 numbers.
+        When values are not float64.
     """
     layout = facts.layout
     if layout.dtype != "float64" or layout.kind == "sequence":

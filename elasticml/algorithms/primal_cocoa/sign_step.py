@@ -1,10 +1,9 @@
-"""A step towards the best coefficients with the signs that they have, by conjugate gradients.
+"""A step towards the best coefficients with their present signs, by conjugate gradients.
 
-Sweeps find the columns of a solution and their signs soon, and its values slowly where columns are
-much alike. With the signs given these solve linear equations, which are never formed here: a
-product with them costs about two sweeps over the columns in the model. However early conjugate
-gradients end, their step leads downhill; it is followed until a sign ends, so that the objective
-never grows.
+Sweeps find the support of a solution and its signs soon, and its values slowly if columns are much
+alike. With fixed signs the values solve linear equations. The matrix is never formed; a product
+with it costs about two sweeps over the support. The step is a descent direction wherever conjugate
+gradients stop. It is shortened where a sign would change, so that the objective never grows.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from elasticml.algorithms.primal_cocoa.column_blocks import Bent, Block
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Bytes of the columns in the model beyond which no copy of them is made, and no step.
+#: Maximum bytes of the support's columns for which they are copied and a step is made.
 BYTES_MAX: Final = 2**26
-#: Products with the equations at most, and the share of the gradient at which they end.
+#: Maximum products with the matrix, and the share of the gradient at which iterations stop.
 PRODUCTS_MAX: Final = 25
 REST: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InModel:
-    """Columns with coefficients, as rows of one matrix; uncentred."""
+    """The columns of the support, as rows of one matrix; uncentred."""
 
     #: (s, n), dense or sparse.
     rows: Any
@@ -41,7 +40,7 @@ class InModel:
 
     @staticmethod
     def of(there: Sequence[tuple[Block, I64]], means: F64, bent: Bent) -> InModel | None:
-        """Copy columns of some chunks together; None where they are too many."""
+        """Copy columns of several chunks into one matrix; None if they are too many."""
         root = bent.root
         parts: list[Any] = []
         nbytes = 0
@@ -69,11 +68,11 @@ class InModel:
         )
 
     def image(self, step: F64) -> F64:
-        """Return what a change of the coefficients changes."""
+        """Return the change of the predictions by a change of the coefficients."""
         return np.asarray(self.rows.T @ step) - float(self.means @ step) * self.bent.root
 
     def products(self, u: F64) -> F64:
-        """Return products of the centred columns with ``u``."""
+        """Return the products of the centred columns with ``u``."""
         return np.asarray(self.rows @ u) - self.means * float(self.bent.root @ u)
 
     def curvature(self, step: F64) -> F64:
@@ -82,25 +81,25 @@ class InModel:
 
 
 def sign_step(columns: InModel, w: F64, u: F64, a1: float, a2: float) -> tuple[F64, int]:
-    """Return new coefficients, and the products with the columns that they took.
+    """Return new coefficients, and the number of products with the columns.
 
     Parameters
     ----------
     w : ndarray (s,)
-        None of them 0.
+        All nonzero.
     u : ndarray (n,)
         The slope.
     """
     gradient = a2 * w + a1 * np.sign(w) - columns.products(u)
     direction, done = np.zeros(w.size), 0
-    rest, wanted = -gradient, REST * float(np.linalg.norm(gradient))
+    rest, target = -gradient, REST * float(np.linalg.norm(gradient))
     along, square = rest.copy(), float(rest @ rest)
-    while done < min(PRODUCTS_MAX, 2 * w.size) and square > wanted * wanted:
+    while done < min(PRODUCTS_MAX, 2 * w.size) and square > target * target:
         bent = columns.curvature(along) + a2 * along
         done += 1
         curvature = float(along @ bent)
         if not curvature > 0.0:
-            break  # Columns depend on each other, and rounding is what is left.
+            break  # Columns are linearly dependent, and the rest is rounding.
         length = square / curvature
         direction += length * along
         rest -= length * bent
@@ -109,6 +108,6 @@ def sign_step(columns: InModel, w: F64, u: F64, a1: float, a2: float) -> tuple[F
     crossing = np.sign(w + direction) != np.sign(w)
     length = float((-w[crossing] / direction[crossing]).min()) if crossing.any() else 1.0
     new = w + length * direction
-    # What has met zero is zero, and not what rounding leaves of it.
+    # Coefficients that reach zero are set to exactly zero.
     new[np.sign(new) != np.sign(w)] = 0.0
     return new, done

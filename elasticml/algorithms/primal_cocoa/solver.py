@@ -1,4 +1,4 @@
-"""The member's half of primal CoCoA: steps of its coefficients, and its share of certificates."""
+"""The member's half of primal CoCoA: steps of its coefficients, and its part of certificates."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ F64 = NDArray[np.float64]
 
 
 class PrimalCocoaSolver:
-    """Computes what :mod:`messages` describes.
+    """Computes the exchanges that :mod:`messages` describes.
 
-    Coefficients, and what is known of the columns, are in the chunks' state; what is kept here can
-    be made again from the chunks.
+    Coefficients and column constants are in the chunks' state; everything kept here can be rebuilt
+    from the chunks.
     """
 
     def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
@@ -69,19 +69,19 @@ class PrimalCocoaSolver:
         }
         return operation_of(work, operations)(work, chunks, parallel)
 
-    # --- what is fixed ------------------------------------------------------------------------
+    # --- constants ----------------------------------------------------------------------------
 
     def _targets(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         (n,) = work.returns["target"]
-        found = {TARGETS: np.zeros(n), ROOTS: np.zeros(n)}
+        vectors = {TARGETS: np.zeros(n), ROOTS: np.zeros(n)}
         counts = np.zeros(3)
         for chunk in flow(chunks):
             counts[0] += np.count_nonzero(chunk.labels >= 0.0)
             for place, label in enumerate((TARGETS, ROOTS), start=1):
                 for row in np.flatnonzero(chunk.labels == label):
                     counts[place] += 1
-                    _add_row(chunk, int(row), found[label])
-        return {"target": found[TARGETS], "root": found[ROOTS], "counts": counts}
+                    _add_row(chunk, int(row), vectors[label])
+        return {"target": vectors[TARGETS], "root": vectors[ROOTS], "counts": counts}
 
     def _columns(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         (d,) = work.returns["norms"]
@@ -98,8 +98,8 @@ class PrimalCocoaSolver:
         column_state.begin(chunk, *measure(chunk, root, float(root @ root), centred=centred))
 
     def _root(self, work: Work) -> F64:
-        given = work.model.get("root")
-        return np.ones(self._facts.n_columns) if given is None else np.array(given)
+        root = work.model.get("root")
+        return np.ones(self._facts.n_columns) if root is None else np.array(root)
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -173,10 +173,10 @@ class PrimalCocoaSolver:
         return moved - offset * bent.root
 
     def _screen(self, work: Work, chunk: Chunk) -> None:
-        """Leave out for good what is farther from its constraint than any solution's residual.
+        """Screen columns that are farther from their constraint than any solution's residual.
 
-        Source: Ndiaye et al. (2017), gap-safe spheres: the dual is 1-concave, or by one over the
-        largest curvature of the loss.
+        Source: Ndiaye et al. (2017), gap-safe spheres: the dual is strongly concave, with constant
+        1 over the largest curvature of the loss.
         """
         state, a2 = chunk.state, float(work.parameters["a2"])
         leaning = float(work.parameters["share"]) * (state[SLOPES] - a2 * state[COEF])
@@ -195,42 +195,42 @@ class PrimalCocoaSolver:
         residual, root = np.array(work.model["residual"]), self._root(work)
         along_root = float(root @ residual)
         n, (d,) = residual.size, work.returns["coef"]
-        given = np.array(work.model["coef"])
+        sent_coef = np.array(work.model["coef"])
         has_parts = bool(work.parameters["parts"])
 
         def run(part: Sequence[Chunk]) -> dict[str, F64]:
-            found = {name: np.zeros(d) for name in ("coef", "slopes", "here")}
+            parts = {name: np.zeros(d) for name in ("coef", "slopes", "here")}
             image, former = (make_adjoint(self._facts.layout, n) for _ in range(2))
             offsets, unset = np.zeros(2), 0
             for chunk in flow(part):
                 block = self._blocks[chunk.id]
-                unset += 0 if self._give_coefs(work, chunk, given) else block.features.size
+                unset += 0 if self._give_coefs(work, chunk, sent_coef) else block.features.size
                 w, means = chunk.state[COEF], chunk.state[MEANS]
                 image.add(chunk, w)
                 offsets[0] += float(means @ w)
                 if has_parts:
-                    old = block.own(given)
+                    old = block.own(sent_coef)
                     former.add(chunk, old)
                     offsets[1] += float(means @ old)
                 slopes = np.zeros(chunk.n_rows)
-                looked = np.flatnonzero((chunk.state[ALIVE] != 0) | (w != 0.0))
-                slopes[looked] = block.correlations(looked, residual, along_root)
+                live = np.flatnonzero((chunk.state[ALIVE] != 0) | (w != 0.0))
+                slopes[live] = block.correlations(live, residual, along_root)
                 column_state.note(chunk, **{SLOPES: slopes})
-                found["coef"][block.numbers] = w[block.features]
-                found["slopes"][block.numbers] = slopes[block.features]
-                found["here"][block.numbers] = 1.0
+                parts["coef"][block.numbers] = w[block.features]
+                parts["slopes"][block.numbers] = slopes[block.features]
+                parts["here"][block.numbers] = 1.0
             sums = {"image": np.zeros(n), "former": np.zeros(n)}
             for k, (name, adjoint) in enumerate((("image", image), ("former", former))):
                 adjoint.result(sums[name])
                 sums[name] -= offsets[k] * root
-            return {**found, **sums, "unset": np.array(float(unset))}
+            return {**parts, **sums, "unset": np.array(float(unset))}
 
         total: dict[str, F64] = {name: np.zeros(shape) for name, shape in work.returns.items()}
-        for found in parallel.map(run, runs(chunks, parallel.n_threads)):
-            total = {name: values + found[name] for name, values in total.items()}
+        for part in parallel.map(run, runs(chunks, parallel.n_threads)):
+            total = {name: values + part[name] for name, values in total.items()}
         return total
 
-    def _give_coefs(self, work: Work, chunk: Chunk, given: F64) -> bool:
+    def _give_coefs(self, work: Work, chunk: Chunk, sent_coef: F64) -> bool:
         """Settle a chunk, or fill in its coefficients; return whether it was up to date."""
         if "taken" not in work.model and self._settle(work, chunk):
             return True
@@ -244,24 +244,24 @@ class PrimalCocoaSolver:
         if column_state.is_recent(chunk, int(work.parameters["settle"])):
             coef = chunk.state[COEF]
         else:
-            coef = block.own(given)
+            coef = block.own(sent_coef)
         column_state.write(chunk, coef, serial)
         return False
 
     # --- columns ------------------------------------------------------------------------------
 
     def _gather(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        wanted = np.asarray(work.model["wanted"]).astype(np.int64)
-        found = {name: np.zeros(shape) for name, shape in work.returns.items()}
-        sorter = np.argsort(wanted)
+        features = np.asarray(work.model["wanted"]).astype(np.int64)
+        arrays = {name: np.zeros(shape) for name, shape in work.returns.items()}
+        sorter = np.argsort(features)
         for chunk in flow(chunks):
             block = self._blocks[chunk.id]
-            own = np.flatnonzero(np.isin(block.numbers, wanted))
-            places = sorter[np.searchsorted(wanted, block.numbers[own], sorter=sorter)]
+            own = np.flatnonzero(np.isin(block.numbers, features))
+            places = sorter[np.searchsorted(features, block.numbers[own], sorter=sorter)]
             for row, place in zip(block.features[own], places, strict=True):
-                _add_row(chunk, int(row), found["columns"][place])
-                found["found"][place] = 1.0
-        return found
+                _add_row(chunk, int(row), arrays["columns"][place])
+                arrays["found"][place] = 1.0
+        return arrays
 
 
 def _add_row(chunk: Chunk, row: int, out: F64) -> None:
@@ -273,5 +273,5 @@ def _add_row(chunk: Chunk, row: int, out: F64) -> None:
 
 
 def radius_of(gap: float) -> float:
-    """Return how far the best dual point may be from the one at hand; never 0, which is none."""
+    """Return the radius of the gap-safe sphere, always above 0, because 0 means no sphere."""
     return max(math.sqrt(2.0 * max(gap, 0.0)), np.finfo(np.float64).tiny)

@@ -1,4 +1,4 @@
-"""The elastic net on the driver: its targets, its objective, and what bounds it from below.
+"""The elastic net on the driver: its targets, its objective, and its lower bounds.
 
 ``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2`` over weighted, centred examples.
 
@@ -18,20 +18,20 @@ from elasticml.algorithms.cocoa.line_search import Along
 from elasticml.algorithms.primal_cocoa.problem import WHOLE, Dual, Step
 
 F64 = NDArray[np.float64]
-#: Changes of the objective, relative to it, that rounding hides.
+#: Relative changes of the objective that are rounding error.
 NOISE: Final = 8.0 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquaredProblem:
-    """Half the squared error; see :class:`elasticml.algorithms.primal_cocoa.problem.Problem`."""
+    """Regression; see :class:`elasticml.algorithms.primal_cocoa.problem.Problem`."""
 
     #: (n,), weighted and centred.
     y: F64
     y_mean: float
-    #: (n,) roots of the weights; None where all are one.
+    #: (n,) square roots of the weights; None if all are one.
     root: F64 | None
-    #: S.
+    #: S, the sum of the weights.
     total: float
     a1: float
     a2: float
@@ -43,7 +43,7 @@ class SquaredProblem:
     def of(
         y: F64, root: F64 | None, *, l1: float, l2: float, centred: bool, positive: bool
     ) -> SquaredProblem:
-        """Make it from targets (n,), as they are given."""
+        """Make the problem from raw targets (n,)."""
         y = y if root is None else y * root
         total = float(y.size if root is None else root @ root)
         mean = 0.0
@@ -67,23 +67,23 @@ class SquaredProblem:
 
     @property
     def roots(self) -> dict[str, F64]:
-        """What goes down of the weights."""
+        """The arrays of the weights in an exchange."""
         return {} if self.root is None else {"root": self.root}
 
     def settled(self, image: F64) -> tuple[F64, float]:
-        """Return what is centred already."""
+        """Return the image: centring has already fitted the intercept."""
         return image, self.y_mean
 
     def residual(self, z: F64) -> F64:
-        """Return what the targets are away."""
+        """Return the targets minus the predictions."""
         return self.y - z
 
     def provable(self, z: F64) -> F64:
-        """Return the residual: any proves something."""
+        """Return the residual: any residual gives a lower bound."""
         return self.y - z
 
     def curvature(self, z: F64) -> None:
-        """Return None: all are one."""
+        """Return None: all curvatures are one."""
 
     def primal(self, w: F64, z: F64) -> float:
         """Return the objective of a model and its predictions."""
@@ -92,27 +92,27 @@ class SquaredProblem:
         return 0.5 * float(r @ r) + penalty
 
     def search(self, z: F64, dz: F64, penalty: Along, size: float) -> Step:
-        """Go to the parabola's lowest point."""
+        """Find the parabola's lowest point."""
         r = self.y - z
         along = Along(
             slope=float(r @ dz) + penalty.slope, curvature=float(dz @ dz) + penalty.curvature
         )
-        # The gap falls with the step, the objective with its square: its last digits say nothing
-        # of steps that still matter.
+        # The gap falls with the step's length, the objective with its square: rounding of the
+        # objective hides steps that still matter to the gap.
         noise = NOISE * (float(r @ r) + size)
         if max(abs(along.slope), along.curvature) <= noise:
             return Step(along=Along(slope=1.0, curvature=1.0), length=1.0)
         return Step(along=along, length=1.0 if along.best >= WHOLE else max(along.best, 0.0))
 
     def dual(self, w: F64, r: F64, slopes: F64, slack: F64 | None = None) -> Dual:
-        """Return what any residual proves together with any model."""
+        """Return the lower bound that a residual and any model give."""
         loose = np.zeros(1) if slack is None else slack
         leaning = slopes - self.a2 * w
         steepest = float(
             ((leaning if self.is_positive else np.abs(leaning)) + loose).max(initial=0)
         )
         square, along = float(r @ r) + self.a2 * float(w @ w), float(r @ self.y)
-        # Any share is feasible whose size is at most the limit; without the bars none below 0.
+        # A share is feasible if its absolute value is at most the limit; with positive, >= 0 too.
         most = self.a1 / steepest if steepest > 0.0 else np.inf
         best = along / square if square > 0.0 else 1.0
         share = min(max(best, 0.0 if self.is_positive else -most), most)

@@ -1,10 +1,10 @@
-"""Coordinate descent on a parabola over columns as chunks have them, centred on the way.
+"""Coordinate descent on a quadratic problem over stored columns, centred on the fly.
 
 The local problem is ``1/2 dw.A'HA dw - r.A dw`` plus the coefficients' penalty, with the curvatures
-H of the examples, all one for the squared loss. What is kept is the slope ``u = r - H A dw``.
-Columns whose means are small beside what they vary by are added as they are stored, which costs no
-more than their stored values, and what centring takes off again is one number, the shift. The
-others are centred in full: as differences of large numbers their steps would be rounding.
+H of the examples, all one for the squared loss. The loops update the slope ``u = r - H A dw``.
+Columns whose means are small relative to their variation are added as stored, which costs no more
+than their stored values; centring then subtracts one number, the shift. The others are centred in
+full: as differences of large numbers their steps would be rounding errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ I64 = NDArray[np.int64]
 NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
 #: Stands for curvatures that are all one.
 NO_CURVATURES: Final = np.empty(0)
-#: Mean squares beyond this multiple of the variance are centred in full.
+#: Columns are centred in full if their squared mean exceeds this multiple of the variance.
 FAR: Final = 1e6
 _I4: Final = np.empty(0, np.int32)
 
@@ -35,7 +35,7 @@ _I4: Final = np.empty(0, np.int32)
 def add_bent(
     kind: int, at: int, values_at: int, count: int, like: F64, c: float, h: F64, u: F64
 ) -> None:
-    """Add ``c h x`` to ``u`` for a stored column x of any kind but sequences."""
+    """Add ``c h x`` to ``u`` for a stored column x of any kind except sequences."""
     if kind == 0:
         x = carray(pointer(values_at, like), (count,), like.dtype)
         for i in range(count):
@@ -70,7 +70,7 @@ def sweep(
     u: F64,
     shift: float,
 ) -> float:
-    """Set each coordinate in turn to its best value; return the new shift.
+    """Minimise over each coordinate in turn; return the new shift.
 
     Parameters
     ----------
@@ -78,17 +78,17 @@ def sweep(
     place : ndarray (4,)
         Kind of the columns, addresses of their pointers, indices and values.
     means : ndarray (d,)
-        What columns are centred by; 0 where they are not.
+        The means that centring subtracts; 0 without centring.
     total : float
-        ``bent`` times the roots.
+        ``bent.root``.
     norms : ndarray (d,)
         ``x.Hx`` of centred columns.
     root : ndarray (n,)
-        Of the examples' weights.
+        Square roots of the examples' weights.
     h : ndarray (n,)
-        Curvatures; empty where all are one.
+        Curvatures; empty if all are one.
     bent : ndarray (n,)
-        Curvatures times the roots.
+        Curvatures times the square roots.
     w : ndarray (d,)
     u : ndarray (n,)
         The slope is u plus ``shift`` times ``bent``.
@@ -96,7 +96,7 @@ def sweep(
     like = u[:0]
     for j in features:
         if norms[j] <= 0.0:
-            # A column of zeros: the penalty alone decides.
+            # A column of zeros: only the penalty matters.
             if a1 > 0.0 or a2 > 0.0:
                 w[j] = 0.0
             continue
@@ -107,7 +107,7 @@ def sweep(
         along = rows.dot(place[0], at, values_at, count, NO_GRAMS, like, u)
         is_far = means[j] * means[j] * total > FAR * norms[j]
         if is_far:
-            # What rounding has left of the slope along the roots counts as often as the mean.
+            # The mean multiplies the rounding error of the slope along the roots: subtract it.
             level = 0.0
             for i in range(u.size):
                 level += root[i] * u[i]
@@ -143,19 +143,19 @@ def weigh(
     means: F64,
     norms: F64,
 ) -> None:
-    """Replace columns' means and squares by those under curvatures.
+    """Replace columns' means and squared norms by those weighted by curvatures.
 
     Parameters
     ----------
     features : ndarray (m,)
     root, h : ndarray (n,)
-        Roots of the examples' weights; curvatures.
+        Square roots of the examples' weights; curvatures.
     total : float
         ``root.H root``.
     flat : float
-        Share of a mean below which what a column varies by is rounding.
+        Share of a mean below which a column's variation is rounding error.
     means, norms : ndarray (d,)
-        Changed in place; the means are taken off before anything is squared.
+        Changed in place; the old means are subtracted before anything is squared.
     """
     like = root[:0]
     for j in features:
@@ -179,7 +179,7 @@ def weigh(
 def _moments(
     kind: int, at: int, values_at: int, count: int, like: F64, root: F64, h: F64, mean: float
 ) -> Any:
-    """Sum, under h and where stored, root times a column less its mean, the squares of both."""
+    """Sum, weighted by h over stored entries, root times (column minus mean), and the squares."""
     first, square, there = 0.0, 0.0, 0.0
     if kind == 0:
         x = carray(pointer(values_at, like), (count,), like.dtype)

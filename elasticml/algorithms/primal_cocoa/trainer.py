@@ -1,16 +1,15 @@
-"""The driver's half of primal CoCoA: adds up members' steps, and certifies gaps.
+"""The driver's half of primal CoCoA: adds the members' steps, and certifies gaps.
 
-Members own columns; what goes down is the residual, minus the slope of the loss, and what comes up
-is how their steps change the predictions. A round is one ``pass`` and, where it is due, one
-``certify``, in which the predictions are made anew from the coefficients; so they are at the
-beginning of a round whenever columns have come or gone. What nobody has any more is begun again
-from the last certificate's model. Where several members have the columns of a small model, a round
-may gather these instead, and finish on them; see
-:mod:`elasticml.algorithms.primal_cocoa.gathering`.
+Members own columns. The driver sends the residual, minus the slope of the loss; members return the
+change of the predictions by their steps. A round is one ``pass`` and, when due, one ``certify``, in
+which the predictions are recomputed from the coefficients. The same happens at the beginning of a
+round after columns have come or gone. Lost coefficients restart from the last certificate's model.
+If several members have the columns of a small model, a round may gather these instead, and finish
+on them; see :mod:`elasticml.algorithms.primal_cocoa.gathering`.
 
 Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), "CoCoA: a general framework", with the
 features as data (its section 4); line search and damping are those of our study of CoCoA. A loss
-with other than constant curvature is replaced by its parabola in every round, as in proximal
+whose curvature is not constant is replaced by its quadratic model in every round, as in proximal
 Newton methods (Yuan, Ho and Lin, 2012).
 """
 
@@ -64,7 +63,7 @@ def make_trainer(
     absent : str
         "auto" | "reload" | "stall" | "freeze".
     resume : Resume, optional
-        Of the round after which to go on.
+        State of the round after which to continue.
 
     Raises
     ------
@@ -93,10 +92,10 @@ def _train(settings: Settings, facts: DataFacts, freezes: bool, resume: Resume |
         waits=True,
     )
     if resume is not None:
-        descent.go_on(resume)
+        descent.restore(resume)
     yield from descent.certify()
     if descent.known.coef.any():
-        # Only now is it known what residual goes with the model that this begins with.
+        # The first certificate computed the margins of this model; this one uses their residual.
         yield from descent.certify()
     descent.waits = not freezes
     return (yield from rounds_of(descent))
@@ -104,7 +103,7 @@ def _train(settings: Settings, facts: DataFacts, freezes: bool, resume: Resume |
 
 @dataclass(slots=True, kw_only=True)
 class _Descent:
-    """The margins between rounds, and what is known of the model."""
+    """The margins between rounds, and the certificates of the model."""
 
     settings: Settings
     problem: Problem
@@ -112,40 +111,40 @@ class _Descent:
     cadence: Cadence
     aggregation: Aggregation
     known: Known
-    #: (n,) margins of the model unless ``is_stale``, times the roots of the examples' weights.
+    #: (n,) margins of the model unless ``is_stale``, times the square roots of the weights.
     z: F64
     gathered: Gathered
     local_epochs: float
     #: Certificates wait until no column is absent.
     waits: bool
     serial: int = 0
-    #: What members add of their last step when they hear of it next.
+    #: Step length of the last pass, sent with the next exchange; 0 once it was sent.
     gamma: float = 0.0
     gamma_taken: float = 0.0
-    #: Columns came or went: the residual and the coefficients do not belong together.
+    #: Some columns came or went: the residual does not match the coefficients.
     is_stale: bool = False
     #: The next exchange closes the open group.
     seal: bool = False
     groups: tuple[Any, ...] = ()
     current: Certificate | None = None
     best: Certificate | None = None
-    #: What the last certificate's residual proves; None when columns have come or gone since.
+    #: The lower bound of the last certificate; None if a pass was made or columns changed since.
     dual: Dual | None = None
     alive: float = 0.0
-    #: Members with columns, at the last pass; and whether all columns were in the last exchange.
+    #: Members with columns at the last pass; whether the last exchange had all columns.
     partitions: float = 0.0
     is_whole: bool = False
     resyncs: int = 0
-    #: Relative distance of the margins from those made anew, at the last certificate in which
-    #: they should have been the same.
+    #: Relative distance of the margins from the recomputed ones, at the last certificate in which
+    #: they should have been equal.
     drift: float | None = None
 
     # --- exchanges ----------------------------------------------------------------------------
 
     def certify(self, *, waits: bool | None = None, taken: F64 | None = None) -> _Steps:
-        """Take the objective, a bound of it from below, and the margins anew.
+        """Compute the objective, a lower bound of it, and the margins.
 
-        Where ``taken`` (d,) is given members take it for their coefficients first.
+        With ``taken`` (d,) members first replace their coefficients by it.
         """
         waits = self.waits if waits is None else waits
         sent, problem = self.problem.provable(self.z), self.problem
@@ -168,7 +167,7 @@ class _Descent:
         absent = outcome.absent_examples > 0
         slack = self.known.take(sent, arrays, arrays["here"] > 0.5 if absent else None)
         assert self.known.image is not None
-        # Coefficients may have been lost since the last pass without anybody being missing now.
+        # Coefficients may have been lost since the last pass although no member is missing now.
         stale = self.is_stale or float(arrays["unset"]) > 0.0
         former = self.z
         self.z, intercept = problem.settled(self.known.image)
@@ -190,7 +189,7 @@ class _Descent:
         self.cadence.certified(self.best.gap)
 
     def _pass(self) -> Generator[Exchange, Outcome, Outcome]:
-        """Have members take their steps, and follow them as far as it pays."""
+        """Request the members' steps, and apply them with the line search."""
         problem = self.problem
         outcome = yield messages.pass_exchange(
             problem.residual(self.z),
@@ -211,7 +210,7 @@ class _Descent:
         )
         arrays = outcome.arrays
         dv, l1, inner = (np.asarray(arrays[name]) for name in ("dv", "l1", "inner"))
-        # The L1 norm is convex: along the step it stays below the line between both ends.
+        # The L1 norm is convex: along the step it is at most linear between both ends.
         penalty = Along(
             slope=-problem.a2 * float(inner[0]) - problem.a1 * float(l1[1]),
             curvature=problem.a2 * float(inner[1]),
@@ -231,12 +230,12 @@ class _Descent:
 
     @property
     def _may_gather(self) -> bool:
-        # One member that has all columns of a lasso needs no help.
+        # A single member with all columns of a lasso needs no help.
         is_alone = self.partitions < (2.0 if self.problem.classes is None else 1.0)
         return self.settings.gather and self.is_whole and not (is_alone or self.is_stale)
 
     def _finish(self) -> Generator[Exchange, Outcome, bool]:
-        """Gather the columns of a small model, and solve for them; False where that was nothing."""
+        """Gather the columns of a small model and solve for them; return whether this was done."""
         gathered, known, best, problem = self.gathered, self.known, self.best, self.problem
         if not self._may_gather or self.current is None or self.dual is None or best is None:
             return False
@@ -254,29 +253,29 @@ class _Descent:
             if not gathered.take(missing, arrays["columns"], arrays["found"]) or self.is_stale:
                 return False
         before, total = best.gap, problem.total
-        wanted = max(INNER * before, 0.5 * self.settings.tolerance) * total
-        found = gathered.lower(
-            problem, features, known.coef, self.columns.means, gap=wanted,
+        goal = max(INNER * before, 0.5 * self.settings.tolerance) * total
+        solution = gathered.lower(
+            problem, features, known.coef, self.columns.means, gap=goal,
             than=self.current.primal * total,
         )  # fmt: skip
-        if found is None:
+        if solution is None:
             gathered.ended(before, before)
             return False
-        coef, self.z = found
+        coef, self.z = solution
         self.current, self.gamma_taken = None, 1.0
         yield from self.certify(taken=coef)
         gathered.ended(before, self.best.gap if self.best is not None else before)
         return True
 
     def _sphere(self) -> dict[str, Scalar]:
-        """Say where every solution's residual must be, where the last exchange has told that."""
+        """Return the sphere that contains every solution's residual, if it is known."""
         if self.dual is None or self.best is None or not self.settings.screen:
             return {"share": 0.0, "radius": 0.0}
         gap = self.best.primal * self.problem.total - self.dual.scaled
         return {"share": self.dual.share, "radius": radius_of(gap)}
 
     def _settling(self) -> dict[str, Scalar]:
-        """Give an exchange its number, and say what members make of their last step."""
+        """Return the next exchange's serial, and the step length to settle."""
         self.serial += 1
         return {"serial": self.serial, "settle": self.serial - 1, "gamma": self.gamma}
 
@@ -285,7 +284,7 @@ class _Descent:
         return seal
 
     def _note(self, outcome: Outcome) -> None:
-        """Take in who is missing."""
+        """Record which groups are absent."""
         self.is_whole = outcome.absent_examples == 0
         changed = outcome.absent != self.groups or outcome.opened is not None
         self.groups = outcome.absent
@@ -296,7 +295,7 @@ class _Descent:
     # --- rounds -------------------------------------------------------------------------------
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd]:
-        """One pass, and before and after it the certificates that are due; or a finish."""
+        """Run one pass and the certificates due before and after it, or finish instead."""
         began, known, model = self.current, self.best, self._arrays()
         damping = self.aggregation.damping
         visited = unset = 0.0
@@ -306,7 +305,7 @@ class _Descent:
                 began, known, model = self.current, self.best, self._arrays()
             outcome = yield from self._pass()
             visited, unset = (float(outcome.arrays[name]) for name in ("visited", "unset"))
-            # Whoever waits for absent columns does so at the beginning of the next round.
+            # If certificates wait for absent columns, they do so at the beginning of a round.
             if self.cadence.is_due() and not (self.is_stale and self.waits):
                 yield from self.certify()
         after, measured = self.best, self.current
@@ -346,8 +345,8 @@ class _Descent:
             ),
         )
 
-    def go_on(self, resume: Resume) -> None:
-        """Stand where another process stood at its last certificate; what it proved stays so."""
+    def restore(self, resume: Resume) -> None:
+        """Restore another process's state at its last certificate, which stays valid."""
         values = resume.values
         self.known.coef = np.array(resume.arrays["coef"])
         self.best = beginning.certificate_of(resume)
@@ -359,7 +358,7 @@ class _Descent:
         self.tune(resume.tuned)
 
     def tune(self, tuned: Mapping[str, Scalar]) -> None:
-        """Take over settings that a policy has changed."""
+        """Apply settings that a policy has changed."""
         epochs, damping = tuned.get("local_epochs"), tuned.get("damping")
         if epochs is not None and float(epochs) > 0.0:
             self.local_epochs = float(epochs)
@@ -367,14 +366,14 @@ class _Descent:
             self.aggregation = self.aggregation.damped(float(damping))
 
     def _arrays(self) -> Arrays:
-        """Return the model that is reported, as users know it."""
+        """Return the reported model, in the users' form."""
         v = np.append(self.known.coef, 0.0) if self.best is None else self.best.v
         return self.columns.arrays(v)
 
     # --- the end ------------------------------------------------------------------------------
 
     def reached(self) -> Model | None:
-        """Stop where the gap is small enough, or nothing of it is left but rounding."""
+        """Stop where the gap is small enough, or is rounding error."""
         if self.best is None:
             return None
         if self.best.gap <= self.settings.tolerance:
@@ -384,7 +383,7 @@ class _Descent:
         return None
 
     def finish(self) -> Generator[Exchange, Outcome, Model]:
-        """Make the model when the job stops, certified as well as it can be."""
+        """Make the model when the job stops, certified as well as possible."""
         if self.current is None or self.is_stale:
             yield from self.certify(waits=False)
         return self._model(converged=False, reason="stopped as asked")
