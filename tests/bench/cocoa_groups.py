@@ -33,8 +33,9 @@ from support import cocoa_data  # noqa: E402
 
 from elasticml.algorithms.cocoa.groups import GroupedSolver  # noqa: E402
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along  # noqa: E402
-from elasticml.algorithms.cocoa.local import LocalSolver, Piece  # noqa: E402
+from elasticml.algorithms.cocoa.local import LocalSolver  # noqa: E402
 from elasticml.algorithms.cocoa.passes import Pass  # noqa: E402
+from elasticml.algorithms.cocoa.tables import Piece  # noqa: E402
 from elasticml.data.chunk import csr_chunk  # noqa: E402
 from elasticml.objectives.conjugates import dual_loss_named  # noqa: E402
 from elasticml.runtime.execution import parallel as parallel_of  # noqa: E402

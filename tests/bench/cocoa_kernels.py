@@ -16,8 +16,9 @@ from dataclasses import replace
 import numpy as np
 
 from elasticml.algorithms.cocoa import visits
-from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.local import LocalSolver
 from elasticml.algorithms.cocoa.passes import Pass
+from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import binary_csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.ngrams import sequence_layout

@@ -113,7 +113,8 @@ def run_elasticml(data, l2, loss, threads, settings):
     """Make passes with one local solver, and follow them as far as the dual objective rises."""
     sys.path.insert(0, str(ROOT))
     from elasticml.algorithms.cocoa.line_search import Aggregation
-    from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+    from elasticml.algorithms.cocoa.local import LocalSolver
+    from elasticml.algorithms.cocoa.tables import Piece
     from elasticml.algorithms.cocoa.warming import warm_kernels
     from elasticml.runtime.execution import parallel as parallel_of
 

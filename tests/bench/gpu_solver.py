@@ -23,7 +23,8 @@ from cocoa_speed import EPOCHS, Data, chunks_of, one_pass, prepare
 
 from elasticml.algorithms.cocoa.devices import cuda_module, why_not_cuda
 from elasticml.algorithms.cocoa.line_search import Aggregation
-from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.local import LocalSolver
+from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.runtime.execution import parallel as parallel_of
 

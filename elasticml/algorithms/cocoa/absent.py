@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frozen:
+class FrozenGroup:
     """The contribution of one absent group."""
 
     #: ``sum s_i (-loss*)`` of its frozen dual variables.
@@ -51,7 +51,7 @@ class Frozen:
 
 
 #: The contribution of a group of which no member has kept anything.
-NOTHING: Final = Frozen(dual=0.0, image=None, weight=None, loss=None)
+UNKNOWN_GROUP: Final = FrozenGroup(dual=0.0, image=None, weight=None, loss=None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Frozens:
     #: None if the job waits for absent examples.
     plan: Plan | None
     limits: Limits | None = None
-    groups: dict[GroupId, Frozen] = field(default_factory=dict)
+    groups: dict[GroupId, FrozenGroup] = field(default_factory=dict)
     #: Model and sums of the last certificates.
     kept: dict[ExchangeId, tuple[F64, Arrays]] = field(default_factory=dict)
 
@@ -85,18 +85,18 @@ class Frozens:
         for group in before - set(outcome.absent):
             del self.groups[group]
         for group in outcome.absent:
-            self.groups.setdefault(group, NOTHING)
+            self.groups.setdefault(group, UNKNOWN_GROUP)
         if outcome.opened is not None:
             self.groups[outcome.opened] = self._frozen(outcome.anchor)
         return set(self.groups) != before
 
-    def _frozen(self, anchor: Anchor | None) -> Frozen:
+    def _frozen(self, anchor: Anchor | None) -> FrozenGroup:
         if self.plan is None or anchor is None or anchor.exchange not in self.kept:
-            return NOTHING
+            return UNKNOWN_GROUP
         assert self.limits is not None
         v0, whole = self.kept[anchor.exchange]
         names = self.plan.shapes
-        return Frozen(
+        return FrozenGroup(
             dual=float(anchor.arrays["dual"]),
             image=np.array(anchor.arrays["image"]),
             weight=float(anchor.arrays["weight"]),
@@ -132,15 +132,15 @@ class Frozens:
         weight : float
             Total weight of the absent examples.
         """
-        total, known = 0.0, 0.0
+        total, bounded_weight = 0.0, 0.0
         for frozen in self.groups.values():
             if frozen.loss is not None and frozen.weight is not None:
                 total += frozen.loss.upper(v)
-                known += frozen.weight
-        rest = weight - known
+                bounded_weight += frozen.weight
+        remaining = weight - bounded_weight
         if any(frozen.loss is None for frozen in self.groups.values()):
             assert self.limits is not None
             total += trivial_bound(
-                self.loss, max(rest, 0.0), v, float(self.limits.rows[0]), self.limits.target
+                self.loss, max(remaining, 0.0), v, float(self.limits.rows[0]), self.limits.target
             )
         return total

@@ -82,7 +82,7 @@ def resume_of(
     columns: Columns,
     best: Certificate | None,
     frozens: Frozens,
-    cadence: Cadence,
+    schedule: Cadence,
     values: Mapping[str, Any],
 ) -> Resume:
     """Return the state for another process, which maps the dual variables from the model.
@@ -99,7 +99,7 @@ def resume_of(
         arrays={"v": v, **columns.state(), **({} if best is None else {"best_v": best.v})},
         values={
             **values,
-            "cadence": counted(cadence),
+            "cadence": counted(schedule),
             "best": None if best is None else {**best.columns(), "is_bound": best.is_bound},
             "limits": None
             if limits is None
@@ -108,10 +108,10 @@ def resume_of(
     )
 
 
-def counted(cadence: Cadence) -> dict[str, Any]:
+def counted(schedule: Cadence) -> dict[str, Any]:
     """Return the state of the schedule's counters."""
-    known = {k: getattr(cadence, k) for k in ("credit", "passes", "certified_at", "ratio")}
-    return {**known, "marks": list(cadence.marks)}
+    counters = {k: getattr(schedule, k) for k in ("credit", "passes", "certified_at", "ratio")}
+    return {**counters, "marks": list(schedule.marks)}
 
 
 def certificate_of(resume: Resume) -> Certificate | None:
@@ -127,10 +127,10 @@ def certificate_of(resume: Resume) -> Certificate | None:
     )
 
 
-def set_cadence(cadence: Cadence, resume: Resume) -> None:
+def set_cadence(schedule: Cadence, resume: Resume) -> None:
     """Restore the schedule of a former process."""
     values = resume.values["cadence"]
-    cadence.credit = float(values["credit"])
-    cadence.passes, cadence.certified_at = int(values["passes"]), int(values["certified_at"])
-    cadence.ratio = float(values.get("ratio", 1.0))
-    cadence.marks = [(int(passes), float(gap)) for passes, gap in values["marks"]]
+    schedule.credit = float(values["credit"])
+    schedule.passes, schedule.certified_at = int(values["passes"]), int(values["certified_at"])
+    schedule.ratio = float(values.get("ratio", 1.0))
+    schedule.marks = [(int(passes), float(gap)) for passes, gap in values["marks"]]

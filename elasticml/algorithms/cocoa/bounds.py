@@ -26,8 +26,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa import bins
-from elasticml.algorithms.cocoa.bins import Plan
+from elasticml.algorithms.cocoa.bins import (
+    FIRST,
+    MOMENTS,
+    PRODUCTS,
+    REACH,
+    ROWS,
+    SECOND,
+    SPECTRAL,
+    TRACE,
+    VECTORS,
+    WEIGHT,
+    Plan,
+)
 from elasticml.algorithms.cocoa.bound_kernels import packed_quadratic
 
 F64 = NDArray[np.float64]
@@ -108,27 +119,27 @@ class FrozenLoss:
         """
         self._plan, self._v0, self._down = plan, v0.copy(), down
         self._row_norm, self._row_reach = (float(value) for value in row_maxima)
-        everybody = whole[bins.MOMENTS]
+        all_moments = whole[MOMENTS]
         # Relative rounding error of the sums, and of a single margin.
-        self._gamma = _gamma(_KEPT_SUMS * plan.additions(everybody))
+        self._gamma = _gamma(_KEPT_SUMS * plan.additions(all_moments))
         self._gamma_row = _gamma(4.0 * plan.n_sent + 20.0)
-        self._moments = absent[bins.MOMENTS].copy()
-        self._vectors = absent[bins.VECTORS].copy()
+        self._moments = absent[MOMENTS].copy()
+        self._vectors = absent[VECTORS].copy()
         self._products = np.zeros((0, 0))
         if plan.form == "matrix":
-            self._products = absent[bins.PRODUCTS].copy()
+            self._products = absent[PRODUCTS].copy()
         elif plan.form == "diagonal":
-            self._products = absent[bins.PRODUCTS] + self._gamma * whole[bins.PRODUCTS]
-        self._whole = np.maximum(everybody, 0.0)
+            self._products = absent[PRODUCTS] + self._gamma * whole[PRODUCTS]
+        self._whole = np.maximum(all_moments, 0.0)
         # Upper bounds of the sums whose terms are nonnegative.
-        for column in (bins.WEIGHT, bins.SECOND, bins.TRACE, bins.SPECTRAL, bins.REACH):
+        for column in (WEIGHT, SECOND, TRACE, SPECTRAL, REACH):
             raised = self._moments[:, column] + self._gamma * self._whole[:, column]
             self._moments[:, column] = np.maximum(raised, 0.0)
 
     @property
     def weight(self) -> float:
         """Upper bound of the absent examples' weight."""
-        return float(self._moments[:, bins.WEIGHT].sum()) * _ROUND_UP
+        return float(self._moments[:, WEIGHT].sum()) * _ROUND_UP
 
     def upper(self, v: F64) -> float:
         """Return an upper bound of ``sum_i s_i loss_i(v)`` over the absent examples.
@@ -154,9 +165,9 @@ class FrozenLoss:
         delta = v - self._v0
         sent = np.ascontiguousarray(self._down(delta), np.float64)
         length = float(np.linalg.norm(delta)) * _ROUND_UP
-        squares = self._moments[:, bins.SPECTRAL] * length**2
-        np.minimum(squares, self._moments[:, bins.TRACE] * length**2, out=squares)
-        slack = self._gamma * self._whole[:, bins.REACH] * length**2
+        squares = self._moments[:, SPECTRAL] * length**2
+        np.minimum(squares, self._moments[:, TRACE] * length**2, out=squares)
+        slack = self._gamma * self._whole[:, REACH] * length**2
         if self._plan.form == "diagonal":
             np.minimum(squares, self._products @ (sent * sent) + slack, out=squares)
         elif self._plan.form == "matrix":
@@ -171,13 +182,13 @@ class FrozenLoss:
 
     def _smooth(self, step: _Step) -> float:
         """Value, slope and curvature: ``L + g.(v - v0) + sum_b c_b (v - v0)^T M_b (v - v0)``."""
-        first = float(self._moments[:, bins.FIRST].sum())
+        first = float(self._moments[:, FIRST].sum())
         slope = float(self._vectors[0] @ step.sent)
         curved = float(self._curvatures(step.radius) @ step.squares)
         total = self._whole.sum(axis=0)
-        weight, second, reach = (total[c] for c in (bins.WEIGHT, bins.SECOND, bins.REACH))
+        weight, second, reach = (total[c] for c in (WEIGHT, SECOND, REACH))
         length, off = step.length, self._margin_error(weight, reach)
-        slack = self._gamma * (total[bins.FIRST] + math.sqrt(second * reach) * length)
+        slack = self._gamma * (total[FIRST] + math.sqrt(second * reach) * length)
         # Errors of the margins change losses by the slope, and slopes by the curvature, <= 2.
         slack += off * math.sqrt(second) + off * off + 2.0 * off * math.sqrt(reach) * length
         return float(first + slope + curved + slack)
@@ -215,9 +226,9 @@ class FrozenLoss:
         total = 0.0
         for b in range(n_bins):
             row, whole = self._moments[b], self._whole[b]
-            if whole[bins.ROWS] == 0.0 or upper[b] + step.radius <= 0.0:
+            if whole[ROWS] == 0.0 or upper[b] + step.radius <= 0.0:
                 continue
-            weight, second, reach = (whole[c] for c in (bins.WEIGHT, bins.SECOND, bins.REACH))
+            weight, second, reach = (whole[c] for c in (WEIGHT, SECOND, REACH))
             off = self._margin_error(weight, reach)
             moved = math.sqrt(reach) * step.length
             # By Cauchy's inequality: the sizes of the terms, times their relative rounding error.
@@ -225,10 +236,10 @@ class FrozenLoss:
             slack += math.sqrt(weight) * off
             slack_squares = self._gamma * (math.sqrt(second) + moved) ** 2
             slack_squares += off * (2.0 * math.sqrt(second) + off + 2.0 * moved)
-            lin = float(row[bins.FIRST] - products[b])
-            squares = float(row[bins.SECOND] - 2.0 * products[n_bins + b] + step.squares[b])
+            lin = float(row[FIRST] - products[b])
+            squares = float(row[SECOND] - 2.0 * products[n_bins + b] + step.squares[b])
             total += _hinge_bin(
-                float(row[bins.WEIGHT]),
+                float(row[WEIGHT]),
                 lin,
                 slack,
                 max(squares, 0.0) + slack_squares,
@@ -246,16 +257,16 @@ class FrozenLoss:
         """
         lower, upper = self._edges()
         distance = np.maximum(np.maximum(lower, -upper), 0.0)
-        squares, weight = step.squares, self._moments[:, bins.WEIGHT]
+        squares, weight = step.squares, self._moments[:, WEIGHT]
         turned = np.sqrt(weight * squares)
         far = distance > 0.0
         turned[far] = np.minimum(turned[far], squares[far] / (4.0 * distance[far]))
         turned[distance >= step.radius] = 0.0
         active = self._plan.bounds()[0] >= 0.0
-        first = float(self._moments[active, bins.FIRST].sum())
+        first = float(self._moments[active, FIRST].sum())
         slope = float(self._vectors[0] @ step.sent)
         total = self._whole.sum(axis=0)
-        weights, second, reach = (total[c] for c in (bins.WEIGHT, bins.SECOND, bins.REACH))
+        weights, second, reach = (total[c] for c in (WEIGHT, SECOND, REACH))
         root, off = math.sqrt(weights), self._margin_error(weights, reach)
         slack = self._gamma * root * (math.sqrt(second) + math.sqrt(reach) * step.length)
         return first - slope + float(turned.sum()) + slack + root * off

@@ -20,7 +20,7 @@ from typing import Final
 #: Share of a pass's work that it earns for certificates.
 EARNED: Final = 0.25
 #: Work of a certificate, and the minimum that a pass counts for, as shares of all rows.
-CERTIFICATE: Final = 0.5
+CERTIFICATE_WORK: Final = 0.5
 PASS_MIN: Final = 0.25
 #: Earned certificates from which one is taken although the target is not near: where intermediate
 #: gaps are used, and where they are not.
@@ -49,17 +49,17 @@ class Cadence:
     #: Passes and gap of the last two certificates, oldest first.
     marks: list[tuple[int, float]] = field(default_factory=list)
     #: The last pass's estimate of the gap.
-    told: float = math.nan
+    gap_estimate: float = math.nan
     #: The gap expected after the last pass; the last certified gap divided by the expected one.
     expected: float = math.nan
     ratio: float = 1.0
 
-    def passed(self, visited: float, told: float = math.nan) -> None:
+    def passed(self, visited: float, gap_estimate: float = math.nan) -> None:
         """Record a pass: the rows that it visited, and its estimate of the gap."""
         self.passes += 1
         # Rows are visited half a pass before its end, on average.
-        pace = told / self.told if 0.0 < told < self.told else 1.0
-        self.told, self.expected = told, told * math.sqrt(pace)
+        pace = gap_estimate / self.gap_estimate if 0.0 < gap_estimate < self.gap_estimate else 1.0
+        self.gap_estimate, self.expected = gap_estimate, gap_estimate * math.sqrt(pace)
         self.credit += EARNED * max(visited, PASS_MIN * self.rows)
 
     def certified(self, gap: float) -> None:
@@ -71,7 +71,7 @@ class Cadence:
         else:
             self.marks[-1] = (self.passes, gap)
         # Credit beyond two certificates is lost.
-        cost = CERTIFICATE * self.rows
+        cost = CERTIFICATE_WORK * self.rows
         self.credit = min(self.credit, SAVED * cost) - cost if self.passes else 0.0
         self.certified_at = self.passes
 
@@ -80,18 +80,18 @@ class Cadence:
         since = self.passes - self.certified_at
         if self.every is not None:
             return since >= self.every
-        cost = CERTIFICATE * self.rows
+        cost = CERTIFICATE_WORK * self.rows
         if self.target <= 0.0:
             return self.passes == 1 or self.credit >= cost
-        tells = not math.isnan(self.expected)
-        if tells and self.ratio * self.expected <= self.target:
+        has_estimate = not math.isnan(self.expected)
+        if has_estimate and self.ratio * self.expected <= self.target:
             return True
-        if tells and self.is_seldom:
+        if has_estimate and self.is_seldom:
             return self.credit >= SELDOM * cost
         # Part of the credit saved for the round that reaches the target also sets the pace.
         if self.passes == 1 or self.credit >= SAVED * cost:
             return True
-        if tells:
+        if has_estimate:
             return False
         return self.credit >= 0.0 and self._expects_target()
 

@@ -34,10 +34,10 @@ class OnDevice:
         with cuda.gpus[self._number]:
             self._solver.bind(pieces)
 
-    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
+    def run(self, v: F64, request: Pass, parallel: Parallel) -> Update:
         """Run a pass over the rows, see :meth:`cuda_local.CudaSolver.run`."""
         with cuda.gpus[self._number]:
-            return self._solver.run(v, asked, parallel)
+            return self._solver.run(v, request, parallel)
 
     def undo(self) -> None:
         """Do nothing: sub-epochs that lose are undone as they end."""

@@ -15,10 +15,20 @@ from numba import cuda
 from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
-from elasticml.algorithms.cocoa import cuda_kernels, cuda_rows, tables, visits
+from elasticml.algorithms.cocoa import cuda_kernels, tables, visits
 from elasticml.algorithms.cocoa.adaptive_damping import AdaptiveDamping
-from elasticml.algorithms.cocoa.cuda_rows import DeviceRows
-from elasticml.algorithms.cocoa.orders import mixed
+from elasticml.algorithms.cocoa.cuda_rows import (
+    SHARE,
+    DeviceRows,
+    batches_of,
+    fetch_alpha,
+    halves_of,
+    is_out_of_memory,
+    no_room_for,
+    send_alpha,
+    send_rows,
+)
+from elasticml.algorithms.cocoa.orders import mix_hash
 from elasticml.algorithms.cocoa.passes import Pass, Plan, Update
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.objectives.conjugates import dual_loss_named
@@ -102,8 +112,8 @@ class CudaSolver:
         self._resident = None  # first: its memory counts as free below
         room = self._room_bytes
         if room is None:
-            room = cuda_rows.SHARE * cuda.current_context().get_memory_info().free
-        self._batches = cuda_rows.batches_of(filled, room)
+            room = SHARE * cuda.current_context().get_memory_info().free
+        self._batches = batches_of(filled, room)
         n_rows = sum(piece.chunk.n_rows for piece in filled)
         stored = sum(tables.stored_of(piece.chunk) for piece in filled)
         self._threads = self._threads_wanted or threads_for(stored / max(1, n_rows))
@@ -111,7 +121,7 @@ class CudaSolver:
         self._damping = AdaptiveDamping(least=1.0 / self._blocks)
         self._weight = tables.total_weight(filled)
 
-    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
+    def run(self, v: F64, request: Pass, parallel: Parallel) -> Update:
         """Visit the rows in random order and update their dual variables in place.
 
         Parameters are those of :meth:`local.LocalSolver.run`. One thread of this process keeps the
@@ -125,7 +135,7 @@ class CudaSolver:
         if self._weight <= 0.0:
             return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
         plan = Plan(
-            asked=asked,
+            request=request,
             own_weight=self._weight,
             reach=0.0,
             n_parts=1,
@@ -135,7 +145,7 @@ class CudaSolver:
         began = v.astype(self._dtype)
         model = _Model(cuda.to_device(began), cuda.to_device(began))
         total = Update(dv=np.zeros(0), partitions=1, gap=math.nan)
-        for _, key, share in asked.turns():
+        for _, key, share in request.turns():
             for number, batch in self._turns(key):
                 own = (*key, number) if number else key
                 total = total.plus(self._visit(batch, share, own, model, plan))
@@ -148,7 +158,7 @@ class CudaSolver:
     def _turns(self, key: tuple[int, int, int]) -> list[tuple[int, tuple[Piece, ...]]]:
         """Return the batches in random order, with their numbers."""
         turns = np.arange(len(self._batches), dtype=np.int64)
-        visits.shuffle(turns, mixed(*key))
+        visits.shuffle(turns, mix_hash(*key))
         return [(int(number), self._batches[number]) for number in turns]
 
     def _visit(
@@ -165,7 +175,7 @@ class CudaSolver:
         """
         rows = self._rows(batch)
         if rows is None:
-            halves = cuda_rows.halves_of(batch)
+            halves = halves_of(batch)
             at = self._batches.index(batch)
             self._batches[at : at + 1] = halves
             done = [
@@ -173,10 +183,10 @@ class CudaSolver:
                 for number, half in enumerate(halves)
             ]
             return done[0].plus(done[1])
-        cuda_rows.send_alpha(rows)
+        send_alpha(rows)
         order = _order(rows.n_rows, share, key)
         update = self._sub_epoch(rows, order, model, plan)
-        cuda_rows.fetch_alpha(rows)
+        fetch_alpha(rows)
         return update
 
     def _rows(self, batch: tuple[Piece, ...]) -> DeviceRows | None:
@@ -190,12 +200,12 @@ class CudaSolver:
         if self._resident is not None:
             return self._resident
         try:
-            rows = cuda_rows.send_rows(batch, self._dtype, self._threads)
+            rows = send_rows(batch, self._dtype, self._threads)
         except Exception as error:
-            if not cuda_rows.is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             if len(batch) == 1:
-                raise cuda_rows.no_room_for(batch[0].chunk) from None
+                raise no_room_for(batch[0].chunk) from None
             return None
         if len(self._batches) == 1:
             self._resident = rows
@@ -220,7 +230,7 @@ class CudaSolver:
             rows.alpha,
             self._loss.code,
             self._loss.curvature,
-            plan.whole / plan.asked.l2_total,
+            plan.whole / plan.request.l2_total,
             self._intercept,
             self._damping.share,
             model.r,
@@ -229,7 +239,7 @@ class CudaSolver:
         cuda_kernels.compare[grid](model.r, model.before, sums)
         dual, curvature, visited, stored, difference, size = sums.copy_to_host().tolist()
         # The local dual problem in terms of r: sum of -conj, minus l2 S |r|^2 / (2 sigma').
-        half = 0.5 * plan.asked.l2_total / plan.whole
+        half = 0.5 * plan.request.l2_total / plan.whole
         # The rounding error of a coordinate grows by the root of the number of additions to it.
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(order.size)
         work = Update(
@@ -277,5 +287,5 @@ def _processors() -> int:
 def _order(n_rows: int, share: float, key: Sequence[int]) -> NDArray[np.int64]:
     """Draw the rows to visit: all in random order, or the first ``share`` of them."""
     order = np.arange(n_rows, dtype=np.int64)
-    visits.shuffle(order, mixed(*key))
+    visits.shuffle(order, mix_hash(*key))
     return order[: max(1, round(share * n_rows))]

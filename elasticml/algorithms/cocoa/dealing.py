@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from elasticml.algorithms.cocoa.orders import mixed
+from elasticml.algorithms.cocoa.orders import mix_hash
 from elasticml.terms import ChunkId
 
 #: Load that a group may have above an equal share, in units of the largest chunk.
@@ -40,10 +40,10 @@ def dealt(ids: Sequence[ChunkId], sizes: Sequence[float], n: int, draw: int = 0)
     if n == 1:
         return [0] * len(ids)
     room = sum(sizes) / n + _SLACK * max(sizes, default=0.0)
-    hashes = [mixed(draw, zlib.crc32(str(id).encode())) for id in ids]
+    hashes = [mix_hash(draw, zlib.crc32(str(id).encode())) for id in ids]
     loads, groups = [0.0] * n, [0] * len(ids)
     for i in sorted(range(len(ids)), key=lambda i: (-_class_of(sizes[i]), hashes[i], ids[i])):
-        ranking = sorted(range(n), key=lambda k: mixed(hashes[i], k))
+        ranking = sorted(range(n), key=lambda k: mix_hash(hashes[i], k))
         free = [k for k in ranking if loads[k] + sizes[i] <= room]
         groups[i] = free[0] if free else min(ranking, key=lambda k: loads[k])
         loads[groups[i]] += sizes[i]

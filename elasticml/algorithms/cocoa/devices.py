@@ -57,7 +57,7 @@ def _why_no_driver() -> str | None:
     return None
 
 
-def check_driver(wanted: str) -> None:
+def check_driver(setting: str) -> None:
     """Refuse CUDA early where there is no driver; the check takes no time.
 
     Raises
@@ -65,17 +65,17 @@ def check_driver(wanted: str) -> None:
     ConfigError
         When CUDA is requested and there is no driver.
     """
-    why = _why_no_driver() if wanted == "cuda" else None
+    why = _why_no_driver() if setting == "cuda" else None
     if why is not None:
         raise _refusal(why)
 
 
-def device_of(wanted: str, n_values: int) -> Device:
+def device_of(setting: str, n_values: int) -> Device:
     """Return the device for a job's setting.
 
     Parameters
     ----------
-    wanted : {"auto", "cpu", "cuda"}
+    setting : {"auto", "cpu", "cuda"}
         "auto" is CUDA if this process can use it and there is enough work.
     n_values : int
         Stored values of the rows.
@@ -85,12 +85,12 @@ def device_of(wanted: str, n_values: int) -> Device:
     ConfigError
         When CUDA is requested but not available.
     """
-    if wanted == "cpu" or (wanted == "auto" and n_values < AUTO_VALUES_MIN):
+    if setting == "cpu" or (setting == "auto" and n_values < AUTO_VALUES_MIN):
         return "cpu"
     why = why_not_cuda()
     if why is None:
         return "cuda"
-    if wanted == "cuda":
+    if setting == "cuda":
         raise _refusal(why)
     return "cpu"
 

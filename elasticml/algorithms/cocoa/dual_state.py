@@ -42,11 +42,11 @@ def settle(chunk: Chunk, loss: DualLoss, *, serial: int, settle: int, gamma: flo
         moved = np.multiply(gamma, state[STEP], out=numbers(chunk))
         moved += alpha
         alpha = np.clip(moved, loss.low, loss.high, out=moved)
-    write(chunk, alpha, serial)
+    write_alpha(chunk, alpha, serial)
     return True
 
 
-def is_recent(chunk: Chunk, settle: int) -> bool:
+def has_recent_alpha(chunk: Chunk, settle: int) -> bool:
     """Whether a chunk that is not up to date has dual variables worth keeping."""
     state = chunk.state
     if SERIAL not in state or state[ALPHA].shape != (chunk.n_rows,):
@@ -54,7 +54,7 @@ def is_recent(chunk: Chunk, settle: int) -> bool:
     return 0 <= settle - int(state[SERIAL][0]) <= MISSED_MAX
 
 
-def write(chunk: Chunk, alpha: F64, serial: int) -> None:
+def write_alpha(chunk: Chunk, alpha: F64, serial: int) -> None:
     """Replace a chunk's state by dual variables, which it then owns, and a zero step."""
     step = numbers(chunk)
     step[:] = 0.0

@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 NUMBERS_PER_THREAD: Final = 100_000
 
 
-def each(
+def map_chunks(
     function: Callable[[Chunk], _Result],
     chunks: Sequence[Chunk],
     numbers: int,

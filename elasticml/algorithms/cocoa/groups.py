@@ -30,7 +30,7 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables
 from elasticml.algorithms.cocoa.dealing import dealt
 from elasticml.algorithms.cocoa.line_search import Aggregation, Along
-from elasticml.algorithms.cocoa.orders import mixed
+from elasticml.algorithms.cocoa.orders import mix_hash
 from elasticml.algorithms.cocoa.passes import Ascent, Pass, Update
 from elasticml.algorithms.cocoa.step_kernels import products, sum_steps
 from elasticml.algorithms.cocoa.tables import Caches, Piece
@@ -120,13 +120,13 @@ class _Group:
 class _Level:
     """The member's subproblem, constant during a pass."""
 
-    asked: Pass
+    request: Pass
     own_weight: float
 
     @property
     def whole(self) -> float:
         """The member's sigma', without the factor of its groups."""
-        return self.asked.sigma_of(self.own_weight)
+        return self.request.sigma_of(self.own_weight)
 
     def part(self, one: Pass, weight: float, damping: float, n_groups: int) -> Pass:
         """Return the request for a group with this weight.
@@ -207,7 +207,7 @@ class GroupedSolver:
         """Assign chunks to groups by their stored values, see :mod:`dealing`."""
         chunks = [own.piece.chunk for own in self._rows]
         sizes = [tables.stored_of(chunk) for chunk in chunks]
-        draw = 0 if self._caches is None else mixed(seed, serial)
+        draw = 0 if self._caches is None else mix_hash(seed, serial)
         of = dealt([chunk.id for chunk in chunks], sizes, self._n_dealt, draw)
         for k, group in enumerate(self._groups):
             group.rows = [own for own, to in zip(self._rows, of, strict=True) if to == k]
@@ -216,7 +216,7 @@ class GroupedSolver:
     def undo(self) -> None:
         """Do nothing: passes that lose are undone as they end."""
 
-    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
+    def run(self, v: F64, request: Pass, parallel: Parallel) -> Update:
         """Visit the rows in one inner round per epoch.
 
         Parameters are those of :meth:`local.LocalSolver.run`. The bits of the result depend on the
@@ -231,22 +231,22 @@ class GroupedSolver:
         if len(self._groups) == 1 and parallel.n_threads == 1:
             only = self._groups[0].solver
             only.bind(self._pieces)
-            return only.run(v, asked, parallel)
+            return only.run(v, request, parallel)
         if self._weight <= 0.0:
             return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
-        if asked.serial == self._serial:
+        if request.serial == self._serial:
             self._aggregation = self._before  # repeated: start as the first attempt did
-        self._serial, self._before = asked.serial, self._aggregation
-        self._deal(asked.seed, asked.serial)
+        self._serial, self._before = request.serial, self._aggregation
+        self._deal(request.seed, request.serial)
         # The very first steps are damped to the safe value on every level.
         is_first = not v.any() and not any(piece.alpha.any() for piece in self._pieces)
         if is_first and self._n_dealt > 1:
-            asked = replace(asked, damping=1.0)
-        level = _Level(asked, self._weight)
+            request = replace(request, damping=1.0)
+        level = _Level(request, self._weight)
         total = Update(dv=np.zeros(v.size))
-        for inner, (_, _, start), share in asked.turns():
+        for inner, (_, _, start), share in request.turns():
             r = v if inner == 0 else v + total.sigma * total.dv
-            one = replace(asked, epochs=share, start=start)
+            one = replace(request, epochs=share, start=start)
             is_timid = is_first and inner == 0
             done = self._inner_round(r, level, one, parallel, is_timid=is_timid)
             total = total.plus(done)
@@ -293,11 +293,11 @@ class GroupedSolver:
         """Add the groups' steps, scaled by the line search of the member's subproblem."""
         done = updates[0]
         for update in updates[1:]:
-            done = done.beside(update)
+            done = done.plus_parallel(update)
         product, square = products(r, done.dv)
         along = Along(
-            slope=done.dual + done.curvature - level.asked.l2_total * product,
-            curvature=2.0 * done.curvature + level.asked.l2_total * level.whole * square,
+            slope=done.dual + done.curvature - level.request.l2_total * product,
+            curvature=2.0 * done.curvature + level.request.l2_total * level.whole * square,
         )
         length = self._aggregation.length(along)
         self._aggregation = self._aggregation.adapted(along, self._n_filled)

@@ -14,13 +14,11 @@ from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables, together, visits
 from elasticml.algorithms.cocoa.crowding import Crowding
 from elasticml.algorithms.cocoa.orders import Orders, bucket_for
-from elasticml.algorithms.cocoa.passes import Pass, Plan, slices_worth
-from elasticml.algorithms.cocoa.passes import Update as Update
+from elasticml.algorithms.cocoa.passes import Pass, Plan, Update, slices_worth
 from elasticml.algorithms.cocoa.replicas import Replicas
 from elasticml.algorithms.cocoa.rests import Rests
 from elasticml.algorithms.cocoa.step_kernels import products
-from elasticml.algorithms.cocoa.tables import Cached, Caches
-from elasticml.algorithms.cocoa.tables import Piece as Piece
+from elasticml.algorithms.cocoa.tables import Cached, Caches, Piece
 from elasticml.data.shelf import numbers, release, shelf_of
 from elasticml.objectives.conjugates import dual_loss_named
 
@@ -90,8 +88,8 @@ class LocalSolver:
         self._bucket_wanted = bucket
         self._bucket = bucket_for(0) if bucket is None else bucket
         self._intercept = 0.0 if intercept_scaling is None else intercept_scaling
-        self._rests = Rests(is_used=shrink)
-        self._crowding = Crowding()
+        self._shrinking = Rests(is_used=shrink)
+        self._contention = Crowding()
         self._replicas = Replicas(self._dtype)
         self._grow = grow
         self._values_per_thread = values_per_thread
@@ -125,16 +123,16 @@ class LocalSolver:
         self._grams = tables.grams_of(pieces[0].chunk.layout) if pieces else self._grams
         self._table = np.zeros((len(pieces), tables.N_FIELDS), np.int64)
         keys = [(piece.chunk.id, piece.chunk.content_id) for piece in pieces]
-        known = [self._caches.get(key) for key in keys]
+        kept = [self._caches.get(key) for key in keys]
         sizes = [piece.chunk.n_rows for piece in pieces]
-        self._rests.bind(sizes, [None if cached is None else cached.rest for cached in known])
+        self._shrinking.bind(sizes, [None if cached is None else cached.skips for cached in kept])
         if self._forgets:
             self._caches = {}
-        for number, rest in enumerate(self._rests.views(sizes)):
-            piece, old = pieces[number], known[number]
+        for number, skips in enumerate(self._shrinking.views(sizes)):
+            piece, old = pieces[number], kept[number]
             norms = numbers(piece.chunk, self._dtype) if old is None else old.norms
             is_measured = old is not None and old.is_measured
-            cached = Cached(norms=norms, is_measured=is_measured, rest=rest)
+            cached = Cached(norms=norms, is_measured=is_measured, skips=skips)
             tables.fill_row(self._table, number, piece, cached)
             self._caches[keys[number]] = cached
         stored = tables.total_stored(pieces)
@@ -154,7 +152,7 @@ class LocalSolver:
             visits.write_norms(self._table[number], self._grams, self._like)
             cached.is_measured = True
 
-    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
+    def run(self, v: F64, request: Pass, parallel: Parallel) -> Update:
         """Visit the rows in random order and update their dual variables in place.
 
         Each epoch reassigns the rows to the threads. A thread works on a replica of the model in
@@ -167,7 +165,7 @@ class LocalSolver:
         ----------
         v : ndarray (D,), float64
             The model of all dual variables of all members; not changed.
-        asked : Pass
+        request : Pass
         parallel : Parallel
             The threads.
 
@@ -176,31 +174,33 @@ class LocalSolver:
         Update
         """
         self._orders.measure_all(self._measure, parallel)
-        reach = self._rests.go_on() if asked.start else self._rests.begin(v, asked.serial)
+        reach = (
+            self._shrinking.resume() if request.start else self._shrinking.begin(v, request.serial)
+        )
         n_parts = self._parts(parallel.n_threads)
         if self._weight <= 0.0:
             return Update(dv=np.zeros(v.size), groups=0, dampings=0.0)
-        is_first = not asked.start and self._is_untouched(v) and self._grows(asked)
+        is_first = not request.start and self._is_untouched(v) and self._grows(request)
         plan = Plan(
-            asked=replace(asked, damping=1.0) if is_first else asked,
+            request=replace(request, damping=1.0) if is_first else request,
             own_weight=self._weight,
             reach=reach,
             n_parts=n_parts,
             n_slices=self._slices(n_parts, v.size),
             is_first=is_first,
         )
-        if not asked.start:
-            self._crowding.begin(asked.serial, n_parts)
+        if not request.start:
+            self._contention.begin(request.serial, n_parts)
         self._replicas.begin(v, n_parts)
         sums = np.zeros(visits.N_SUMS + 1)
-        for epoch, key, share in asked.turns():
+        for epoch, key, share in request.turns():
             grows, seen = plan.is_first and epoch == 0, 0.0
             sums[4] = 0.0  # the gap is that of the last epoch
             orders = self._orders.epoch(key, share, whole=plan.is_first, measure=self._measure)
             for order in orders:
                 for some in self._portions(order, plan):
                     before = seen if grows else None
-                    seen += self._go_through(some, plan, before, sums, parallel)
+                    seen += self._run_slices(some, plan, before, sums, parallel)
         self._replicas.finish(plan.whole)
         return Update(
             dv=self._replicas.dv,
@@ -209,15 +209,15 @@ class LocalSolver:
             visited=int(sums[2]),
             stored=int(sums[3]),
             partitions=1 if plan.n_slices > 1 else min(n_parts, self._orders.size),
-            gap=float(sums[4]) if asked.epochs % 1.0 == 0.0 else math.nan,
+            gap=float(sums[4]) if request.epochs % 1.0 == 0.0 else math.nan,
             sigma=plan.whole,
             is_loss=self._is_loss(plan, sums, v),
-            dampings=self._crowding.damping,
+            dampings=self._contention.damping,
         )
 
     def undo(self) -> None:
         """Undo the last run's shrinking and chunk choice; the caller restores ``alpha``."""
-        self._rests.undo()
+        self._shrinking.undo()
         self._orders.undo()
 
     def _is_loss(self, plan: Plan, sums: F64, v: F64) -> bool:
@@ -227,10 +227,10 @@ class LocalSolver:
         """
         if plan.n_parts == 1 or plan.is_first:
             return False
-        gain, half = float(sums[visits.N_SUMS]), 0.5 * plan.asked.l2_total / plan.whole
+        gain, half = float(sums[visits.N_SUMS]), 0.5 * plan.request.l2_total / plan.whole
         size = 0.0 if gain >= 0.0 else abs(float(sums[0])) + half * products(v, v)[1]
         precision = float(np.finfo(self._dtype).eps) * math.sqrt(max(1.0, float(sums[2])))
-        return not self._crowding.accepts(gain, size, precision)
+        return not self._contention.accepts(gain, size, precision)
 
     def _portions(self, order: NDArray[np.int64], plan: Plan) -> list[NDArray[np.int64]]:
         """Cut visits into portions for one compiled call, of several slices each."""
@@ -240,7 +240,7 @@ class LocalSolver:
     def _calls(self, n_visits: int, n_parts: int) -> int:
         return math.ceil(n_visits * self._stored_per_visit / (_VALUES_PER_CALL * n_parts)) or 1
 
-    def _go_through(
+    def _run_slices(
         self,
         order: NDArray[np.int64],
         plan: Plan,
@@ -267,7 +267,7 @@ class LocalSolver:
 
         def work(_: int) -> None:
             try:
-                together.go_through(
+                together.run_tasks(
                     order,
                     ends,
                     factors,
@@ -279,8 +279,8 @@ class LocalSolver:
                     replicas.dv,
                     size,
                     plan.whole,
-                    plan.asked.l2_total,
-                    self._crowding.factor,
+                    plan.request.l2_total,
+                    self._contention.factor,
                     merged,
                     tallies,
                     sums,
@@ -294,7 +294,7 @@ class LocalSolver:
                     plan.reach,
                 )
             except BaseException:
-                together.abandon(counters)
+                together.abort_tasks(counters)
                 raise
 
         parallel.map(work, range(plan.n_parts))
@@ -319,7 +319,7 @@ class LocalSolver:
         done = 0.0 if seen is None else seen
         for s, each in enumerate(weights):
             whole = float(each.sum())
-            least = plan.whole * float(self._crowding.factor[1])
+            least = plan.whole * float(self._contention.factor[1])
             factors[s] = [max(plan.sigma_of(part, whole), least) for part in each.tolist()]
             if seen is not None and whole > 0.0:
                 # Each thread assumes that the others have seen a like share of their rows.
@@ -341,11 +341,11 @@ class LocalSolver:
         worth = n_threads if self._values_per_thread <= 0 else stored // self._values_per_thread
         return int(max(1, min(n_threads, worth)))
 
-    def _grows(self, asked: Pass) -> bool:
+    def _grows(self, request: Pass) -> bool:
         """Whether the first pass is scaled to the rows seen so far."""
-        if not self._grow or asked.sigma is not None or asked.epochs < 1.0:
+        if not self._grow or request.sigma is not None or request.epochs < 1.0:
             return False
-        return self._mean_norm() <= GROW_MAX * asked.l2_total
+        return self._mean_norm() <= GROW_MAX * request.l2_total
 
     def _mean_norm(self) -> float:
         """Return the rows' mean squared norm; where they stream, that of the first nonempty chunk.
@@ -369,5 +369,5 @@ class LocalSolver:
         """Whether nothing has been computed yet; if so, unshrink all rows."""
         if v.any() or any(piece.alpha.any() for piece in self._pieces):
             return False
-        self._rests.wake()
+        self._shrinking.wake()
         return True

@@ -63,7 +63,7 @@ NONE: Final = -1
 MISSED_MAX: Final = 2
 
 
-def scaled(columns: Columns) -> dict[str, F64]:
+def scale_arrays(columns: Columns) -> dict[str, F64]:
     """Return the arrays that members need to scale rows."""
     parts = {"factor": columns.factor, "shift": columns.shift}
     return {name: part for name, part in parts.items() if part is not None}
@@ -75,7 +75,7 @@ def pass_exchange(
     """Return the exchange for the members' steps from ``v``."""
     return Exchange(
         operation=PASS,
-        model={"v": v, **scaled(columns)},
+        model={"v": v, **scale_arrays(columns)},
         returns={
             "dv": v.shape,
             "dual": (),
@@ -126,7 +126,7 @@ def certify_exchange(
     """Return the exchange for both objectives at a model, and the image of the dual variables."""
     return Exchange(
         operation=CERTIFY,
-        model={"sent": sent, **(scaled(columns) if statistics else {})},
+        model={"sent": sent, **(scale_arrays(columns) if statistics else {})},
         returns={
             "primal": (),
             "dual": (),
@@ -146,7 +146,7 @@ def largest_row_exchange(columns: Columns) -> Exchange:
     """Return the exchange for upper bounds of all rows and targets."""
     return Exchange(
         operation=LARGEST_ROW,
-        model=scaled(columns),
+        model=scale_arrays(columns),
         returns={"rows": (2,), "target": ()},
         reduce="max",
         require="everybody",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms.base import Parallel
 from elasticml.algorithms.cocoa import tables, visits
-from elasticml.algorithms.cocoa.each_chunk import each
+from elasticml.algorithms.cocoa.each_chunk import map_chunks
 from elasticml.algorithms.cocoa.skipping import Turns
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.data.shelf import Shelf, shelf_of
@@ -83,7 +83,7 @@ class Orders:
         chunks = [piece.chunk for piece in self._pieces]
         numbers = {id(chunk): number for number, chunk in enumerate(chunks)}
         stored = tables.total_stored(self._pieces)
-        each(lambda chunk: measure(numbers[id(chunk)]), chunks, stored, parallel)
+        map_chunks(lambda chunk: measure(numbers[id(chunk)]), chunks, stored, parallel)
         self._is_measured = True
 
     @property
@@ -130,7 +130,7 @@ class Orders:
             yield from self._streamed(self._shelf, key, share, whole, measure)
             return
         order = self._visits.copy()
-        visits.shuffle(order, mixed(*key))
+        visits.shuffle(order, mix_hash(*key))
         # A fraction of an epoch visits the first buckets of its order.
         yield order[: max(1, round(share * order.size))]
 
@@ -149,7 +149,7 @@ class Orders:
             chunks = [piece.chunk for piece in self._pieces]
             past = shelf.importance, shelf.staying
             turns = turns[self._turns.next(key, chunks, *past, whole=whole)]
-        visits.shuffle_xorshift(turns, mixed(*key))
+        visits.shuffle_xorshift(turns, mix_hash(*key))
         numbers = turns[: max(1, round(share * turns.size))].tolist()
         batches = shelf.batches([self._pieces[number].chunk for number in numbers])
         ends = np.cumsum([len(batch) for batch in batches]).tolist()
@@ -160,7 +160,7 @@ class Orders:
                 measure(number)
             parts = [self._visits[self._starts[n] : self._starts[n + 1]] for n in some]
             order = np.concatenate(parts)
-            visits.shuffle_xorshift(order, mixed(*key, k + 1))
+            visits.shuffle_xorshift(order, mix_hash(*key, k + 1))
             return order
 
         for order in shelf.stages(batches, ordered):
@@ -168,7 +168,7 @@ class Orders:
                 yield order
 
 
-def mixed(*numbers: int) -> int:
+def mix_hash(*numbers: int) -> int:
     """Hash integers into one of 63 bits (splitmix64)."""
     z = 0
     for number in numbers:

@@ -98,7 +98,7 @@ class Update:
             discarded=self.discarded + other.discarded,
         )
 
-    def beside(self, other: Update) -> Update:
+    def plus_parallel(self, other: Update) -> Update:
         """Add the simultaneous result of another group, on other rows."""
         return replace(
             self.plus(other),
@@ -124,7 +124,7 @@ class Plan:
     """Constants of a pass."""
 
     #: With damping 1 in a scaled first pass.
-    asked: Pass
+    request: Pass
     #: Weight of the member's own rows.
     own_weight: float
     #: See :class:`elasticml.algorithms.cocoa.rests.Rests`.
@@ -139,20 +139,20 @@ class Plan:
     @property
     def whole(self) -> float:
         """The member's sigma', without the factor of its threads."""
-        return self.asked.sigma_of(self.own_weight)
+        return self.request.sigma_of(self.own_weight)
 
     @property
     def learns(self) -> bool:
         """Whether the threads' factor adapts from slice to slice, except in a first pass."""
-        return self.n_slices > 1 and self.asked.sigma is None
+        return self.n_slices > 1 and self.request.sigma is None
 
     def sigma_of(self, weight: float, slice_weight: float) -> float:
         """Return sigma' of a part with this weight, of a slice with that weight."""
         if weight <= 0.0:
             return self.whole
-        if self.is_first or self.asked.sigma is not None:
+        if self.is_first or self.request.sigma is not None:
             return self.whole * slice_weight / weight
-        return self.asked.sigma_of(weight)
+        return self.request.sigma_of(weight)
 
 
 def slices_worth(stored: float, size: int, values_per_thread: int) -> int:
@@ -178,7 +178,7 @@ class Ascent(Protocol):
         """Set the rows to work on; :meth:`run` changes their ``alpha``."""
         ...
 
-    def run(self, v: F64, asked: Pass, parallel: Parallel) -> Update:
+    def run(self, v: F64, request: Pass, parallel: Parallel) -> Update:
         """Visit the rows in random order and update their dual variables in place."""
         ...
 

@@ -42,9 +42,9 @@ class Rests:
 
     def __init__(self, *, is_used: bool) -> None:
         self._is_used = is_used
-        self._left: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._skips: NDArray[np.uint8] = np.zeros(0, np.uint8)
         #: Before the pass, and before its last run.
-        self._before = self._left.copy()
+        self._before = self._skips.copy()
         self._last_run = self._before
         #: The model of the last pass, its serial, and the reach derived from the model before it.
         self._last: F64 | None = None
@@ -53,20 +53,20 @@ class Rests:
         #: The shortest model step since all rows were unshrunk.
         self._shortest = math.inf
 
-    def bind(self, sizes: Sequence[int], known: Sequence[NDArray[np.uint8] | None]) -> None:
+    def bind(self, sizes: Sequence[int], kept: Sequence[NDArray[np.uint8] | None]) -> None:
         """Lay out the rows of chunks of these sizes; known chunks keep their skip counts."""
         left = np.zeros(sum(sizes), np.uint8)
         at = 0
-        for size, old in zip(sizes, known, strict=True):
+        for size, old in zip(sizes, kept, strict=True):
             if old is not None:
                 left[at : at + size] = old
             at += size
-        self._left, self._before, self._serial = left, left.copy(), None
+        self._skips, self._before, self._serial = left, left.copy(), None
         self._last_run = self._before
 
     def views(self, sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
         """Return each chunk's part of the array, which kernels write to."""
-        return np.split(self._left, np.cumsum(sizes)[:-1]) if sizes else []
+        return np.split(self._skips, np.cumsum(sizes)[:-1]) if sizes else []
 
     def begin(self, v: F64, serial: int) -> float:
         """Start a pass; return the epochs to skip a row per unit of slack and of inverse length.
@@ -85,7 +85,7 @@ class Rests:
         """
         self._last_run = self._before
         if serial == self._serial:
-            np.copyto(self._left, self._before)
+            np.copyto(self._skips, self._before)
             return self._reach
         last, self._last = self._last, v.copy()
         self._serial, self._reach = serial, 0.0
@@ -96,19 +96,19 @@ class Rests:
             if moved > 0.0:
                 self._shortest = min(self._shortest, moved)
             self._reach = 1.0 / (_TYPICAL_SHARE * moved) if moved > 0.0 else 0.0
-        np.copyto(self._before, self._left)
+        np.copyto(self._before, self._skips)
         return self._reach
 
-    def go_on(self) -> float:
+    def resume(self) -> float:
         """Start another run of the same pass; return the same as :meth:`begin`."""
-        self._last_run = self._left.copy()
+        self._last_run = self._skips.copy()
         return self._reach
 
     def undo(self) -> None:
         """Restore the state from before the last run."""
-        np.copyto(self._left, self._last_run)
+        np.copyto(self._skips, self._last_run)
 
     def wake(self) -> None:
         """Unshrink all rows."""
-        self._left[:] = 0
+        self._skips[:] = 0
         self._shortest = math.inf

@@ -103,8 +103,8 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
     ConfigError
         When a key is unknown or a value is out of range.
     """
-    known = {entry.name for entry in fields(Settings)} | {"name", "l1"}
-    check_keys("cocoa", raw, known, _CHOICES)
+    keys = {entry.name for entry in fields(Settings)} | {"name", "l1"}
+    check_keys("cocoa", raw, keys, _CHOICES)
     if number("l1", raw.get("l1", 0.0)) != 0.0:
         raise wrong("l1", raw["l1"], "0: this solver needs a strongly convex penalty; use l2")
     if raw.get("loss", "hinge") not in LOSSES:

@@ -11,18 +11,26 @@ from numpy.typing import NDArray
 
 from elasticml.algorithms import column_statistics
 from elasticml.algorithms.base import ON_CUDA, Arrays, Parallel, Work
-from elasticml.algorithms.cocoa import dual_state, messages, statistics
+from elasticml.algorithms.cocoa import messages, statistics
 from elasticml.algorithms.cocoa.bins import MOMENTS, Plan, plan_statistics
 from elasticml.algorithms.cocoa.devices import Device, check_driver, device_of
-from elasticml.algorithms.cocoa.each_chunk import each
+from elasticml.algorithms.cocoa.dual_state import (
+    ALPHA,
+    STEP,
+    has_recent_alpha,
+    set_step,
+    settle,
+    write_alpha,
+)
+from elasticml.algorithms.cocoa.each_chunk import map_chunks
 from elasticml.algorithms.cocoa.groups import GroupedSolver
-from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.local import LocalSolver
 from elasticml.algorithms.cocoa.passes import Ascent, Pass
 from elasticml.algorithms.cocoa.scaled_rows import scaled_chunk
 from elasticml.algorithms.cocoa.settings import read_settings
 from elasticml.algorithms.cocoa.statistics import RowMap
 from elasticml.algorithms.cocoa.step_kernels import products, sum_steps
-from elasticml.algorithms.cocoa.tables import Caches, stored_of
+from elasticml.algorithms.cocoa.tables import Caches, Piece, stored_of
 from elasticml.algorithms.operations import Operation, operation_of
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.targets import Targets, targets_for
@@ -117,11 +125,11 @@ class CocoaSolver:
         """
         held = {}
         for chunk in chunks:
-            known = self._held.get(chunk.id)
-            if known is None or known.chunk is not chunk:
-                known = self._hold(chunk)
-                release([chunk])  # its labels were looked at
-            held[chunk.id] = known
+            entry = self._held.get(chunk.id)
+            if entry is None or entry.chunk is not chunk:
+                entry = self._hold(chunk)
+                release([chunk])  # its labels were read
+            held[chunk.id] = entry
         self._held = held
         operations: dict[str, Operation] = {
             messages.PASS: self._pass,
@@ -143,7 +151,7 @@ class CocoaSolver:
         )
 
     def _settle(self, work: Work, chunk: Chunk) -> bool:
-        return dual_state.settle(
+        return settle(
             chunk,
             self._loss,
             serial=int(work.parameters["serial"]),
@@ -156,11 +164,13 @@ class CocoaSolver:
     def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         v = np.ascontiguousarray(work.model["v"], np.float64)
         rows = sum(chunk.n_rows for chunk in chunks)
-        settled = each(lambda chunk: self._settle(work, chunk), chunks, rows, parallel)
-        known = [chunk for chunk, is_known in zip(chunks, settled, strict=True) if is_known]
-        pieces = [self._piece(chunk, work) for chunk in known]
-        for chunk, piece in zip(known, pieces, strict=True):
-            np.copyto(piece.alpha, chunk.state[dual_state.ALPHA])
+        settled = map_chunks(lambda chunk: self._settle(work, chunk), chunks, rows, parallel)
+        up_to_date = [
+            chunk for chunk, is_settled in zip(chunks, settled, strict=True) if is_settled
+        ]
+        pieces = [self._piece(chunk, work) for chunk in up_to_date]
+        for chunk, piece in zip(up_to_date, pieces, strict=True):
+            np.copyto(piece.alpha, chunk.state[ALPHA])
         weight = float(work.parameters["weight"])
         local = self._local_solver(pieces, parallel)
         local.bind(pieces)
@@ -175,12 +185,12 @@ class CocoaSolver:
         )
         update = local.run(v, asked, parallel)
         sums = np.zeros(2)
-        for own in each(self._note_step, known, rows, parallel):
+        for own in map_chunks(self._note_step, up_to_date, rows, parallel):
             sums += own
-        unset = rows - sum(chunk.n_rows for chunk in known)
+        unset = rows - sum(chunk.n_rows for chunk in up_to_date)
         exact = bool(work.parameters["exact"])
         return {
-            "dv": self._change(pieces, known, v.size, weight) if exact else update.dv,
+            "dv": self._change(pieces, up_to_date, v.size, weight) if exact else update.dv,
             "dual": np.array(sums[0]),
             "curvature": np.array(sums[1]),
             "visited": np.array(float(update.visited)),
@@ -200,14 +210,14 @@ class CocoaSolver:
         sum_steps(
             self._loss.code,
             self._loss.curvature,
-            chunk.state[dual_state.ALPHA],
+            chunk.state[ALPHA],
             piece.alpha,
             piece.targets,
             _NO_WEIGHTS if piece.weights is None else piece.weights,
             step,
             sums,
         )
-        dual_state.set_step(chunk, step)
+        set_step(chunk, step)
         return sums
 
     def _change(
@@ -218,7 +228,7 @@ class CocoaSolver:
         adjoint, out = make_adjoint(self._facts.layout, d), np.zeros(size)
         bodies = flow([piece.chunk for piece in pieces])
         for piece, chunk, _ in zip(pieces, chunks, bodies, strict=True):
-            step = chunk.state[dual_state.STEP].copy()
+            step = chunk.state[STEP].copy()
             if piece.weights is not None:
                 step *= piece.weights
             if self._loss.folds_labels():
@@ -308,20 +318,20 @@ class CocoaSolver:
         """Settle a chunk, or fill in its dual variables; return whether it was up to date."""
         if self._settle(work, chunk):
             return True
-        if dual_state.is_recent(chunk, int(work.parameters["settle"])):
-            alpha = chunk.state[dual_state.ALPHA]
+        if has_recent_alpha(chunk, int(work.parameters["settle"])):
+            alpha = chunk.state[ALPHA]
         else:
             alpha = numbers(chunk)
             alpha[:] = 0.0
             if work.parameters["fill"] == "map":
                 self._loss.alpha_from_margin(margins, self._held[chunk.id].targets, alpha)
         serial = int(work.parameters["serial"])
-        dual_state.write(chunk, alpha, serial)
+        write_alpha(chunk, alpha, serial)
         return False
 
     def _add_objectives(self, held: _Held, sums: F64) -> F64:
         """Add a chunk's losses, conjugates and weight; return its rows' coefficients."""
-        alpha = held.chunk.state[dual_state.ALPHA]
+        alpha = held.chunk.state[ALPHA]
         slopes = np.empty(held.chunk.n_rows)
         assert held.margins is not None
         loss = self._loss.loss.value_and_slope(held.margins, held.targets, held.weights, slopes)

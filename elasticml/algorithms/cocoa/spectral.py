@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa import bound_kernels as kernels
+from elasticml.algorithms.cocoa.bound_kernels import csr_absolute, csr_diagonals, csr_largest
 from elasticml.data.chunk import Chunk
 from elasticml.data.products import make_adjoint, make_forward
 
@@ -61,7 +61,7 @@ def absolute_rows(chunk: Chunk, p: F64, has_offset: bool) -> F64:
     if kind == "dense":
         out[:] = np.abs(chunk.values).astype(np.float64) @ p[: chunk.values.shape[1]]
     elif kind == "csr":
-        kernels.csr_absolute(chunk.indptr, chunk.indices, chunk.values, p, out)
+        csr_absolute(chunk.indptr, chunk.indices, chunk.values, p, out)
     else:
         columns = p[: p.size - has_offset]
         make_forward(chunk.layout, columns)(chunk, out)
@@ -84,7 +84,7 @@ def add_diagonals(chunk: Chunk, at: I64, weights: F64, p: F64, has_offset: bool,
     inverse = 1.0 / p
     d = p.size - has_offset
     if kind == "csr" or kind == "binary_csr":
-        kernels.csr_diagonals(chunk.indptr, chunk.indices, chunk.values, at, c, inverse, out)
+        csr_diagonals(chunk.indptr, chunk.indices, chunk.values, at, c, inverse, out)
     else:
         for b in np.unique(at).tolist():
             chosen = at == b
@@ -122,7 +122,7 @@ def largest_eigenvalues(
         # Fresh zeros: only the pages that the chunk's columns touch are allocated.
         p, w = np.zeros(factor.size), np.zeros(factor.size)
         arrays = (chunk.indptr, chunk.indices, chunk.values)
-        kernels.csr_largest(*arrays, order, starts, weights, factor, constant, p, w, out)
+        csr_largest(*arrays, order, starts, weights, factor, constant, p, w, out)
         return out * (1.0 + ROUNDED)
     has_offset = constant != 0.0
     scale = np.append(factor, constant) if has_offset else factor

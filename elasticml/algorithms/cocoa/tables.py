@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.cocoa import rows
+from elasticml.algorithms.cocoa.rows import KIND_CODES
 from elasticml.data.chunk import Chunk, Layout
 from elasticml.data.ngrams import CODES_MAX, first_columns
 from elasticml.terms import ChunkId
@@ -27,7 +27,7 @@ TARGETS: Final = 6
 WEIGHTS: Final = 7
 ALPHA: Final = 8
 NORMS: Final = 9
-REST: Final = 10
+SKIPS: Final = 10
 N_FIELDS: Final = 11
 #: Columns of what :func:`grams_of` returns.
 GRAM_FIELDS: Final = 3 + CODES_MAX
@@ -48,14 +48,14 @@ class Piece:
 
 @dataclass(slots=True, eq=False)
 class Cached:
-    """What a solver keeps of a chunk between passes; a function of the chunk, except ``rest``."""
+    """What a solver keeps of a chunk between passes; a function of the chunk, except ``skips``."""
 
     #: (n_rows,) squared norms of the rows, without the intercept's constant.
     norms: NDArray[Any]
     #: The norms are computed: for a chunk that streams, after its body was first loaded.
     is_measured: bool
     #: (n_rows,) epochs to skip each row: see :mod:`elasticml.algorithms.cocoa.rests`.
-    rest: NDArray[np.uint8]
+    skips: NDArray[np.uint8]
 
 
 #: By a chunk's id and its content id.
@@ -76,7 +76,7 @@ def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: Cached
     layout = chunk.layout
     is_sequence = layout.kind == "sequence"
     table[number] = (
-        rows.KIND_CODES[layout.kind],
+        KIND_CODES[layout.kind],
         chunk.n_rows,
         layout.length if is_sequence else layout.n_columns,
         0,
@@ -86,7 +86,7 @@ def fill_row(table: NDArray[np.int64], number: int, piece: Piece, cached: Cached
         0 if piece.weights is None else address(piece.weights),
         address(piece.alpha),
         address(cached.norms),
-        address(cached.rest),
+        address(cached.skips),
     )
 
 

@@ -60,7 +60,7 @@ def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 
 @unchecked_kernel
-def go_through(
+def run_tasks(
     order: I64,
     ends: I64,
     factors: F64,
@@ -73,7 +73,7 @@ def go_through(
     size: int,
     whole: float,
     l2_total: float,
-    crowding: F64,
+    contention: F64,
     merged: F64,
     tallies: F64,
     sums: F64,
@@ -95,7 +95,7 @@ def go_through(
     ends : ndarray (slices + 1,), int64
         Boundaries of the slices.
     factors : ndarray (slices, parts)
-        Each part's sigma'; 0: by ``crowding``, which then adapts to the slice.
+        Each part's sigma'; 0: by ``contention``, which then adapts to the slice.
     totals, seen : ndarray (slices, parts)
         In a scaled first pass, the weight of all rows that count and of those seen before; else 0.
     counters : ndarray (16,), int64
@@ -104,7 +104,7 @@ def go_through(
         See :class:`elasticml.algorithms.cocoa.replicas.Replicas`.
     size : int
         Coordinates to merge: all, or 0 where a single part continues on its replica.
-    crowding : ndarray (2,)
+    contention : ndarray (2,)
         The factor, which is changed, and its lower limit.
     merged : ndarray (parts, 8), tallies : ndarray (parts, 8)
         Zeros; a cache line for each part.
@@ -128,7 +128,7 @@ def go_through(
                 _give_way()
         if at < n_parts:
             begin, length = ends[s], ends[s + 1] - ends[s]
-            factor = factors[s, at] if factors[s, at] > 0.0 else whole * crowding[0]
+            factor = factors[s, at] if factors[s, at] > 0.0 else whole * contention[0]
             tallies[at, N_SUMS - 1] = seen[s, at]
             visit(
                 order,
@@ -150,7 +150,7 @@ def go_through(
         elif at < 2 * n_parts:
             k = at - n_parts
             for p in range(n_parts):
-                shares[p] = 1.0 / (factors[s, p] if factors[s, p] > 0.0 else whole * crowding[0])
+                shares[p] = 1.0 / (factors[s, p] if factors[s, p] > 0.0 else whole * contention[0])
             merge_range(
                 rows,
                 shares,
@@ -162,11 +162,11 @@ def go_through(
                 merged[k],
             )
         else:
-            _conclude(l2_total, whole, crowding, factors[s, 0] <= 0.0, merged, tallies, sums)
+            _conclude(l2_total, whole, contention, factors[s, 0] <= 0.0, merged, tallies, sums)
         _draw(counters, 8)
 
 
-def abandon(counters: I64) -> None:
+def abort_tasks(counters: I64) -> None:
     """Stop all threads: the thread that failed will not finish its task."""
     counters[0] = counters[8] = _NO_MORE
 
@@ -175,7 +175,7 @@ def abandon(counters: I64) -> None:
 def _conclude(
     l2_total: float,
     whole: float,
-    crowding: F64,
+    contention: F64,
     learns: bool,
     merged: F64,
     tallies: F64,
@@ -196,5 +196,5 @@ def _conclude(
     if learns:
         slope = dual + curvature - l2_total * along
         bend = l2_total * whole * square + 2.0 * curvature
-        factor = adapted(crowding[0], slope, bend, float(tallies.shape[0]))
-        crowding[0] = max(factor, crowding[1])
+        factor = adapted(contention[0], slope, bend, float(tallies.shape[0]))
+        contention[0] = max(factor, contention[1])

@@ -92,7 +92,7 @@ def _train(
         settings=settings,
         columns=columns,
         frozens=frozens,
-        cadence=beginning.cadence_for(settings, facts.n_rows),
+        gap_schedule=beginning.cadence_for(settings, facts.n_rows),
         aggregation=Aggregation.of(settings),
         weight=weight_of_all(facts, targets),
         v=beginning.first_model(settings, columns),
@@ -115,7 +115,7 @@ class _Ascent:
     settings: Settings
     columns: Columns
     frozens: Frozens
-    cadence: Cadence
+    gap_schedule: Cadence
     aggregation: Aggregation
     #: S, the weight of all examples, present and absent.
     weight: float
@@ -182,7 +182,7 @@ class _Ascent:
         self.is_stale = False
         self.current = self._certificate(sent_v, arrays, self.weight - weight)
         self.best = self.current if self.best is None else self.current.better(self.best)
-        self.cadence.certified(self.best.gap)
+        self.gap_schedule.certified(self.best.gap)
 
     def _certificate(self, sent_v: F64, arrays: Arrays, absent_weight: float) -> Certificate:
         half = 0.5 * self.settings.l2
@@ -237,7 +237,7 @@ class _Ascent:
                 reason="diverged",
             )
         self.current = None
-        self.cadence.passed(float(arrays["visited"]), float(arrays["gap"]) / self.weight)
+        self.gap_schedule.passed(float(arrays["visited"]), float(arrays["gap"]) / self.weight)
         if float(arrays["unset"]) > 0.0:
             self.is_stale = True
         self._note(outcome)
@@ -282,25 +282,25 @@ class _Ascent:
         """Run one pass, and the certificates that are due before and after it."""
         if self.is_stale:
             yield from self.certify()
-        began, known = self.current, self._shown()
+        start, reported = self.current, self._shown()
         model = self._arrays()
         damping = self.aggregation.damping
         outcome = yield from self._pass()
         # If certificates wait for absent examples, they do so at the beginning of the next round.
-        if self.cadence.is_due() and not (self.is_stale and self.waits):
+        if self.gap_schedule.is_due() and not (self.is_stale and self.waits):
             yield from self.certify()
         after = self._shown()
         measured = after if self.current is not None else None
         return RoundEnd(
-            objective=None if known is None else known.primal,
-            objective_kind="bound" if known is not None and known.is_bound else "exact",
-            gap=None if known is None else known.gap,
-            gap_is_bound=known is not None and known.is_bound,
+            objective=None if reported is None else reported.primal,
+            objective_kind="bound" if reported is not None and reported.is_bound else "exact",
+            gap=None if reported is None else reported.gap,
+            gap_is_bound=reported is not None and reported.is_bound,
             step=self.gamma_taken,
             stand_ins=len(self.frozens.groups) if self.frozens.plan is not None else 0,
             extra={
-                "primal": None if began is None else began.primal,
-                "dual": None if began is None else began.dual,
+                "primal": None if start is None else start.primal,
+                "dual": None if start is None else start.dual,
                 "gap_best": None if self.best is None else self.best.gap,
                 "gamma": self.gamma_taken,
                 "damping": damping,
@@ -324,7 +324,7 @@ class _Ascent:
             self.columns,
             self.best,
             self.frozens,
-            self.cadence,
+            self.gap_schedule,
             {
                 "serial": self.serial,
                 "weight": self.weight,
@@ -345,7 +345,7 @@ class _Ascent:
         self.serial, self.weight = int(values["serial"]), float(values["weight"])
         self.aggregation = self.aggregation.damped(float(values["damping"]))
         self.local_epochs, self.resyncs = float(values["local_epochs"]), int(values["resyncs"])
-        beginning.set_cadence(self.cadence, resume)
+        beginning.set_cadence(self.gap_schedule, resume)
         self.tune(resume.tuned)
 
     def tune(self, tuned: Mapping[str, Scalar]) -> None:

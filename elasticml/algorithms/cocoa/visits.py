@@ -33,7 +33,7 @@ _F8: Final = np.empty(0, np.float64)
 _U1: Final = np.empty(0, np.uint8)
 _LINE: Final = 64
 #: Maximum epochs for which a row is skipped: finite, so that the limit does not change.
-_REST_MAX: Final = 64.0
+_SKIP_MAX: Final = 64.0
 
 
 @unchecked_kernel
@@ -150,10 +150,10 @@ def _extent(table: I64, visit: int, bucket: int, itemsize: int) -> Any:
     c, first = visit >> 32, visit & 0xFFFFFFFF
     kind, n_rows = table[c, 0], table[c, 1]
     stop = min(first + bucket, n_rows)
-    rest = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
-    while first < stop and rest[np.uint64(first)] != 0:
+    skips = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
+    while first < stop and skips[np.uint64(first)] != 0:
         first += 1
-    while stop > first and rest[np.uint64(stop - 1)] != 0:
+    while stop > first and skips[np.uint64(stop - 1)] != 0:
         stop -= 1
     if kind == 1 or kind == 2:
         indptr = carray(pointer(table[c, 3], _I4), (n_rows + 1,), np.int32)
@@ -232,15 +232,15 @@ def visit(
         weights = carray(pointer(table[c, 7], _F8), (n_rows,), np.float64)
         alpha = carray(pointer(table[c, 8], _F8), (n_rows,), np.float64)
         norms = carray(pointer(table[c, 9], like), (n_rows,), like.dtype)
-        rest = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
+        skips = carray(pointer(table[c, 10], _U1), (n_rows,), np.uint8)
         for i in range(first, stop):
             for _ in range(lines):
                 prefetch(near)
                 prefetch(far)
                 near += near_step
                 far += far_step
-            if rest[i] != 0:
-                rest[i] -= np.uint8(1)
+            if skips[i] != 0:
+                skips[i] -= np.uint8(1)
                 continue
             at, count, values_at = rows.locate(
                 kind, i, width, at_indptr, at_indices, at_values, itemsize
@@ -258,7 +258,7 @@ def visit(
             gap += s * gap_of(code, old, z, y)
             if new == old:
                 if reach > 0.0:
-                    rest[i] = _epochs_to_skip(code, old, z, reach, norm)
+                    skips[i] = _epochs_to_skip(code, old, z, reach, norm)
                 continue
             alpha[i] = new
             dual += s * (minus_conjugate_of(code, new, y) - minus_conjugate_of(code, old, y))
@@ -293,4 +293,4 @@ def _epochs_to_skip(code: int, a: float, m: float, reach: float, norm: float) ->
     slack = m - 1.0 if a <= 0.0 else 1.0 - m if code == 4 else -m
     if slack <= 0.0 or (a > 0.0 and (a < 1.0 or code == 3)):
         return np.uint8(0)
-    return np.uint8(min(slack * reach / math.sqrt(norm + 1e-300), _REST_MAX))
+    return np.uint8(min(slack * reach / math.sqrt(norm + 1e-300), _SKIP_MAX))

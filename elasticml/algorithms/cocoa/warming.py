@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.local import LocalSolver
 from elasticml.algorithms.cocoa.passes import Pass
+from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.algorithms.parallel import Serial
 from elasticml.data.chunk import Dtype, dense_chunk
 from elasticml.terms import ChunkId
@@ -19,5 +20,5 @@ def warm_kernels() -> None:
         solver = LocalSolver(loss="hinge", dtype=dtype, bucket=None, intercept_scaling=None)
         one = np.ones(1)
         solver.bind([Piece(chunk, one, one, np.zeros(1))])
-        asked = Pass(l2_total=1.0, total_weight=1.0, damping=1.0, epochs=1, seed=0, serial=0)
-        solver.run(one, asked, Serial())
+        request = Pass(l2_total=1.0, total_weight=1.0, damping=1.0, epochs=1, seed=0, serial=0)
+        solver.run(one, request, Serial())

@@ -49,7 +49,7 @@ class Columns:
         return arrays if self.classes is None else {**arrays, "classes": self.classes.copy()}
 
 
-def learn(
+def collect_problem(
     settings: Settings, facts: DataFacts
 ) -> Generator[Exchange, Outcome, tuple[Problem, Columns]]:
     """Collect targets, weights and column constants in two exchanges over all members.
@@ -144,7 +144,7 @@ def first_coef(settings: Settings, d: int) -> F64:
 
 
 def resume_of(
-    coef: F64, best: Certificate | None, cadence: Cadence, values: Mapping[str, Any]
+    coef: F64, best: Certificate | None, schedule: Cadence, values: Mapping[str, Any]
 ) -> Resume:
     """Return the state for another process, which starts from the last certificate's model.
 
@@ -158,7 +158,7 @@ def resume_of(
         arrays={"coef": coef, **({} if best is None else {"best_v": best.v})},
         values={
             **values,
-            "cadence": counted(cadence),
+            "cadence": counted(schedule),
             "best": None if best is None else {**best.columns(), "is_bound": best.is_bound},
         },
     )

@@ -38,14 +38,14 @@ class Bent:
         return sweep_kernels.NO_CURVATURES if self.h is None else self.h
 
     @cached_property
-    def bent(self) -> F64:
+    def h_root(self) -> F64:
         """(n,) curvatures times square roots."""
         return self.root if self.h is None else self.h * self.root
 
     @cached_property
     def total(self) -> float:
         """``root.H root``."""
-        return float(self.bent @ self.root)
+        return float(self.h_root @ self.root)
 
     def times(self, v: F64) -> F64:
         """Return the curvatures times ``v``, (n,)."""
@@ -56,7 +56,7 @@ class Bent:
 class Parabola:
     """The constants of a member's local quadratic problem, without the slope at its start."""
 
-    bent: Bent
+    hessian: Bent
     a1: float
     a2: float
     is_positive: bool
@@ -114,28 +114,28 @@ class Block:
         out[self.chunk.state[column_state.NORMS][features] == 0.0] = 0.0
         return out
 
-    def weighed(self, bent: Bent, *, centred: bool) -> Weighed:
+    def weighted_moments(self, hessian: Bent, *, centred: bool) -> Weighed:
         """Return these columns' moments, weighted by curvatures."""
         state = self.chunk.state
-        if bent.h is None:
+        if hessian.h is None:
             return Weighed(means=state[column_state.MEANS], norms=state[column_state.NORMS])
         moments = Weighed(
             means=state[column_state.MEANS].copy(), norms=state[column_state.NORMS].copy()
         )
         sweep_kernels.weigh(
-            self.alive(), self.place, bent.root, bent.h, bent.total, centred, FLAT, moments.means,
-            moments.norms,
+            self.alive(), self.place, hessian.root, hessian.h, hessian.total, centred, FLAT,
+            moments.means, moments.norms,
         )  # fmt: skip
         return moments
 
     def sweep(
-        self, features: I64, w: F64, u: F64, shift: float, parabola: Parabola, of: Weighed
+        self, features: I64, w: F64, u: F64, shift: float, quadratic: Parabola, of: Weighed
     ) -> float:
         """Minimise over each of these coordinates of ``w`` (n_rows,); return the new shift."""
-        bent = parabola.bent
+        hessian = quadratic.hessian
         return sweep_kernels.sweep(
-            features, self.place, of.means, bent.total, of.norms, parabola.a1, parabola.a2,
-            parabola.is_positive, bent.root, bent.curvatures, bent.bent, w, u, shift,
+            features, self.place, of.means, hessian.total, of.norms, quadratic.a1, quadratic.a2,
+            quadratic.is_positive, hessian.root, hessian.curvatures, hessian.h_root, w, u, shift,
         )  # fmt: skip
 
 
@@ -182,8 +182,8 @@ def measure(chunk: Chunk, root: F64, total: float, *, centred: bool) -> tuple[F6
         if centred:
             norms = norms + means**2 * _unstored(chunk, of, root, total)
     norms[norms <= FLAT**2 * total * means**2] = 0.0
-    beside = chunk.labels < 0.0
-    norms[beside], means[beside] = 0.0, 0.0
+    not_column = chunk.labels < 0.0
+    norms[not_column], means[not_column] = 0.0, 0.0
     return norms, means
 
 
@@ -216,8 +216,8 @@ def warm_kernels() -> None:
         column_state.begin(chunk, *measure(chunk, one, 1.0, centred=False))
         block, w, r = Block.of(chunk), np.zeros(1), np.ones(1)
         for h in (None, one):
-            bent = Bent(root=one, h=h)
-            parabola = Parabola(bent=bent, a1=0.5, a2=0.0, is_positive=False)
-            of = block.weighed(bent, centred=True)
-            block.sweep(block.features, w, r, 0.0, parabola, of)
+            hessian = Bent(root=one, h=h)
+            quadratic = Parabola(hessian=hessian, a1=0.5, a2=0.0, is_positive=False)
+            of = block.weighted_moments(hessian, centred=True)
+            block.sweep(block.features, w, r, 0.0, quadratic, of)
         block.correlations(block.features, r, 1.0)

@@ -39,11 +39,11 @@ class Descent:
     #: By chunk, (n_rows,) each; changed in place.
     coefs: dict[ChunkId, F64]
     #: By chunk: its columns' moments, weighted by curvatures.
-    weighed: Mapping[ChunkId, Weighed]
-    #: (n,) the slope ``r / sigma' - H A dw``, without the shift, a multiple of the bent roots.
+    moments: Mapping[ChunkId, Weighed]
+    #: (n,) the slope ``r / sigma' - H A dw``, without the shift, a multiple of ``h_root``.
     u: F64
     #: With penalties divided by sigma'.
-    parabola: Parabola
+    quadratic: Parabola
     shift: float = 0.0
     visited: int = 0
     _by_id: dict[ChunkId, Block] = field(init=False)
@@ -51,13 +51,13 @@ class Descent:
     def __post_init__(self) -> None:
         self._by_id = {block.chunk.id: block for block in self.blocks}
 
-    def empty(self) -> None:
+    def clear_screened(self) -> None:
         """Set the coefficients of screened columns to zero."""
         for block in self.blocks:
             w = self.coefs[block.chunk.id]
             dead = np.setdiff1d(np.flatnonzero(w), block.alive(), assume_unique=True)
             if dead.size:
-                self._sweep(block, dead, replace(self.parabola, a1=math.inf))
+                self._sweep(block, dead, replace(self.quadratic, a1=math.inf))
 
     def run(self, epochs: float, rng: np.random.Generator) -> None:
         """Run this number of epochs over all columns, each followed by sweeps over the support."""
@@ -74,7 +74,7 @@ class Descent:
             features = rng.permutation(block.alive())
             if share < 1.0:
                 features = features[: math.ceil(share * features.size)]
-            self._sweep(block, features, self.parabola)
+            self._sweep(block, features, self.quadratic)
         self._refine(rng)
 
     def _refine(self, rng: np.random.Generator) -> None:
@@ -86,7 +86,7 @@ class Descent:
         columns = sum(block.features.size for block in self.blocks)
         for _ in range(min(SWEEPS, WORK * columns // support)):
             for k in rng.permutation(len(parts)):
-                self._sweep(parts[k][0], parts[k][1], self.parabola)
+                self._sweep(parts[k][0], parts[k][1], self.quadratic)
         self._step()
 
     def _support(self) -> list[tuple[Block, I64]]:
@@ -99,24 +99,24 @@ class Descent:
     def _step(self) -> None:
         """Step towards the minimum with the coefficients' present signs."""
         parts = self._support()
-        bent = self.parabola.bent
-        means = [self.weighed[block.chunk.id].means[some] for block, some in parts]
-        columns = InModel.of(parts, np.concatenate(means), bent) if parts else None
+        hessian = self.quadratic.hessian
+        means = [self.moments[block.chunk.id].means[some] for block, some in parts]
+        columns = InModel.of(parts, np.concatenate(means), hessian) if parts else None
         if columns is None:
             return
         w = np.concatenate([self.coefs[block.chunk.id][some] for block, some in parts])
-        u = self.u + self.shift * bent.bent
-        new, products = sign_step(columns, w, u, self.parabola.a1, self.parabola.a2)
-        self.u = u - bent.times(columns.image(new - w))
+        u = self.u + self.shift * hessian.h_root
+        new, products = sign_step(columns, w, u, self.quadratic.a1, self.quadratic.a2)
+        self.u = u - hessian.times(columns.image(new - w))
         self.shift = 0.0
         self.visited += 2 * products * w.size
         ends = np.cumsum([some.size for _, some in parts])[:-1]
         for (block, some), values in zip(parts, np.split(new, ends), strict=True):
             self.coefs[block.chunk.id][some] = values
 
-    def _sweep(self, block: Block, features: I64, parabola: Parabola) -> None:
+    def _sweep(self, block: Block, features: I64, quadratic: Parabola) -> None:
         self.visited += features.size
         id = block.chunk.id
         self.shift = block.sweep(
-            features, self.coefs[id], self.u, self.shift, parabola, self.weighed[id]
+            features, self.coefs[id], self.u, self.shift, quadratic, self.moments[id]
         )

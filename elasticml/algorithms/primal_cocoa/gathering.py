@@ -58,7 +58,7 @@ class Gathered:
         self.waits -= 1
         return self.waits < 0
 
-    def wanted(self, problem: Problem, dual: Dual, lengths: F64, w: F64, slopes: F64) -> I64 | None:
+    def choose(self, problem: Problem, dual: Dual, lengths: F64, w: F64, slopes: F64) -> I64 | None:
         """Choose the working set; None if the model has too many columns.
 
         Parameters
@@ -79,15 +79,15 @@ class Gathered:
         distance = (problem.a1 - leaning) / np.maximum(lengths[candidates], 1e-300)
         return nearest(candidates, distance, w[candidates], size)
 
-    def missing(self, wanted: I64) -> I64:
+    def missing(self, features: I64) -> I64:
         """Return the columns still to gather; drop those no longer in the working set."""
-        kept = {int(j): self.columns[j] for j in wanted.tolist() if j in self.columns}
+        kept = {int(j): self.columns[j] for j in features.tolist() if j in self.columns}
         self.columns = kept
-        return wanted[[int(j) not in kept for j in wanted]]
+        return features[[int(j) not in kept for j in features]]
 
-    def take(self, wanted: I64, columns: F64, found: F64) -> bool:
+    def take(self, features: I64, columns: F64, found: F64) -> bool:
         """Store gathered columns; return whether all were found."""
-        for k, j in enumerate(wanted.tolist()):
+        for k, j in enumerate(features.tolist()):
             if found[k] == 1.0:
                 self.columns[j] = np.array(columns[k])
         return bool(np.all(found == 1.0))
@@ -124,7 +124,7 @@ class Gathered:
         image, offset = rows.T @ new, float(means[features] @ new)
         root, coef = problem.roots.get("root"), np.zeros(w.size)
         image -= offset if root is None else offset * root
-        coef[features], z = new, problem.settled(image)[0]
+        coef[features], z = new, problem.with_intercept(image)[0]
         return (coef, z) if problem.primal(coef, z) < than else None
 
 

@@ -116,7 +116,7 @@ class MarginProblem:
 
     # --- margins ------------------------------------------------------------------------------
 
-    def settled(self, image: F64) -> tuple[F64, float]:
+    def with_intercept(self, image: F64) -> tuple[F64, float]:
         """Return margins with the best free intercept, found by Newton steps, and the intercept."""
         if not self.has_intercept:
             return image, 0.0
@@ -124,7 +124,7 @@ class MarginProblem:
         slopes, other = np.empty(z.size), np.empty(z.size)
         self._value(z, slopes)
         for _ in range(INTERCEPT_STEPS):
-            slope, curvature = float(slopes.sum()), float(self._bent(z, slopes).sum())
+            slope, curvature = float(slopes.sum()), float(self._safe_curvature(z, slopes).sum())
             if abs(slope) <= LEVEL * float(np.abs(slopes).sum()) or curvature <= 0.0:
                 break
             step = -slope / curvature
@@ -145,7 +145,7 @@ class MarginProblem:
         self._value(self._plain(z), slopes)
         return -slopes if self.inverse is None else -slopes * self.inverse
 
-    def provable(self, z: F64) -> F64:
+    def dual_residual(self, z: F64) -> F64:
         """Return a residual for a dual point; with an intercept, both classes weigh the same."""
         alpha = np.empty(z.size)
         self.loss.alpha_from_margin(self._plain(z), self.targets, alpha)
@@ -161,7 +161,7 @@ class MarginProblem:
         plain = self._plain(z)
         slopes = np.empty(z.size)
         self._value(plain, slopes)
-        curvatures = self._bent(plain, slopes)
+        curvatures = self._safe_curvature(plain, slopes)
         return curvatures if self.inverse is None else curvatures * self.inverse**2
 
     def _plain(self, z: F64) -> F64:
@@ -171,7 +171,7 @@ class MarginProblem:
     def _value(self, plain: F64, slopes: F64) -> float:
         return self.loss.loss.value_and_slope(plain, self.targets, self.weights, slopes)
 
-    def _bent(self, plain: F64, slopes: F64) -> F64:
+    def _safe_curvature(self, plain: F64, slopes: F64) -> F64:
         curvatures = np.empty(plain.size)
         self.loss.loss.curvature(plain, self.targets, self.weights, curvatures)
         return np.maximum(curvatures, CURVED * np.abs(slopes))
@@ -228,8 +228,8 @@ class MarginProblem:
             if abs(slope) <= FLAT_ENOUGH * abs(steep):
                 break
             low, high = (t, high) if slope < 0.0 else (low, t)
-            bent = self._curvature(plain + t * along, along) + penalty.curvature
-            t = t - slope / bent if bent > 0.0 else np.inf
+            rate = self._curvature(plain + t * along, along) + penalty.curvature
+            t = t - slope / rate if rate > 0.0 else np.inf
             if not low < t < high:
                 t = 0.5 * (low + high) if np.isfinite(high) else 2.0 * low
         else:

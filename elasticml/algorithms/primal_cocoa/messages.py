@@ -97,10 +97,10 @@ def pass_exchange(
     seal: bool,
 ) -> Exchange:
     """Return the exchange for the members' steps at a residual."""
-    bent = {} if curvature is None else {"curvature": curvature}
+    curvatures = {} if curvature is None else {"curvature": curvature}
     return Exchange(
         operation=PASS,
-        model={"residual": residual, **bent, **root},
+        model={"residual": residual, **curvatures, **root},
         returns={
             "dv": residual.shape,
             "l1": (2,),

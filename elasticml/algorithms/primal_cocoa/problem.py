@@ -83,7 +83,7 @@ class Problem(Protocol):
         """The arrays of the weights in an exchange."""
         ...
 
-    def settled(self, image: F64) -> tuple[F64, float]:
+    def with_intercept(self, image: F64) -> tuple[F64, float]:
         """Return margins (n,) with the best free intercept, and the intercept."""
         ...
 
@@ -91,7 +91,7 @@ class Problem(Protocol):
         """Return minus the slopes of the loss (n,)."""
         ...
 
-    def provable(self, z: F64) -> F64:
+    def dual_residual(self, z: F64) -> F64:
         """Return a residual that is dual feasible after scaling."""
         ...
 

@@ -36,15 +36,15 @@ class InModel:
     rows: Any
     #: (s,)
     means: F64
-    bent: Bent
+    hessian: Bent
 
     @staticmethod
-    def of(there: Sequence[tuple[Block, I64]], means: F64, bent: Bent) -> InModel | None:
+    def of(support: Sequence[tuple[Block, I64]], means: F64, hessian: Bent) -> InModel | None:
         """Copy columns of several chunks into one matrix; None if they are too many."""
-        root = bent.root
+        root = hessian.root
         parts: list[Any] = []
         nbytes = 0
-        for block, features in there:
+        for block, features in support:
             chunk = block.chunk
             if chunk.layout.kind == "dense":
                 nbytes += 8 * features.size * root.size
@@ -64,20 +64,20 @@ class InModel:
         return InModel(
             rows=np.concatenate(parts) if is_dense else scipy.sparse.vstack(parts, format="csr"),
             means=means,
-            bent=bent,
+            hessian=hessian,
         )
 
     def image(self, step: F64) -> F64:
         """Return the change of the predictions by a change of the coefficients."""
-        return np.asarray(self.rows.T @ step) - float(self.means @ step) * self.bent.root
+        return np.asarray(self.rows.T @ step) - float(self.means @ step) * self.hessian.root
 
     def products(self, u: F64) -> F64:
         """Return the products of the centred columns with ``u``."""
-        return np.asarray(self.rows @ u) - self.means * float(self.bent.root @ u)
+        return np.asarray(self.rows @ u) - self.means * float(self.hessian.root @ u)
 
     def curvature(self, step: F64) -> F64:
         """Return ``X'HX step`` of the centred columns."""
-        return self.products(self.bent.times(self.image(step)))
+        return self.products(self.hessian.times(self.image(step)))
 
 
 def sign_step(columns: InModel, w: F64, u: F64, a1: float, a2: float) -> tuple[F64, int]:
@@ -95,14 +95,14 @@ def sign_step(columns: InModel, w: F64, u: F64, a1: float, a2: float) -> tuple[F
     rest, target = -gradient, REST * float(np.linalg.norm(gradient))
     along, square = rest.copy(), float(rest @ rest)
     while done < min(PRODUCTS_MAX, 2 * w.size) and square > target * target:
-        bent = columns.curvature(along) + a2 * along
+        image = columns.curvature(along) + a2 * along
         done += 1
-        curvature = float(along @ bent)
+        curvature = float(along @ image)
         if not curvature > 0.0:
             break  # Columns are linearly dependent, and the rest is rounding.
         length = square / curvature
         direction += length * along
-        rest -= length * bent
+        rest -= length * image
         square, last = float(rest @ rest), square
         along = rest + square / last * along
     crossing = np.sign(w + direction) != np.sign(w)

@@ -56,9 +56,10 @@ class PrimalCocoaSolver:
         """
         blocks = {}
         for chunk in chunks:
-            known = self._blocks.get(chunk.id)
-            kept = known is not None and known.chunk is chunk
-            blocks[chunk.id] = known if kept and known is not None else Block.of(chunk)
+            block = self._blocks.get(chunk.id)
+            if block is None or block.chunk is not chunk:
+                block = Block.of(chunk)
+            blocks[chunk.id] = block
         self._blocks = blocks
         operations: dict[str, Operation] = {
             messages.TARGETS: self._targets,
@@ -113,32 +114,35 @@ class PrimalCocoaSolver:
 
     def _pass(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         residual, root = np.array(work.model["residual"]), self._root(work)
-        known = [chunk for chunk in chunks if self._settle(work, chunk)]
+        up_to_date = [chunk for chunk in chunks if self._settle(work, chunk)]
         if float(work.parameters["radius"]) > 0.0:
-            for chunk in known:
+            for chunk in up_to_date:
                 self._screen(work, chunk)
         sigma = max(1.0, float(work.parameters["damping"]) * work.members)
         h = work.model.get("curvature")
-        bent = Bent(root=root, h=None if h is None else np.array(h))
-        blocks = {chunk.id: self._blocks[chunk.id] for chunk in known}
+        hessian = Bent(root=root, h=None if h is None else np.array(h))
+        blocks = {chunk.id: self._blocks[chunk.id] for chunk in up_to_date}
         centred = bool(work.parameters["centred"])
         descent = Descent(
             blocks=list(blocks.values()),
-            coefs={chunk.id: chunk.state[COEF].copy() for chunk in known},
-            weighed={c.id: blocks[c.id].weighed(bent, centred=centred) for c in flow(known)},
+            coefs={chunk.id: chunk.state[COEF].copy() for chunk in up_to_date},
+            moments={
+                c.id: blocks[c.id].weighted_moments(hessian, centred=centred)
+                for c in flow(up_to_date)
+            },
             u=residual / sigma,
-            parabola=Parabola(
-                bent=bent,
+            quadratic=Parabola(
+                hessian=hessian,
                 a1=float(work.parameters["a1"]) / sigma,
                 a2=float(work.parameters["a2"]) / sigma,
                 is_positive=self._settings.positive,
             ),
         )
-        descent.empty()
+        descent.clear_screened()
         seeds = (int(work.parameters["seed"]), int(work.parameters["serial"]))
         descent.run(float(work.parameters["local_epochs"]), np.random.default_rng(seeds))
         l1, inner = np.zeros(2), np.zeros(2)
-        for chunk in known:
+        for chunk in up_to_date:
             old, new = chunk.state[COEF], descent.coefs[chunk.id]
             step = new - old
             l1 += (float(np.abs(old).sum()), float((np.abs(new) - np.abs(old)).sum()))
@@ -159,18 +163,18 @@ class PrimalCocoaSolver:
 
     def _moved(self, descent: Descent, first: F64) -> F64:
         """Return the change of the predictions since the slope was ``first``, (n,)."""
-        bent = descent.parabola.bent
-        if bent.h is None:
-            return first - descent.u - descent.shift * bent.root
+        hessian = descent.quadratic.hessian
+        if hessian.h is None:
+            return first - descent.u - descent.shift * hessian.root
         adjoint, offset = make_adjoint(self._facts.layout, first.size), 0.0
         for block in descent.blocks:
             step = block.chunk.state[STEP]
             if step.any():
                 adjoint.add(block.chunk, step)
-                offset += float(descent.weighed[block.chunk.id].means @ step)
+                offset += float(descent.moments[block.chunk.id].means @ step)
         moved = np.zeros(first.size)
         adjoint.result(moved)
-        return moved - offset * bent.root
+        return moved - offset * hessian.root
 
     def _screen(self, work: Work, chunk: Chunk) -> None:
         """Screen columns that are farther from their constraint than any solution's residual.

@@ -70,7 +70,7 @@ class SquaredProblem:
         """The arrays of the weights in an exchange."""
         return {} if self.root is None else {"root": self.root}
 
-    def settled(self, image: F64) -> tuple[F64, float]:
+    def with_intercept(self, image: F64) -> tuple[F64, float]:
         """Return the image: centring has already fitted the intercept."""
         return image, self.y_mean
 
@@ -78,7 +78,7 @@ class SquaredProblem:
         """Return the targets minus the predictions."""
         return self.y - z
 
-    def provable(self, z: F64) -> F64:
+    def dual_residual(self, z: F64) -> F64:
         """Return the residual: any residual gives a lower bound."""
         return self.y - z
 

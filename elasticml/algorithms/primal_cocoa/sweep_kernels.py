@@ -32,7 +32,7 @@ _I4: Final = np.empty(0, np.int32)
 
 
 @kernel
-def add_bent(
+def add_weighted(
     kind: int, at: int, values_at: int, count: int, like: F64, c: float, h: F64, u: F64
 ) -> None:
     """Add ``c h x`` to ``u`` for a stored column x of any kind except sequences."""
@@ -65,7 +65,7 @@ def sweep(
     positive: bool,
     root: F64,
     h: F64,
-    bent: F64,
+    h_root: F64,
     w: F64,
     u: F64,
     shift: float,
@@ -80,18 +80,18 @@ def sweep(
     means : ndarray (d,)
         The means that centring subtracts; 0 without centring.
     total : float
-        ``bent.root``.
+        ``h_root.root``.
     norms : ndarray (d,)
         ``x.Hx`` of centred columns.
     root : ndarray (n,)
         Square roots of the examples' weights.
     h : ndarray (n,)
         Curvatures; empty if all are one.
-    bent : ndarray (n,)
+    h_root : ndarray (n,)
         Curvatures times the square roots.
     w : ndarray (d,)
     u : ndarray (n,)
-        The slope is u plus ``shift`` times ``bent``.
+        The slope is u plus ``shift`` times ``h_root``.
     """
     like = u[:0]
     for j in features:
@@ -119,13 +119,13 @@ def sweep(
             continue
         w[j] = new
         if h.size > 0:
-            add_bent(place[0], at, values_at, count, like, old - new, h, u)
+            add_weighted(place[0], at, values_at, count, like, old - new, h, u)
         else:
             rows.add(place[0], at, values_at, count, NO_GRAMS, like, old - new, u)
         if is_far:
             c = (new - old) * means[j]
             for i in range(u.size):
-                u[i] += c * bent[i]
+                u[i] += c * h_root[i]
         else:
             shift += (new - old) * means[j]
     return shift

@@ -77,24 +77,24 @@ def make_trainer(
 
 
 def _train(settings: Settings, facts: DataFacts, freezes: bool, resume: Resume | None) -> Trainer:
-    problem, columns = yield from beginning.learn(settings, facts)
+    problem, columns = yield from beginning.collect_problem(settings, facts)
     first = beginning.first_coef(settings, columns.d)
     descent = _Descent(
         settings=settings,
         problem=problem,
         columns=columns,
-        cadence=Cadence(every=settings.gap_every, target=settings.tolerance, rows=columns.d),
+        gap_schedule=Cadence(every=settings.gap_every, target=settings.tolerance, rows=columns.d),
         aggregation=Aggregation(gamma=None),
-        known=Known(lengths=np.sqrt(columns.norms), coef=first),
-        z=problem.settled(np.zeros(facts.n_columns))[0],
-        gathered=Gathered(n=facts.n_columns, centred=settings.intercept),
+        certified=Known(lengths=np.sqrt(columns.norms), coef=first),
+        z=problem.with_intercept(np.zeros(facts.n_columns))[0],
+        working_set=Gathered(n=facts.n_columns, centred=settings.intercept),
         local_epochs=settings.local_epochs,
         waits=True,
     )
     if resume is not None:
         descent.restore(resume)
     yield from descent.certify()
-    if descent.known.coef.any():
+    if descent.certified.coef.any():
         # The first certificate computed the margins of this model; this one uses their residual.
         yield from descent.certify()
     descent.waits = not freezes
@@ -108,12 +108,12 @@ class _Descent:
     settings: Settings
     problem: Problem
     columns: beginning.Columns
-    cadence: Cadence
+    gap_schedule: Cadence
     aggregation: Aggregation
-    known: Known
+    certified: Known
     #: (n,) margins of the model unless ``is_stale``, times the square roots of the weights.
     z: F64
-    gathered: Gathered
+    working_set: Gathered
     local_epochs: float
     #: Certificates wait until no column is absent.
     waits: bool
@@ -147,11 +147,11 @@ class _Descent:
         With ``taken`` (d,) members first replace their coefficients by it.
         """
         waits = self.waits if waits is None else waits
-        sent, problem = self.problem.provable(self.z), self.problem
+        sent, problem = self.problem.dual_residual(self.z), self.problem
         outcome: Outcome = yield messages.certify_exchange(
             sent,
             problem.roots,
-            self.known.coef,
+            self.certified.coef,
             {
                 **self._settling(),
                 "parts": not waits,
@@ -165,19 +165,19 @@ class _Descent:
         self._note(outcome)
         arrays = {name: np.asarray(values) for name, values in outcome.arrays.items()}
         absent = outcome.absent_examples > 0
-        slack = self.known.take(sent, arrays, arrays["here"] > 0.5 if absent else None)
-        assert self.known.image is not None
+        slack = self.certified.take(sent, arrays, arrays["here"] > 0.5 if absent else None)
+        assert self.certified.image is not None
         # Coefficients may have been lost since the last pass although no member is missing now.
         stale = self.is_stale or float(arrays["unset"]) > 0.0
         former = self.z
-        self.z, intercept = problem.settled(self.known.image)
+        self.z, intercept = problem.with_intercept(self.certified.image)
         if not stale:
             norm = problem.scale
             self.drift = float(np.linalg.norm(self.z - former)) / norm if norm else 0.0
         self.resyncs += stale and self.serial > 1
         self.is_stale = False
-        coef, total = self.known.coef, problem.total
-        self.dual = problem.dual(coef, sent, self.known.slopes, slack)
+        coef, total = self.certified.coef, problem.total
+        self.dual = problem.dual(coef, sent, self.certified.slopes, slack)
         self.current = beginning.check_finite(
             Certificate(
                 primal=problem.primal(coef, self.z) / total,
@@ -186,7 +186,7 @@ class _Descent:
             )
         )
         self.best = self.current if self.best is None else self.current.better(self.best)
-        self.cadence.certified(self.best.gap)
+        self.gap_schedule.certified(self.best.gap)
 
     def _pass(self) -> Generator[Exchange, Outcome, Outcome]:
         """Request the members' steps, and apply them with the line search."""
@@ -219,10 +219,10 @@ class _Descent:
         self.partitions = float(arrays["partitions"])
         self.aggregation = self.aggregation.adapted(step.along, self.partitions)
         self.gamma = self.gamma_taken = step.length
-        self.z = problem.settled(self.z + self.gamma * dv)[0]
+        self.z = problem.with_intercept(self.z + self.gamma * dv)[0]
         self.current = self.dual = None
         self.alive = float(arrays["alive"])
-        self.cadence.passed(float(arrays["visited"]))
+        self.gap_schedule.passed(float(arrays["visited"]))
         if float(arrays["unset"]) > 0.0:
             self.is_stale = True
         self._note(outcome)
@@ -236,35 +236,36 @@ class _Descent:
 
     def _finish(self) -> Generator[Exchange, Outcome, bool]:
         """Gather the columns of a small model and solve for them; return whether this was done."""
-        gathered, known, best, problem = self.gathered, self.known, self.best, self.problem
+        working_set, certified = self.working_set, self.certified
+        best, problem = self.best, self.problem
         if not self._may_gather or self.current is None or self.dual is None or best is None:
             return False
-        if not gathered.is_time():
+        if not working_set.is_time():
             return False
         lengths = np.sqrt(problem.smoothness * self.columns.norms + problem.a2)
-        features = gathered.wanted(problem, self.dual, lengths, known.coef, known.slopes)
+        features = working_set.choose(problem, self.dual, lengths, certified.coef, certified.slopes)
         if features is None or features.size == 0:
             return False
-        missing = gathered.missing(features)
+        missing = working_set.missing(features)
         if missing.size:
             outcome = yield messages.gather_exchange(missing, self.z.size, seal=self._take_seal())
             self._note(outcome)
             arrays = {name: np.asarray(values) for name, values in outcome.arrays.items()}
-            if not gathered.take(missing, arrays["columns"], arrays["found"]) or self.is_stale:
+            if not working_set.take(missing, arrays["columns"], arrays["found"]) or self.is_stale:
                 return False
         before, total = best.gap, problem.total
         goal = max(INNER * before, 0.5 * self.settings.tolerance) * total
-        solution = gathered.lower(
-            problem, features, known.coef, self.columns.means, gap=goal,
+        solution = working_set.lower(
+            problem, features, certified.coef, self.columns.means, gap=goal,
             than=self.current.primal * total,
         )  # fmt: skip
         if solution is None:
-            gathered.ended(before, before)
+            working_set.ended(before, before)
             return False
         coef, self.z = solution
         self.current, self.gamma_taken = None, 1.0
         yield from self.certify(taken=coef)
-        gathered.ended(before, self.best.gap if self.best is not None else before)
+        working_set.ended(before, self.best.gap if self.best is not None else before)
         return True
 
     def _sphere(self) -> dict[str, Scalar]:
@@ -296,32 +297,32 @@ class _Descent:
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd]:
         """Run one pass and the certificates due before and after it, or finish instead."""
-        began, known, model = self.current, self.best, self._arrays()
+        start, reported, model = self.current, self.best, self._arrays()
         damping = self.aggregation.damping
         visited = unset = 0.0
         if not (yield from self._finish()):
             if self.is_stale:
                 yield from self.certify()
-                began, known, model = self.current, self.best, self._arrays()
+                start, reported, model = self.current, self.best, self._arrays()
             outcome = yield from self._pass()
             visited, unset = (float(outcome.arrays[name]) for name in ("visited", "unset"))
             # If certificates wait for absent columns, they do so at the beginning of a round.
-            if self.cadence.is_due() and not (self.is_stale and self.waits):
+            if self.gap_schedule.is_due() and not (self.is_stale and self.waits):
                 yield from self.certify()
         after, measured = self.best, self.current
         return RoundEnd(
-            objective=None if known is None else known.primal,
-            gap=None if known is None else known.gap,
+            objective=None if reported is None else reported.primal,
+            gap=None if reported is None else reported.gap,
             step=self.gamma_taken,
             extra={
-                "primal": None if began is None else began.primal,
-                "dual": None if began is None else began.dual,
+                "primal": None if start is None else start.primal,
+                "dual": None if start is None else start.dual,
                 "gap_best": None if after is None else after.gap,
                 "gamma": self.gamma_taken,
                 "damping": damping,
                 "unset": unset,
                 "visited": visited,
-                "gathered": len(self.gathered.columns),
+                "gathered": len(self.working_set.columns),
                 "alive": self.alive,
                 "support": None if after is None else int(np.count_nonzero(after.v[:-1])),
                 "resyncs": self.resyncs,
@@ -331,11 +332,11 @@ class _Descent:
             next_model=self._arrays(),
             next_objective=None if after is None else after.primal,
             next_gap=None if measured is None or after is None else after.gap,
-            is_long=self._may_gather and self.gathered.waits <= 0,
+            is_long=self._may_gather and self.working_set.waits <= 0,
             resume=beginning.resume_of(
-                self.known.coef,
+                self.certified.coef,
                 self.best,
-                self.cadence,
+                self.gap_schedule,
                 {
                     "serial": self.serial,
                     "damping": self.aggregation.damping,
@@ -348,12 +349,12 @@ class _Descent:
     def restore(self, resume: Resume) -> None:
         """Restore another process's state at its last certificate, which stays valid."""
         values = resume.values
-        self.known.coef = np.array(resume.arrays["coef"])
+        self.certified.coef = np.array(resume.arrays["coef"])
         self.best = beginning.certificate_of(resume)
         self.serial, self.resyncs = int(values["serial"]), int(values["resyncs"])
         self.aggregation = self.aggregation.damped(float(values["damping"]))
         self.local_epochs = float(values["local_epochs"])
-        beginning.set_cadence(self.cadence, resume)
+        beginning.set_cadence(self.gap_schedule, resume)
         self.is_stale = True
         self.tune(resume.tuned)
 
@@ -367,7 +368,7 @@ class _Descent:
 
     def _arrays(self) -> Arrays:
         """Return the reported model, in the users' form."""
-        v = np.append(self.known.coef, 0.0) if self.best is None else self.best.v
+        v = np.append(self.certified.coef, 0.0) if self.best is None else self.best.v
         return self.columns.arrays(v)
 
     # --- the end ------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_rows_stay_on_the_device_while_the_pieces_are_the_same(
         sent.append(len(pieces))
         return real(pieces, *rest)
 
-    monkeypatch.setattr(cuda_rows, "send_rows", counted)
+    monkeypatch.setattr(cuda_local, "send_rows", counted)
     p = problem("csr", "hinge", n=130)
     nothing = chunk_of("csr", 9, np.zeros((0, 12)), np.zeros(0), "float64")
     p.pieces.append(Piece(nothing, np.zeros(0), np.zeros(0), np.zeros(0)))
@@ -185,7 +185,7 @@ def test_a_batch_has_left_the_device_before_the_next_one_comes(
         sent.append(weakref.ref(rows.targets))
         return rows
 
-    monkeypatch.setattr(cuda_rows, "send_rows", watched)
+    monkeypatch.setattr(cuda_local, "send_rows", watched)
     p = problem("csr", "hinge", n=130)
     p.run(on_cuda(p, threads=1, room_bytes=1), np.zeros(p.X.shape[1]), 0)
     assert len(sent) == 3
@@ -214,7 +214,7 @@ def refused(code: int) -> CudaAPIError:
 
 def test_rows_that_no_longer_fit_are_cut_until_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
     full = Full(1, refused(cuda_rows.OUT_OF_MEMORY))
-    monkeypatch.setattr(cuda_rows, "send_rows", full)
+    monkeypatch.setattr(cuda_local, "send_rows", full)
     p = problem("csr", "hinge", n=190)
     solver, v = on_cuda(p, threads=1), np.zeros(p.X.shape[1])
     update = p.run(solver, v, 0)
@@ -230,13 +230,13 @@ def test_a_chunk_that_does_not_fit_by_itself_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     p = problem("csr", "hinge", n=70)
-    monkeypatch.setattr(cuda_rows, "send_rows", Full(0, refused(cuda_rows.OUT_OF_MEMORY)))
+    monkeypatch.setattr(cuda_local, "send_rows", Full(0, refused(cuda_rows.OUT_OF_MEMORY)))
     with pytest.raises(DataError, match=r"1 MiB of GPU memory, .* device: cpu") as found:
         p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
     assert "\n" not in str(found.value)
     # What else the driver says is no matter of room.
     other = refused(700)
-    monkeypatch.setattr(cuda_rows, "send_rows", Full(0, other))
+    monkeypatch.setattr(cuda_local, "send_rows", Full(0, other))
     with pytest.raises(CudaAPIError) as raised:
         p.run(on_cuda(p), np.zeros(p.X.shape[1]), 0)
     assert raised.value is other

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from elasticml.algorithms.cocoa.local import LocalSolver, Piece, Update
-from elasticml.algorithms.cocoa.passes import Pass
+from elasticml.algorithms.cocoa.local import LocalSolver
+from elasticml.algorithms.cocoa.passes import Pass, Update
+from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.algorithms.parallel import Serial, shares
 from elasticml.data.chunk import Chunk, binary_csr_chunk, csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.ngrams import codes_of_letters, sequence_layout

@@ -180,7 +180,7 @@ def certified_when_told(made: Cadence) -> list[int]:
     found = []
     for number in range(1, 15):
         # What rows add as they are met is twice the gap that they leave.
-        made.passed(100.0, told=2.0 * 0.5**number)
+        made.passed(100.0, gap_estimate=2.0 * 0.5**number)
         if made.is_due():
             found.append(number)
             made.certified(0.5**number)
@@ -189,12 +189,12 @@ def certified_when_told(made: Cadence) -> list[int]:
 
 def test_what_a_certificate_finds_corrects_what_passes_tell() -> None:
     made = cadence(target=0.01, is_seldom=True)
-    made.passed(100.0, told=0.01)
+    made.passed(100.0, gap_estimate=0.01)
     assert made.is_due()
     made.certified(0.02)
-    made.passed(100.0, told=0.009)
+    made.passed(100.0, gap_estimate=0.009)
     assert not made.is_due()
-    made.passed(100.0, told=0.004)
+    made.passed(100.0, gap_estimate=0.004)
     assert made.is_due()
 
 

@@ -233,7 +233,7 @@ def test_a_pass_that_loses_leaves_everything_as_it_was(n: int) -> None:
 
 def rests(solver: Any) -> np.ndarray:
     """Epochs that each row still rests."""
-    return np.concatenate([cached.rest for cached in solver._caches.values()])
+    return np.concatenate([cached.skips for cached in solver._caches.values()])
 
 
 def test_one_group_that_loses_does_not_hold_up_the_others() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from elasticml.algorithms.cocoa import together
 from elasticml.algorithms.cocoa.crowding import Crowding, adapted
-from elasticml.algorithms.cocoa.local import LocalSolver, Piece
+from elasticml.algorithms.cocoa.local import LocalSolver
 from elasticml.algorithms.cocoa.passes import Pass
+from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.algorithms.parallel import InPieces
 from elasticml.objectives.conjugates import DUAL_LOSSES
 from elasticml.objectives.dual_kernels import gap_of
@@ -343,7 +344,7 @@ def test_it_makes_no_difference_how_many_threads_share_in_the_work(dtype: str) -
 
 @pytest.mark.timeout(120)
 def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls, has_drawn = together.go_through, itertools.count(), threading.Event()
+    real, calls, has_drawn = together.run_tasks, itertools.count(), threading.Event()
 
     def failing(*given: Any) -> None:
         if next(calls) == 0:
@@ -354,7 +355,7 @@ def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPat
         has_drawn.wait()
         real(*given)
 
-    monkeypatch.setattr(together, "go_through", failing)
+    monkeypatch.setattr(together, "run_tasks", failing)
     pool, p = ThreadParallel(2), problem("csr", "hinge")
     with pytest.raises(MemoryError, match="that was drawn"):
         p.run(p.solver(), np.zeros(p.X.shape[1]), 0, parallel=pool)

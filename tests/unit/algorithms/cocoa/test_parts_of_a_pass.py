@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from elasticml.algorithms.cocoa.each_chunk import NUMBERS_PER_THREAD, each
+from elasticml.algorithms.cocoa.each_chunk import NUMBERS_PER_THREAD, map_chunks
 from elasticml.algorithms.cocoa.line_search import Along
 from elasticml.algorithms.cocoa.replicas import merge_range
 from elasticml.algorithms.parallel import Serial
@@ -83,7 +83,7 @@ def test_threads_share_chunks_only_where_there_is_work_enough(
     chunks: Sequence[Chunk], numbers: int, n_runs: int
 ) -> None:
     counted = _Counted()
-    assert each(lambda chunk: chunk.id, chunks, numbers, counted) == [c.id for c in chunks]
+    assert map_chunks(lambda chunk: chunk.id, chunks, numbers, counted) == [c.id for c in chunks]
     assert counted.n_items == n_runs
 
 
@@ -97,10 +97,10 @@ def test_results_come_in_the_order_of_chunks_whoever_makes_them(chunks: Sequence
         return chunk.id
 
     try:
-        assert each(made, chunks, 10**9, pool) == [chunk.id for chunk in chunks]
+        assert map_chunks(made, chunks, 10**9, pool) == [chunk.id for chunk in chunks]
     finally:
         pool.close()
 
 
 def test_no_chunks_are_nothing_to_do() -> None:
-    assert each(lambda chunk: chunk.id, [], 10**9, Serial()) == []
+    assert map_chunks(lambda chunk: chunk.id, [], 10**9, Serial()) == []
