@@ -1,4 +1,4 @@
-"""The factor by which threads damp their steps, adapted after each slice of an epoch.
+"""The factor by which threads damp their steps, updated after each slice of an epoch.
 
 Threads work on replicas of the model that are merged after each slice. Within a slice a thread's
 own steps count ``factor`` times: n_threads is always safe; 1 is right where slices are so short

@@ -1,7 +1,7 @@
 """The exact line search along the members' steps, and the damping that their sum needs.
 
-Along the sum of the members' steps the dual objective is, with ``C`` the change of ``sum -loss*``
-at the full step and ``q`` half its curvature,
+The dual objective along the sum of the members' steps is, with ``C`` the change of
+``sum -loss*`` at the full step and ``q`` half its curvature,
 
     D(gamma) = D(0) + gamma ((C + q)/S - l2 v.dv) - gamma^2/2 (2 q/S + l2 |dv|^2)
 

@@ -1,4 +1,4 @@
-"""Replicas of the model, one per thread, that are merged after each slice of an epoch.
+"""One replica of the model per thread, merged after each slice of an epoch.
 
 A thread adds ``sigma'`` times its rows' steps to its own replica. One loop over the coordinates
 then takes the steps out of all replicas, sums them in float64, updates the model and writes it back
@@ -51,8 +51,8 @@ class Replicas:
     def is_due(self, values: float) -> bool:
         """Whether to merge after this number of further stored values.
 
-        Replicas of several threads always merge. A single thread continues on its replica until the
-        visited values are worth a pass over every coordinate.
+        Several threads always merge. A single thread continues on its replica until the visited
+        values are worth a pass over every coordinate.
         """
         self._waiting += values
         if self.rows.shape[0] == 2 and self._waiting < VALUES_PER_MERGE * self.v.size:

@@ -36,7 +36,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of ``cocoa``, in units of the mean-form objective."""
+    """The ``algorithm`` section of a ``cocoa`` job, in units of the mean-form objective."""
 
     loss: DualLoss
     l2: float = 1e-4

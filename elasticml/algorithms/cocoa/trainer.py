@@ -58,7 +58,7 @@ def make_trainer(
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see ``settings.Settings``.
+        The job's ``algorithm`` section, see :class:`Settings`.
     facts : DataFacts
     absent : str
         "auto" | "reload" | "stall" | "freeze".

@@ -28,7 +28,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of ``primal_cocoa``, in units of the mean-form objective."""
+    """The ``algorithm`` section of a ``primal_cocoa`` job, in units of the mean-form objective."""
 
     loss: DualLoss = field(default_factory=lambda: dual_loss_named("squared"))
     l1: float = 1e-2

@@ -57,7 +57,7 @@ def make_trainer(
     Parameters
     ----------
     settings : mapping
-        The job's ``algorithm`` section, see ``settings.Settings``.
+        The job's ``algorithm`` section, see :class:`Settings`.
     facts : DataFacts
         Of data by columns.
     absent : str

@@ -1,4 +1,4 @@
-"""Turns of chunks that are read from a disk: those that matter, and each of them now and then."""
+"""DuHL on chunks from a disk: passes read those that matter, and each chunk now and then."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def key(serial: int, epoch: int = 0) -> tuple[int, int, int]:
 
 
 def begun(some: Sequence[Chunk], gaps: Sequence[float]) -> tuple[Turns, dict[ChunkId, float]]:
-    """Turns after a pass over everything and a certificate."""
+    """Return the selection after a pass over all chunks and a certificate."""
     turns = Turns()
     assert turns.next(key(0), some, {}, set()).all()
     return turns, named(some, gaps)
