@@ -50,7 +50,7 @@ class Crowding:
             self._n_threads, self._damping = n_threads, AdaptiveDamping(least=1.0 / n_threads)
         self.factor[0] = min(self.factor[0], float(n_threads))
         self._serial, self._before = serial, (float(self.factor[0]), copy(self._damping))
-        self._hold_back()
+        self._apply_damping()
 
     def accepts(self, gain: float, size: float, precision: float) -> bool:
         """Record a pass and tell whether to keep it, see :meth:`AdaptiveDamping.accepts`.
@@ -59,10 +59,10 @@ class Crowding:
         """
         is_safe = self.factor[1] >= self._n_threads
         is_gain = self._damping.accepts(gain, size, precision)
-        self._hold_back()
+        self._apply_damping()
         return is_gain or is_safe
 
-    def _hold_back(self) -> None:
+    def _apply_damping(self) -> None:
         self.factor[1] = min(1.0 / self._damping.share, float(self._n_threads))
         self.factor[0] = max(self.factor[0], self.factor[1])
 

@@ -247,13 +247,13 @@ class GroupedSolver:
         for inner, (_, _, start), share in request.turns():
             r = v if inner == 0 else v + total.sigma * total.dv
             one = replace(request, epochs=share, start=start)
-            is_timid = is_first and inner == 0
-            done = self._inner_round(r, level, one, parallel, is_timid=is_timid)
+            is_safe = is_first and inner == 0
+            done = self._inner_round(r, level, one, parallel, is_safe=is_safe)
             total = total.plus(done)
         return total
 
     def _inner_round(
-        self, r: F64, level: _Level, one: Pass, parallel: Parallel, *, is_timid: bool
+        self, r: F64, level: _Level, one: Pass, parallel: Parallel, *, is_safe: bool
     ) -> Update:
         """Run a pass of all groups from the same model, and merge their steps.
 
@@ -263,11 +263,11 @@ class GroupedSolver:
             The member's model, in which its steps so far count sigma' times.
         one : Pass
             The request for this epoch of ``level``.
-        is_timid : bool
+        is_safe : bool
             Damp the groups to the safe sigma'.
         """
         is_alone = self._n_dealt == 1
-        between = 1.0 if is_timid else self._aggregation.damping
+        between = 1.0 if is_safe else self._aggregation.damping
 
         def work(k: int, team: Parallel) -> Update:
             group = self._groups[k]

@@ -29,7 +29,7 @@ _VALUES_PER_CALL: Final = 32_000_000
 #: Stored values of an epoch for which another thread pays: about a millisecond.
 VALUES_PER_THREAD: Final = 1_000_000
 #: Number of slices of a call from which its last slice uses the safe factor.
-_TIMID_FROM: Final = 8
+_SAFE_FROM: Final = 8
 #: Limit of the mean of ``|x|^2 / (l2 S)``, how much a row's own margin moves with its dual
 #: variable, up to which the first pass is scaled to the rows seen so far.
 GROW_MAX: Final = 0.25
@@ -310,7 +310,7 @@ class LocalSolver:
         shape = (ends.size - 1, plan.n_parts)
         factors, totals, before = (np.zeros(shape) for _ in range(3))
         if seen is None and plan.learns:
-            if shape[0] >= _TIMID_FROM:
+            if shape[0] >= _SAFE_FROM:
                 # If the threads overshoot, a last slice at the safe factor corrects it.
                 factors[-1] = plan.whole * plan.n_parts
             return factors, totals, before, 0.0
