@@ -1,9 +1,9 @@
 """The two halves of an algorithm: a trainer that merges on the driver, a solver on each member.
 
 A trainer is a generator. It yields an :class:`Exchange` and is sent the :class:`Outcome`; at the
-end of each round it yields a :class:`RoundEnd` and is sent a :class:`Proceed`, true to go on; it
-returns a :class:`Model`. It never sees a member, a process or a clock: only sums, and which of
-the examples they contain.
+end of each round it yields a :class:`RoundEnd` and is sent a :class:`Proceed`, which is true to
+continue; it returns a :class:`Model`. It never sees a member, a process or a clock: only sums, and
+which examples they contain.
 
 Source: Listing 1 of the uni-task paper, recast so that the merge is a pure generator.
 """
@@ -24,45 +24,45 @@ from elasticml.terms import ExchangeId, GroupId
 Arrays = Mapping[str, NDArray[np.float64]]
 Scalar = float | int | str | bool
 
-#: What a round's row calls examples that were computed on CUDA, whose sums are not repeatable.
+#: History column: examples computed on CUDA, whose sums are not reproducible.
 ON_CUDA: Final = "on_cuda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One broadcast, compute and reduce, as the trainer asks for it."""
+    """A trainer's request for one broadcast, compute and reduce."""
 
-    #: What the solver shall compute.
+    #: What the solver computes.
     operation: str
-    #: The arrays that go down, float64, C-contiguous.
+    #: The arrays that are broadcast, float64, C-contiguous.
     model: Arrays
-    #: The arrays that come up: name -> shape; the partial of a member is their concatenation.
+    #: The arrays that are reduced: name -> shape; a member's partial is their concatenation.
     returns: Mapping[str, tuple[int, ...]]
-    #: Small settings that go down with the model.
+    #: Small settings sent with the model.
     parameters: Mapping[str, Scalar] = field(default_factory=dict)
     #: How partials are merged.
     reduce: Literal["sum", "max"] = "sum"
     #: Members and tree nodes keep this exchange's partials as anchors until the next kept one.
     keep: bool = False
-    #: "everybody": the exchange starts only when no example is absent, and is repeated until
-    #: nobody went missing in it.
+    #: "everybody": the exchange starts only when no example is absent, and is repeated until no
+    #: member is lost during it.
     require: Literal["any", "everybody"] = "any"
-    #: True closes the open group of absent chunks: what vanished so far stands in the queue as one
-    #: group, may be brought back from now on, and comes back whole.
+    #: True closes the open group of absent chunks: the chunks lost so far form one group, which may
+    #: return from now on, and only as a whole.
     seal: bool = False
-    #: What the exchange is for, in the story and for faults by phase: "compute" or "correct".
+    #: Purpose of the exchange, in the story and for faults by phase: "compute" or "correct".
     phase: Literal["compute", "correct"] = "compute"
-    #: True for a report of a free-running job: it begins when ``report_every`` has passed since
-    #: the last round's end, or every member's loop has ended.
+    #: True for a report of a free-running job: it starts once ``report_every`` has passed since the
+    #: end of the last round, or every member's loop has ended.
     paced: bool = False
-    #: What the trainer does with the outcome may take it much longer than before: the driver keeps
-    #: it off its event loop.
+    #: The trainer may need much longer for this outcome than for earlier ones: the driver runs it
+    #: off its event loop.
     is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """The absent examples' own share of an earlier kept exchange, known without asking anybody."""
+    """The absent examples' share of an earlier kept exchange, known without another exchange."""
 
     exchange: ExchangeId
     arrays: Arrays
@@ -70,81 +70,82 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came up: a sum, and which examples are in it."""
+    """The result of an exchange: the reduced arrays, and which examples they contain."""
 
     exchange: ExchangeId
     arrays: Arrays
-    #: Examples in the sum; with ``absent_examples`` they make up the whole data set.
+    #: Examples in the sum; together with ``absent_examples``, the whole data set.
     examples: int
     absent_examples: int
     #: Sealed groups whose examples are not in the sum, oldest first. A group that has left this
-    #: tuple is in the sum again: its stand-in must go at this very moment, and not before.
+    #: tuple is in the sum again: its stand-in must be dropped with this outcome, not earlier.
     absent: tuple[GroupId, ...] = ()
-    #: The open group: chunks that vanished since the last seal; None when nothing did.
+    #: The open group: chunks lost since the last seal; None if there are none.
     opened: GroupId | None = None
-    #: The open group's share of the last kept exchange, where the tree or a parting member had it.
+    #: The open group's share of the last kept exchange, if the tree or the leaving member had it.
     anchor: Anchor | None = None
-    #: How many members' partials are in the sum.
+    #: Number of members whose partials are in the sum.
     members: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """What a trainer needs to go on after a round in another process, with all examples present.
+    """A trainer's checkpoint: the state to resume after a round in another process.
 
-    Nothing that it refers to is changed afterwards: it is written down while the trainer goes on.
+    All examples are present there. Nothing it refers to changes afterwards: it is written to disk
+    while the trainer continues.
     """
 
     arrays: Arrays = field(default_factory=dict)
-    #: Numbers, words, and lists and mappings of them, as JSON has them.
+    #: JSON values: numbers, strings, lists and mappings.
     values: Mapping[str, Any] = field(default_factory=dict)
-    #: What policies have tuned since, of which the trainer has not been told.
+    #: Settings that policies have tuned since, not yet passed to the trainer.
     tuned: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnd:
-    """One row of the history, as far as the algorithm knows it."""
+    """The algorithm's part of one history row."""
 
-    #: Mean loss plus penalty at the model with which the round began.
+    #: Mean loss plus penalty at the model at the start of the round.
     objective: float | None
     objective_kind: Literal["exact", "estimated", "bound"] = "exact"
     #: Certified duality gap at the same model.
     gap: float | None = None
-    #: The gap is an upper bound: examples were absent when it was taken.
+    #: The gap is an upper bound: examples were absent when it was computed.
     gap_is_bound: bool = False
     step: float | None = None
     #: Number of stand-ins (groups of absent chunks) in this round's objective.
     stand_ins: int = 0
-    #: Further columns of the history.
+    #: Additional history columns.
     extra: Mapping[str, float | int | str | None] = field(default_factory=dict)
-    #: The model at which ``objective`` was taken, for snapshots.
+    #: The model at which ``objective`` was computed, for snapshots.
     model: Arrays = field(default_factory=dict)
-    #: The model after the step, with which the next round begins; where the job ends here, or
-    #: idles, this is what it has.
+    #: The model after the step, with which the next round starts; the current model if the job
+    #: ends here or idles.
     next_model: Arrays = field(default_factory=dict)
-    #: Objective at ``next_model`` where it is known without another exchange.
+    #: Objective at ``next_model`` if it is known without another exchange.
     next_objective: float | None = None
-    #: Certified gap at ``next_model`` where it is known; what ``stop: {gap: ...}`` looks at.
+    #: Certified gap at ``next_model`` if it is known; ``stop: {gap: ...}`` tests it.
     next_gap: float | None = None
     next_gap_is_bound: bool = False
-    #: With what the next round can be begun elsewhere; None: this trainer keeps no checkpoints.
+    #: Checkpoint from which another process can start the next round; None: not supported.
     resume: Resume | None = None
-    #: As an exchange's: what the trainer does next may take it long.
+    #: As in an exchange: the trainer's next step may take long.
     is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proceed:
-    """The answer to a :class:`RoundEnd`; true when the trainer shall go on."""
+    """The answer to a :class:`RoundEnd`; true if the trainer is to continue."""
 
     go_on: bool
-    #: Settings that a policy wants changed from the next round on, by name; a trainer takes those
-    #: that it knows and leaves the rest.
+    #: Settings that a policy changes from the next round on, by name; a trainer applies those it
+    #: knows and ignores the rest.
     tuned: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether to go on."""
+        """Whether to continue."""
         return self.go_on
 
 
@@ -154,13 +155,13 @@ class Model:
 
     arrays: Arrays
     converged: bool
-    #: Why the trainer stopped, in a few words.
+    #: Short description of why the trainer stopped.
     reason: str
-    #: Objective at ``arrays`` over all examples; None when examples are absent at the end.
+    #: Objective at ``arrays`` over all examples; None if examples are absent at the end.
     objective: float | None = None
     gap: float | None = None
     gap_is_bound: bool = False
-    #: Further columns of the history's last row.
+    #: Additional columns of the last history row.
     extra: Mapping[str, float | int | str | None] = field(default_factory=dict)
 
 
@@ -168,13 +169,13 @@ Trainer = Generator[Exchange | RoundEnd, Any, Model]
 
 
 class Parallel(Protocol):
-    """Runs a function over items, possibly in threads; results come back in the items' order."""
+    """Maps a function over items, possibly in threads; results keep the order of the items."""
 
     n_threads: int
 
     @property
     def n_nodes(self) -> int:
-        """NUMA nodes that the threads span."""
+        """Number of NUMA nodes that the threads span."""
         ...
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
@@ -182,34 +183,34 @@ class Parallel(Protocol):
         ...
 
     def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
-        """Call ``function(k, team)`` for ``n`` teams at the same time, which share the threads.
+        """Call ``function(k, team)`` concurrently for ``n`` teams that share the threads.
 
-        A team has a thread at least; team k stays on node k, where there are as many nodes. Ends
-        when all teams have; the first exception is raised.
+        Every team has at least one thread; with as many nodes as teams, team k stays on node k.
+        Returns when all teams have finished; the first exception is raised.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One exchange as a solver sees it."""
+    """A solver's view of one exchange."""
 
     exchange: ExchangeId
     operation: str
     model: Arrays
     parameters: Mapping[str, Scalar]
     returns: Mapping[str, tuple[int, ...]]
-    #: Members that take part when the exchange starts: the papers' K.
+    #: Number of participating members when the exchange starts: the papers' K.
     members: int = 1
 
 
 class Solver(Protocol):
-    """Computes a member's partial over the chunks that it owns in this round."""
+    """Computes a member's partial over the chunks it owns in this round."""
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over exactly these chunks.
 
-        Caches keyed by chunk id are allowed; entries of chunks that are no longer given must be
+        Caches keyed by chunk id are allowed; entries of chunks that are not in ``chunks`` must be
         dropped.
         """
         ...
@@ -217,17 +218,17 @@ class Solver(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """A registered algorithm: how to make its two halves from validated settings."""
+    """A registered algorithm: factories of its two halves."""
 
     name: str
-    #: (settings, facts, absent) -> generator. One whose rounds end with a ``resume`` is given that
-    #: of a former one as the keyword ``resume``, and goes on with the round after it.
+    #: (settings, facts, absent) -> generator. If its rounds end with a ``resume``, an earlier one
+    #: may be passed as the keyword ``resume``: it continues with the round after it.
     trainer: Callable[..., Trainer]
     #: (settings, facts) -> solver
     solver: Callable[[Mapping[str, Any], DataFacts], Solver]
-    #: (settings) -> bytes per column that the trainer keeps beside models and gradients.
+    #: (settings) -> bytes per column that the trainer keeps besides models and gradients.
     column_bytes: Callable[[Mapping[str, Any]], int] = lambda settings: 0
-    #: (settings) -> forms of each chunk body that members keep: 2 with a scaled copy.
+    #: (settings) -> copies of each chunk body that members keep: 2 with a scaled copy.
     forms: Callable[[Mapping[str, Any]], int] = lambda settings: 1
-    #: Its solver looks at bodies by :func:`elasticml.data.shelf.flow` alone.
+    #: The solver reads bodies through :func:`elasticml.data.shelf.flow` only.
     streams: bool = False

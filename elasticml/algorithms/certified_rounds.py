@@ -1,4 +1,4 @@
-"""The rounds of a trainer whose models are certified: until one is good enough, or is asked for."""
+"""The outer loop of trainers whose models have a certified duality gap."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from elasticml.algorithms.base import (
 
 
 class Certified(Protocol):
-    """A model between rounds, and what is known of it."""
+    """A model between rounds, with its certificate."""
 
     def reached(self) -> Model | None:
-        """Return the model where it is good enough; None where it is not."""
+        """Return the model if it meets the tolerance; else None."""
         ...
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd]:
-        """Make one round."""
+        """Run one round."""
         ...
 
     def tune(self, tuned: Mapping[str, Scalar]) -> None:
-        """Take over settings that a policy has changed."""
+        """Apply settings that a policy has changed."""
         ...
 
     def finish(self) -> Generator[Exchange, Outcome, Model]:
-        """Make the model when the job stops."""
+        """Return the final model when the job stops."""
         ...
 
 
 def rounds_of(certified: Certified) -> Trainer:
-    """Make rounds until the model is good enough, or the driver says that this is all."""
+    """Run rounds until the model meets its tolerance or the driver stops the job."""
     while True:
         reached = certified.reached()
         if reached is not None:

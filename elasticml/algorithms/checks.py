@@ -1,4 +1,4 @@
-"""Checks of an algorithm's settings, with errors that name the key and what was wanted."""
+"""Validation of an algorithm's settings; errors name the key and the allowed values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def check_keys(
     known: Collection[str],
     choices: Mapping[str, tuple[object, ...]],
 ) -> None:
-    """Check that every key is known, and that those with a list of choices hold one of them.
+    """Check that every key is known and that values with a list of choices are in it.
 
     Raises
     ------
     ConfigError
-        When one is not; it names the nearest key that exists.
+        For an unknown key, with the nearest valid one, or a value that is not a choice.
     """
     for key in raw:
         if key not in known:
@@ -38,12 +38,12 @@ def check_keys(
 
 
 def number(key: str, value: Any) -> float:
-    """Return a finite number of at least 0.
+    """Return the value as a finite, non-negative float.
 
     Raises
     ------
     ConfigError
-        When it is none.
+        When it is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong(key, value, "a number")
@@ -53,18 +53,18 @@ def number(key: str, value: Any) -> float:
 
 
 def read_class_weight(raw: Any) -> Mapping[float, float] | Literal["balanced"] | None:
-    """Return "balanced", a weight for each label, or None.
+    """Return "balanced", a mapping from label to weight, or None.
 
     Raises
     ------
     ConfigError
-        When it is none of them.
+        When the value is none of these.
     """
     if raw is None or raw == "balanced":
         return raw  # type: ignore[no-any-return]
     if not isinstance(raw, Mapping):
         raise wrong("class_weight", raw, "'balanced' or a weight for each label")
-    # The labels are text where the job came through JSON.
+    # JSON turns the labels into strings.
     weights = {float(label): number("class_weight", weight) for label, weight in raw.items()}
     if any(weight == 0.0 for weight in weights.values()):
         raise wrong("class_weight", raw, "weights above 0")
@@ -72,5 +72,5 @@ def read_class_weight(raw: Any) -> Mapping[float, float] | Literal["balanced"] |
 
 
 def wrong(key: str, got: Any, wanted: str) -> ConfigError:
-    """Make the error for a setting with a wrong value."""
+    """Return the error for a setting with an invalid value."""
     return ConfigError(f"algorithm.{key} is {got!r}, wanted {wanted}", key=f"algorithm.{key}")

@@ -1,4 +1,4 @@
-"""Serial compiled loops for the statistics of sparse columns; without the GIL, in row order."""
+"""Serial compiled loops for the statistics of sparse columns; they release the GIL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _kernel(function: _Function) -> _Function:
 
 
 @_kernel
-def add_squares(
+def add_csr_squares(
     indptr: NDArray[np.int32],
     indices: NDArray[np.int32],
     values: NDArray[Any],
@@ -34,7 +34,7 @@ def add_squares(
 
 
 @_kernel
-def raise_to_maxabs(indices: NDArray[np.int32], values: NDArray[Any], out: F64) -> None:
+def raise_to_csr_maxabs(indices: NDArray[np.int32], values: NDArray[Any], out: F64) -> None:
     """Raise ``out[j]`` to the largest ``|x_ij|``."""
     for k in range(indices.size):
         x = abs(np.float64(values[k]))

@@ -1,8 +1,8 @@
-"""Column statistics, for scaling and for the safe step: the exchanges and a member's share of them.
+"""Column statistics, for scaling and for the safe step length: exchanges and a member's share.
 
 ``column_maxabs``, ``column_moments``
-    Up: ``maxabs`` (d,), merged by maximum; or ``count`` (), ``total`` (d,), ``squares`` (d,), with
-    ``weighted`` over weights instead of rows.
+    Up: ``maxabs`` (d,), reduced by maximum; or ``count`` (), ``total`` (d,), ``squares`` (d,). With
+    ``weighted``, the sums are over weighted rows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms import column_kernels as kernels
 from elasticml.algorithms import scaling
 from elasticml.algorithms.base import Arrays, Exchange, Outcome, Parallel, Resume
+from elasticml.algorithms.column_kernels import add_csr_squares, raise_to_csr_maxabs
 from elasticml.algorithms.parallel import runs
 from elasticml.algorithms.scaling import Columns
 from elasticml.data.chunk import Chunk
@@ -29,7 +29,7 @@ COLUMN_MOMENTS: Final = "column_moments"
 
 
 def maxabs_exchange(n_columns: int) -> Exchange:
-    """Ask for the largest absolute value of each column."""
+    """Return the exchange for the largest absolute value of each column."""
     return Exchange(
         operation=COLUMN_MAXABS,
         model={},
@@ -40,7 +40,7 @@ def maxabs_exchange(n_columns: int) -> Exchange:
 
 
 def moments_exchange(n_columns: int, *, weighted: bool) -> Exchange:
-    """Ask for each column's sum and sum of squares."""
+    """Return the exchange for each column's sum and sum of squares."""
     return Exchange(
         operation=COLUMN_MOMENTS,
         model={},
@@ -57,9 +57,9 @@ def fix_columns(
     constant: float = 1.0,
     resume: Resume | None = None,
 ) -> Generator[Exchange, Outcome, Columns]:
-    """Fix how columns are scaled; an exchange over everybody unless ``scale`` is "none".
+    """Determine the scaling of the columns; one exchange over all members unless it is "none".
 
-    With ``resume`` there is none, and they are scaled as they were, to the last bit.
+    With ``resume`` there is no exchange, and the scaling is the earlier one, bit for bit.
     """
     d = facts.n_columns
     if resume is not None:
@@ -75,7 +75,7 @@ def fix_columns(
 
 
 def largest_values(chunks: Sequence[Chunk], facts: DataFacts, parallel: Parallel) -> Arrays:
-    """Answer :func:`maxabs_exchange`."""
+    """Return a member's share of :func:`maxabs_exchange`."""
 
     def run(part: Sequence[Chunk]) -> F64:
         out = np.zeros(facts.n_columns)
@@ -94,7 +94,10 @@ def moments(
     parallel: Parallel,
     coefficients: Callable[[Chunk], F64],
 ) -> Arrays:
-    """Answer :func:`moments_exchange`; ``coefficients`` gives each row's weight, (n_rows,)."""
+    """Return a member's share of :func:`moments_exchange`.
+
+    ``coefficients`` returns the weights of a chunk's rows, (n_rows,).
+    """
 
     def run(part: Sequence[Chunk]) -> tuple[float, F64, F64]:
         total, squares = np.zeros(facts.n_columns), np.zeros(facts.n_columns)
@@ -103,8 +106,8 @@ def moments(
         return float(sum(c.sum() for c in each)), total, squares
 
     count, total, squares = 0.0, *np.zeros((2, facts.n_columns))
-    for some, part_total, part_squares in parallel.map(run, runs(chunks, parallel.n_threads)):
-        count += some
+    for part_count, part_total, part_squares in parallel.map(run, runs(chunks, parallel.n_threads)):
+        count += part_count
         total += part_total
         squares += part_squares
     return {"count": np.array(count), "total": total, "squares": squares}
@@ -118,7 +121,7 @@ def add_moments(
     Parameters
     ----------
     coefficients : sequence of ndarray (n_rows,)
-        One for each chunk.
+        One array for each chunk.
     """
     first = make_adjoint(facts.layout, facts.n_columns)
     binary = make_adjoint(facts.layout, facts.n_columns)
@@ -128,7 +131,7 @@ def add_moments(
             values = chunk.values.astype(np.float64, copy=False)
             squares[: values.shape[1]] += c @ (values * values)
         elif chunk.layout.kind == "csr":
-            kernels.add_squares(chunk.indptr, chunk.indices, chunk.values, c, squares)
+            add_csr_squares(chunk.indptr, chunk.indices, chunk.values, c, squares)
         else:
             binary.add(chunk, c)
     first.result(total)
@@ -136,7 +139,7 @@ def add_moments(
 
 
 def raise_to_maxabs(chunks: Sequence[Chunk], facts: DataFacts, out: F64) -> None:
-    """Raise ``out`` (d,) to the columns' largest absolute values."""
+    """Raise ``out`` (d,) to the largest absolute value of each column."""
     binary = make_adjoint(facts.layout, facts.n_columns)
     for chunk in flow(chunks):
         if chunk.layout.kind == "dense":
@@ -145,7 +148,7 @@ def raise_to_maxabs(chunks: Sequence[Chunk], facts: DataFacts, out: F64) -> None
                 view = out[: values.shape[1]]
                 np.maximum(view, np.abs(values).max(axis=0), out=view)
         elif chunk.layout.kind == "csr":
-            kernels.raise_to_maxabs(chunk.indices, chunk.values, out)
+            raise_to_csr_maxabs(chunk.indices, chunk.values, out)
         else:
             binary.add(chunk, np.ones(chunk.n_rows))
     present = np.zeros(facts.n_columns)

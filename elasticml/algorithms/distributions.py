@@ -1,4 +1,4 @@
-"""Distributions of rows over classes whose sums are the classes' weights: free intercepts' dual."""
+"""Dual feasibility of multinomial models with intercepts: distributions with given class sums."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
-#: What stands for a sum of nothing in a divisor.
+#: Replaces a zero sum in a divisor.
 _LEAST = 1e-300
 
 
 def balanced(q: F64, weights: F64, of_class: F64) -> F64:
-    """Mix all rows' distributions with one, as little as brings sums to the classes' weights.
+    """Mix all rows' distributions with one, just enough for the sums to equal the class weights.
 
     Parameters
     ----------
     q : ndarray (n, classes)
     weights : ndarray (n,)
-        Of rows.
+        Row weights.
     of_class : ndarray (classes,)
-        Weight of the rows that are in each class. One without any gets nothing of any row.
+        Total weight of each class's rows. An empty class gets probability 0 in every row.
     """
     total, has_weight = of_class.sum(), of_class > 0.0
     if not has_weight.all():

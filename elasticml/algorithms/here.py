@@ -1,4 +1,4 @@
-"""A trainer and one solver in this thread, over all examples: an algorithm without a cluster."""
+"""Run an algorithm without a cluster: its trainer and one solver over all examples, in process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from elasticml.terms import ExchangeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a trainer came to here."""
+    """The model of a local run."""
 
     model: Model
     rounds: int
@@ -39,16 +39,16 @@ def train_here(
     rounds: int,
     parallel: Parallel,
 ) -> Trained:
-    """Run a trainer until it stops, or for so many rounds, with a single member that never leaves.
+    """Train with a single member that never leaves, in the calling thread.
 
     Parameters
     ----------
     section : mapping
         The ``algorithm`` section of a job.
     chunks : sequence of Chunk
-        All of them; their states are written to.
+        All chunks of the data set; their states are modified.
     rounds : int
-        At most.
+        Maximum number of rounds.
     """
     trainer = algorithm.trainer(section, facts, "stall")
     solver = algorithm.solver(section, facts)
@@ -72,7 +72,7 @@ def train_here(
 def answer_here(
     asked: Exchange, serial: int, compute: Callable[[Work], Arrays], examples: int
 ) -> Outcome:
-    """Answer an exchange as its only member, over so many examples, of which none is absent."""
+    """Return the outcome of an exchange with one member that has all ``examples``."""
     work = Work(
         exchange=ExchangeId(serial),
         operation=asked.operation,

@@ -1,10 +1,10 @@
-"""The objective of a linear model over rows in memory, as a smooth function with a certificate.
+"""The objective of a linear model over rows in memory, as a smooth function with a duality gap.
 
-``F(w) = 1/S sum_i s_i loss(z_i, y_i) + l2/2 |w|^2`` with ``z = X w + c b``. The intercept b is
-free, or penalised as the weight of a column of value c. Dual variables ``a_i = -loss'`` belong to
-the model, and where b is free they are made feasible, ``sum_i s_i a_i y_i = 0``: those of the
-heavier class are scaled down, or, for the squared loss, their mean is taken off. At the optimum
-that changes nothing, so that the gap goes to zero.
+``F(w) = 1/S sum_i s_i loss(z_i, y_i) + l2/2 |w|^2`` with ``z = X w + c b``. The intercept b is not
+penalised, or penalised as the weight of a column of value c. The dual variables of a model are
+``a_i = -loss'``. If b is not penalised they are made feasible, ``sum_i s_i a_i y_i = 0``: those of
+the heavier class are scaled down or, for the squared loss, their mean is subtracted. This changes
+nothing at the optimum, so the gap converges to zero.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from elasticml.objectives.conjugates import dual_loss_named
 
 F64 = NDArray[np.float64]
 
-#: What a free intercept's column has as curvature where there is no penalty.
+#: Diagonal entries up to this are zero: a column of zeros without penalty.
 _TINY: Final = 1e-300
 
 
 class LinearFunction:
-    """See the module.
+    """The objective of the module docstring.
 
     Parameters
     ----------
     rows : RowBlocks
     targets : ndarray (n,)
-        -1 and +1; for the squared loss any.
+        -1 and +1; any real numbers for the squared loss.
     weights : ndarray (n,), optional
-        None where all are one.
+        None for ones.
     loss : str
-        A smooth one with a dual.
+        A smooth loss with a dual.
     l2 : float, not negative
-        With 0 points have no gap.
+        With 0, points have no gap.
     intercept_scaling : float, optional
-        c; None for a model without intercept. Else the model's last coordinate is b.
+        c; None for a model without intercept. Otherwise the model's last coordinate is b.
     is_free : bool
         The intercept is not penalised.
     """
@@ -73,7 +73,7 @@ class LinearFunction:
 
     @property
     def n_model(self) -> int:
-        """Coordinates of the model."""
+        """Number of coordinates of the model."""
         return self._n_model
 
     def at(self, w: F64) -> Point:
@@ -99,13 +99,13 @@ class LinearFunction:
         each = np.full(self._rows.n, self._loss.loss.smoothness / self._total)
         if self._weights is not None:
             each *= self._weights
-        found = np.empty(self._n_model)
-        found[: self._d] = self._rows.squares(each)
-        found[self._d :] = self._constant**2 * each.sum()
-        found += self._penalty
-        # A column of zeros without penalty stays where it is.
-        found[found <= _TINY] = 1.0
-        return found
+        diagonal = np.empty(self._n_model)
+        diagonal[: self._d] = self._rows.squares(each)
+        diagonal[self._d :] = self._constant**2 * each.sum()
+        diagonal += self._penalty
+        # The coordinate of a column of zeros without penalty never moves.
+        diagonal[diagonal <= _TINY] = 1.0
+        return diagonal
 
     def _forward(self, w: F64) -> F64:
         if not w.any():
@@ -114,32 +114,32 @@ class LinearFunction:
         return margins + self._constant * w[-1] if self._n_model > self._d else margins
 
     def _adjoint(self, c: F64) -> F64:
-        found = np.empty(self._n_model)
-        found[: self._d] = self._rows.adjoint(c)
-        found[self._d :] = self._constant * c.sum()
-        return found
+        image = np.empty(self._n_model)
+        image[: self._d] = self._rows.adjoint(c)
+        image[self._d :] = self._constant * c.sum()
+        return image
 
     def _product(self, margins: F64) -> Callable[[F64], F64]:
-        curved: list[F64] = []
+        cached_curvature: list[F64] = []
 
         def product(v: F64) -> F64:
-            if not curved:
+            if not cached_curvature:
                 curvature = np.empty(margins.size)
                 self._loss.loss.curvature(margins, self._targets, self._weights, curvature)
-                curved.append(curvature / self._total)
+                cached_curvature.append(curvature / self._total)
             offset = self._constant * float(v[-1]) if self._n_model > self._d else 0.0
-            found = self._penalty * v
-            image, products = self._rows.product(v[: self._d], offset, curved[0])
-            found[: self._d] += image
-            found[self._d :] += self._constant * products.sum()
-            return found
+            hv = self._penalty * v
+            image, products = self._rows.product(v[: self._d], offset, cached_curvature[0])
+            hv[: self._d] += image
+            hv[self._d :] += self._constant * products.sum()
+            return hv
 
         return product
 
     def _dual(self, margins: F64, image: F64) -> float:
-        """Bound the least value from below, by the dual variables that belong to the margins.
+        """Return the dual objective at the margins' dual variables: a lower bound of the minimum.
 
-        ``image`` (n_model,) is what these are at: the gradient of the mean loss.
+        ``image`` (n_model,) is the gradient of the mean loss at these margins.
         """
         if self._l2 <= 0.0:
             return math.nan

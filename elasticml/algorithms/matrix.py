@@ -1,4 +1,4 @@
-"""A chunk's rows as a matrix, for algorithms of one's own: ``X @ w`` and ``c @ X``."""
+"""A chunk's rows as a matrix, for custom algorithms: ``X @ w`` and ``c @ X``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ F64 = NDArray[np.float64]
 
 
 class Matrix:
-    """The examples of a chunk, whatever its kind: dense, sparse, or sequences.
+    """The examples of a chunk of any kind: dense, sparse, or sequences.
 
     Parameters
     ----------
     chunk : Chunk
     n_columns : int
-        Columns of the whole data set: ``facts.n_columns``.
+        Number of columns of the whole data set: ``facts.n_columns``.
     """
 
-    #: Tells NumPy that ``c @ X`` is this class's business.
+    #: Makes NumPy leave ``c @ X`` to this class.
     __array_ufunc__ = None
     __slots__ = ("_chunk", "shape")
 

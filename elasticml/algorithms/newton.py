@@ -1,8 +1,8 @@
-"""Newton steps in a trust region on a smooth function in this process, until a certificate says so.
+"""Trust-region Newton method for a smooth function in this process, with a certified stop.
 
-What the steps of ``batch_gradient`` do through exchanges, without any: conjugate gradients, the
-radius and how exactly to solve are theirs. Coordinates are scaled by the curvature at the start, so
-that columns of unequal size cost no further products.
+It does in process what ``batch_gradient``'s TRON does through exchanges, and shares its conjugate
+gradients, radius update and forcing sequence. Coordinates are scaled by the curvature at zero, so
+that columns of unequal size need no additional products.
 
 Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps.
 """
@@ -26,28 +26,28 @@ from elasticml.algorithms.batch_gradient.trust_region import (
 
 F64 = NDArray[np.float64]
 
-#: Least share of the promised decrease with which a step is taken.
+#: Least ratio of actual to predicted decrease for which a step is accepted.
 TAKEN: Final = 1e-4
-#: Share of the value below which a promised decrease is rounding.
+#: Predicted decreases below this share of the value are rounding.
 HIDDEN: Final = 64.0 * float(np.finfo(np.float64).eps)
-#: Share of the gradient that would make the gap as small as wanted, to which a step is solved.
+#: A step is solved to this share of the gradient norm at which the gap would be small enough.
 NEAR: Final = 0.5
-#: Share of the value below which a gap that no step makes smaller is rounding.
+#: A gap below this share of the value that no step reduces is rounding.
 ROUNDED: Final = 1e-10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A function at one model."""
+    """A function's value and derivatives at one model."""
 
     w: F64
     value: float
     gradient: F64
-    #: ``product(v)`` is the Hessian times v.
+    #: ``product(v)`` returns the Hessian times v.
     product: Callable[[F64], F64]
-    #: ``value`` minus a lower bound of the least value; NaN where there is none.
+    #: ``value`` minus a lower bound of the minimum; NaN if there is no bound.
     gap: float
-    #: One Newton step, solved as exactly as the gap asks for, is enough.
+    #: One Newton step, solved as exactly as the gap requires, is enough.
     is_quadratic: bool = False
 
 
@@ -55,7 +55,7 @@ class Smooth(Protocol):
     """A convex function with a Hessian."""
 
     def at(self, w: F64) -> Point:
-        """Evaluate it."""
+        """Evaluate the function at ``w``."""
         ...
 
     def diagonal(self) -> F64:
@@ -65,12 +65,12 @@ class Smooth(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minimum:
-    """Where the steps ended."""
+    """The last point and whether it is a minimum."""
 
     point: Point
     steps: int
-    #: The gap is as small as wanted, or rounding of the value; or there is no gap, and nothing is
-    #: left to gain but rounding.
+    #: The gap is at most the requested one or rounding; or there is no gap, and steps no longer
+    #: gain more than rounding.
     converged: bool
 
 
@@ -81,10 +81,10 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
     ----------
     start : ndarray (n_model,)
     gap : float
-        Wanted: steps end where the point's gap is at most this. Where points have none they go on
-        until rounding is all that is left.
+        Stop when the point's gap is at most this. If points have no gap, stop when only rounding
+        is left to gain.
     steps : int
-        At most.
+        Maximum number of steps.
     """
     scale = 1.0 / np.sqrt(function.diagonal())
     here = function.at(start)
@@ -95,7 +95,7 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
         gradient = scale * here.gradient
         norm = float(np.linalg.norm(gradient))
         if here.gap <= gap or norm == 0.0 or stalled:
-            # Steps that no longer help do not prove a model: a gap far above rounding is reported.
+            # That steps no longer help proves nothing: a gap far above rounding is reported.
             is_small = not here.gap > max(gap, ROUNDED * abs(here.value))
             return Minimum(point=here, steps=done, converged=is_small)
         newton = _newton(here, gradient, scale, radius, _residual(here, gap, norm, first))
@@ -103,7 +103,7 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
         change, slope = there.value - here.value, float(gradient @ newton.step)
         after = float(np.linalg.norm(scale * there.gradient))
         if newton.promised <= HIDDEN * max(abs(here.value), abs(there.value)):
-            # Values no longer tell: the step is good where it shortens the gradient.
+            # Values are equal up to rounding: judge the step by the norm of the gradient.
             stalled = not after < 0.5 * norm
             here = there if after < norm else here
             continue
@@ -113,16 +113,16 @@ def minimise(function: Smooth, start: F64, *, gap: float, steps: int) -> Minimum
     return Minimum(point=here, steps=steps, converged=here.gap <= gap)
 
 
-def _residual(here: Point, wanted: float, norm: float, first: float) -> float:
-    """Return how exactly to solve for a step: no more so than the wanted gap takes.
+def _residual(here: Point, target: float, norm: float, first: float) -> float:
+    """Return the relative residual for a step: no smaller than the target gap requires.
 
-    Near the optimum, and everywhere on a quadratic function, the gap goes with the square of the
-    gradient.
+    Near the optimum, and everywhere on a quadratic function, the gap is proportional to the square
+    of the gradient norm.
     """
     usual = residual_for(norm, first)
-    if not 0.0 < wanted < here.gap < math.inf:
+    if not 0.0 < target < here.gap < math.inf:
         return usual
-    enough = NEAR * math.sqrt(wanted / here.gap)
+    enough = NEAR * math.sqrt(target / here.gap)
     return enough if here.is_quadratic else max(usual, enough)
 
 
@@ -133,5 +133,5 @@ def _newton(here: Point, gradient: F64, scale: F64, radius: float, residual: flo
         while True:
             direction = solving.send(scale * here.product(scale * direction))
     except StopIteration as end:
-        found: NewtonStep = end.value
-        return found
+        newton: NewtonStep = end.value
+        return newton

@@ -1,4 +1,4 @@
-"""Which of a solver's operations an exchange asks for."""
+"""Dispatch of an exchange to a solver's operation."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ Operation = Callable[[Work, Sequence[Chunk], Parallel], Arrays]
 
 
 def operation_of(work: Work, operations: Mapping[str, Operation]) -> Operation:
-    """Return what is asked for.
+    """Return the operation that ``work`` names.
 
     Parameters
     ----------
     operations : mapping of str to callable
-        Made for the call where they are a solver's methods: one that holds them holds itself, and
-        its chunks, until somebody looks for cycles.
+        If they are a solver's bound methods, build the mapping for each call: a solver that stored
+        it would form a reference cycle and keep its chunks until the next garbage collection.
 
     Raises
     ------
     LocalProtocolError
-        When it is none of these.
+        When the operation is unknown.
     """
     if work.operation not in operations:
         raise LocalProtocolError(
             f"exchange {work.exchange} asks for {work.operation!r}, wanted one of "
-            f"{', '.join(operations)}: the trainer is another version's"
+            f"{', '.join(operations)}: the trainer has another version"
         )
     return operations[work.operation]

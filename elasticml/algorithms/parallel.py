@@ -1,4 +1,4 @@
-"""The simplest ``Parallel``, one thread, the caller's; and how work is cut for several."""
+"""A serial ``Parallel`` in the calling thread, and how work is split among threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elasticml.data.chunk import Chunk
 
 
 class Serial:
-    """Maps in the calling thread, for simulators, tests and members with one thread."""
+    """Runs everything in the calling thread, for simulators, tests and members with one thread."""
 
     n_threads: int = 1
     n_nodes: int = 1
@@ -23,22 +23,22 @@ class Serial:
         return [function(item) for item in items]
 
     def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
-        """Let one team after another have the thread."""
+        """Run one team after the other."""
         return [function(k, self) for k in range(n)]
 
     def close(self) -> None:
-        """Do nothing: there is no thread to end."""
+        """Do nothing: there are no threads to stop."""
 
 
 class InPieces:
-    """Has work cut into the same pieces whatever the threads, so that sums have the same bits.
+    """Splits work into a fixed number of pieces, so that sums do not depend on the threads.
 
     Parameters
     ----------
     parallel : Parallel
-        Its threads take the pieces.
+        Its threads compute the pieces.
     n_pieces : int
-        What ``n_threads`` is to those who cut the work.
+        Reported as ``n_threads`` to the code that splits the work.
     """
 
     def __init__(self, parallel: Parallel, n_pieces: int = 16) -> None:
@@ -46,33 +46,33 @@ class InPieces:
         self._parallel = parallel
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """Apply ``function`` to every item; each thread takes consecutive ones."""
+        """Apply ``function`` to every item; each thread takes consecutive items."""
         n = min(self._parallel.n_threads, len(items))
         ends = [len(items) * k // n for k in range(n + 1)] if n else [0]
         groups = [items[low:high] for low, high in itertools.pairwise(ends)]
-        done = self._parallel.map(lambda some: [function(item) for item in some], groups)
-        return list(itertools.chain.from_iterable(done))
+        results = self._parallel.map(lambda group: [function(item) for item in group], groups)
+        return list(itertools.chain.from_iterable(results))
 
     @property
     def n_nodes(self) -> int:
-        """Those that the threads span."""
+        """Number of NUMA nodes that the threads span."""
         return self._parallel.n_nodes
 
     def in_teams(self, function: Callable[[int, Parallel], Any], n: int) -> list[Any]:
-        """Share the pieces like threads; each team's are taken by its own threads."""
+        """Divide the pieces among the teams like threads; a team's threads compute its pieces."""
         pieces = shares(self.n_threads, n)
         return self._parallel.in_teams(lambda k, team: function(k, InPieces(team, pieces[k])), n)
 
 
 def shares(n_threads: int, n_teams: int) -> list[int]:
-    """Share threads among teams, one at least for each."""
+    """Divide threads among teams, at least one each."""
     return [
         max(1, n_threads * (k + 1) // n_teams - n_threads * k // n_teams) for k in range(n_teams)
     ]
 
 
 def runs(chunks: Sequence[Chunk], n_runs: int) -> list[Sequence[Chunk]]:
-    """Cut the chunks into at most ``n_runs`` consecutive runs of about equal rows."""
+    """Split the chunks into at most ``n_runs`` consecutive runs of about equal numbers of rows."""
     ends = np.cumsum([chunk.n_rows for chunk in chunks])
     if not len(ends) or n_runs <= 1:
         return [chunks] if len(ends) else []

@@ -1,4 +1,4 @@
-"""The algorithms by the names that jobs give them."""
+"""Lookup of algorithms by their names in job files."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ _ALGORITHMS: Final[dict[str, Callable[[], Algorithm]]] = {
 
 
 def algorithm(name: str) -> Algorithm:
-    """Return the algorithm of that name, or the one at an import path ``module:attribute``.
+    """Return the algorithm with this name, or the one at an import path ``module:attribute``.
 
     Raises
     ------
     ConfigError
-        When there is none.
+        When there is no such algorithm.
     """
     if ":" in name:
         return _imported(name)
@@ -86,27 +86,27 @@ def algorithm(name: str) -> Algorithm:
 
 
 def column_bytes(section: Mapping[str, Any]) -> int:
-    """Return the bytes per column that a job's trainer keeps, by its ``algorithm`` section.
+    """Return the bytes per column that the trainer of an ``algorithm`` section keeps.
 
-    Nothing is imported for that: 0 for an algorithm at an import path.
+    0 for an algorithm at an import path, which is not imported.
     """
     name = str(section.get("name"))
     return _ALGORITHMS[name]().column_bytes(section) if name in _ALGORITHMS else 0
 
 
 def forms(section: Mapping[str, Any]) -> int:
-    """Return how many forms of each chunk body a job's members keep, by its ``algorithm`` section.
+    """Return the number of copies of each chunk body that members of an ``algorithm`` section keep.
 
-    Nothing is imported for that: 1 for an algorithm at an import path.
+    1 for an algorithm at an import path, which is not imported.
     """
     name = str(section.get("name"))
     return _ALGORITHMS[name]().forms(section) if name in _ALGORITHMS else 1
 
 
 def streams(section: Mapping[str, Any]) -> bool:
-    """Return whether a job's members go through chunks as they stream past.
+    """Return whether the solver of an ``algorithm`` section can stream chunks.
 
-    Nothing is imported for that: False for an algorithm at an import path.
+    False for an algorithm at an import path, which is not imported.
     """
     name = str(section.get("name"))
     return name in _ALGORITHMS and _ALGORITHMS[name]().streams
@@ -115,16 +115,16 @@ def streams(section: Mapping[str, Any]) -> bool:
 def _imported(path: str) -> Algorithm:
     module, _, attribute = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        imported = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"algorithm.name is {path!r}, which cannot be imported ({error}); it must name an "
             "Algorithm, as module:attribute, that every worker can import",
             key="algorithm.name",
         ) from error
-    if not isinstance(found, Algorithm):
+    if not isinstance(imported, Algorithm):
         raise ConfigError(
-            f"algorithm.name is {path!r}, a {type(found).__name__}, wanted an Algorithm",
+            f"algorithm.name is {path!r}, a {type(imported).__name__}, wanted an Algorithm",
             key="algorithm.name",
         )
-    return found
+    return imported

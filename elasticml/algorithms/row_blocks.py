@@ -1,4 +1,4 @@
-"""Products with rows in memory, cut into a block for each thread; dense or sparse alike."""
+"""Products with dense or sparse rows in memory, split into one block per thread."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ F64 = NDArray[np.float64]
 
 
 class RowBlocks:
-    """``X @ w`` and ``X.T @ c`` for one vector or several side by side.
+    """``X @ w`` and ``X.T @ c`` for one vector or several as columns.
 
     Parameters
     ----------
     X : ndarray or sparse (n, d), float64
     parallel : Parallel
-        Products of NumPy and SciPy, and the kernels, let go of the interpreter lock.
+        Products of NumPy and SciPy and the kernels release the GIL.
     """
 
     def __init__(self, X: Any, parallel: Parallel) -> None:
@@ -33,7 +33,7 @@ class RowBlocks:
         self._parts = [X[rows] for rows in self._slices] if len(self._slices) > 1 else [X]
         self._across = [part.T for part in self._parts]
         is_csr = getattr(X, "format", None) == "csr" and X.indices.dtype == np.int32
-        #: Sparse rows of doubles, for kernels that take one vector; None for other rows.
+        #: CSR rows in float64, for kernels that take one vector; None for other rows.
         self._rows = (
             [
                 (read_only(part.indptr), read_only(part.indices), read_only(part.data))
@@ -54,16 +54,16 @@ class RowBlocks:
 
             self._parallel.map(multiply, range(len(self._rows)))
             return margins
-        found = self._parallel.map(lambda part: np.asarray(part @ w), self._parts)
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        margin_parts = self._parallel.map(lambda part: np.asarray(part @ w), self._parts)
+        return margin_parts[0] if len(margin_parts) == 1 else np.concatenate(margin_parts)
 
     def adjoint(self, c: F64) -> F64:
         """Return ``X.T @ c``; c (n,) or (n, k)."""
         if c.ndim == 1 and self._rows is not None:
-            return self._added(c, [values for _, _, values in self._rows])
+            return self._csr_adjoint(c, [values for _, _, values in self._rows])
         pairs = list(zip(self._across, self._slices, strict=True))
-        found = self._parallel.map(lambda pair: np.asarray(pair[0] @ c[pair[1]]), pairs)
-        total: F64 = sum(found[1:], start=found[0])
+        sums = self._parallel.map(lambda pair: np.asarray(pair[0] @ c[pair[1]]), pairs)
+        total: F64 = sum(sums[1:], start=sums[0])
         return total
 
     def product(self, v: F64, offset: float, curvatures: F64) -> tuple[F64, F64]:
@@ -86,21 +86,21 @@ class RowBlocks:
             csr_product(*self._rows[k], v, offset, curvatures[rows], p[rows], out)
             return out
 
-        found = self._parallel.map(multiply, range(len(self._rows)))
-        return sum(found[1:], start=found[0]), p
+        sums = self._parallel.map(multiply, range(len(self._rows)))
+        return sum(sums[1:], start=sums[0]), p
 
     def squares(self, c: F64) -> F64:
         """Return ``(X * X).T @ c``; c (n,)."""
         if self._rows is not None and all(part.has_canonical_format for part in self._parts):
-            return self._added(c, [read_only(values * values) for _, _, values in self._rows])
-        found = np.zeros(self.d)
+            return self._csr_adjoint(c, [read_only(values * values) for _, _, values in self._rows])
+        total = np.zeros(self.d)
         for part, rows in zip(self._across, self._slices, strict=True):
             square = part.multiply(part) if hasattr(part, "multiply") else part * part
-            found += square @ c[rows]
-        return found
+            total += square @ c[rows]
+        return total
 
-    def _added(self, c: F64, values: list[F64]) -> F64:
-        """Return ``A.T @ c`` for the sparse rows A with these values in the places of X's."""
+    def _csr_adjoint(self, c: F64, values: list[F64]) -> F64:
+        """Return ``A.T @ c`` for sparse rows A with the sparsity pattern of X and these values."""
         assert self._rows is not None
         c, parts = read_only(np.ascontiguousarray(c)), self._rows
 
@@ -109,6 +109,6 @@ class RowBlocks:
             csr_adjoint(parts[k][0], parts[k][1], values[k], c[self._slices[k]], out)
             return out
 
-        found = self._parallel.map(multiply, range(len(parts)))
-        total: F64 = sum(found[1:], start=found[0])
+        sums = self._parallel.map(multiply, range(len(parts)))
+        total: F64 = sum(sums[1:], start=sums[0])
         return total

@@ -1,10 +1,10 @@
-"""Normal equations of sparse rows, taken from the rows as they lie: no copy of them by columns.
+"""Normal equations of sparse rows in CSR, without a copy in CSC.
 
-Products of a row's entries are added one by one where rows are thin, and by dense blocks where they
-are not: a block stays in the second-level cache between being written and multiplied.
+For very sparse rows the products of a row's entries are added one by one, otherwise by dense
+blocks: a block stays in the L2 cache between being written and multiplied.
 
-Source: the sums are those of the normal equations, ``sum_i s_i (x_i - m)(x_i - m)^T``; that of the
-centred rows is the plain one less ``S m m^T``, which is refused where too little is left of it.
+Source: the normal equations, ``sum_i s_i (x_i - m)(x_i - m)^T``. The sum over centred rows is the
+uncentred one minus ``S m m^T``; it is rejected if cancellation leaves too little of it.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from elasticml.data.products import read_only
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 
-#: What a product of two sparse entries costs, in products of dense ones.
+#: Cost of a product of two sparse entries, in products of dense ones.
 _SPARSE_COST: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equations:
-    """``G w = linear``, over centred rows and targets where there is a free intercept."""
+    """``G w = linear``, over centred rows and targets if there is an unpenalised intercept."""
 
     #: (d, d)
     G: F64
     #: (d,)
     linear: F64
-    #: (d,) weighted means of the columns, and that of the targets; 0 without an intercept.
+    #: (d,) weighted means of the columns and of the targets; 0 without an intercept.
     means: F64
     y_mean: float
 
 
 def equations(X: Any, y: F64, weights: F64 | None, *, centred: bool) -> Equations | None:
-    """Return the normal equations of rows; None where they have to be taken from columns.
+    """Return the normal equations, or None if they have to be computed from columns.
 
-    That is where rows are not sparse ones by rows, and where sums of squares say nothing: they are
-    beyond float64, or a column varies too little next to its mean.
+    This is so if X is not in CSR format, or if sums of squares are unusable: they overflow
+    float64, or the variance of a column is too small next to its mean.
 
     Parameters
     ----------
     X : ndarray or sparse (n, d), float64
     y : ndarray (n,)
     weights : ndarray (n,), optional
-        None where all are one.
+        None for ones.
     centred : bool
-        There is a free intercept.
+        There is an unpenalised intercept.
 
     Returns
     -------
     Equations or None
 
-    Error:  of centred sums at most ``1 / CLOSE`` times the rounding of plain ones.
+    Error:  centred sums have at most ``1 / CLOSE`` times the rounding error of uncentred ones.
     """
     if getattr(X, "format", None) != "csr" or X.indices.dtype != np.int32:
         return None
@@ -97,24 +97,24 @@ def _inner_products(X: Any, s: F64) -> F64:
     """Return ``X.T @ diag(s) @ X``, (d, d)."""
     n, d = X.shape
     stored = np.diff(X.indptr).astype(np.float64)
-    found = np.zeros((d, d))
+    G = np.zeros((d, d))
     if float(stored @ stored) * _SPARSE_COST <= float(n) * d * d:
-        _add_pairs(*_arrays(X), read_only(s), found)
-        found += found.T
-        return found
+        _add_pairs(*_arrays(X), read_only(s), G)
+        G += G.T
+        return G
     rows = max(64, BLOCK_BYTES // (8 * max(1, d)))
     room, roots = np.empty((min(rows, n), d)), np.sqrt(s)
     for first in range(0, n, rows):
         block = room[: min(rows, n - first)]
         _fill(*_arrays(X), roots, first, block)
-        # The product of a block's transpose and the block takes half the work.
-        found += block.T @ block
-    return found
+        # BLAS needs half the work for the product of a block's transpose and the block itself.
+        G += block.T @ block
+    return G
 
 
 @kernel
 def _add_pairs(indptr: Pointers, indices: I32, values: F64, weights: F64, G: F64) -> None:
-    """Add to ``G`` what, with its transpose, is the sum of all rows' products, (d, d)."""
+    """Add to ``G`` (d, d) half of the sum of the rows' products: the rest is its transpose."""
     for i in range(weights.size):
         first, end = np.uint64(indptr[i]), np.uint64(indptr[i + 1])
         for j in range(first, end):
@@ -126,10 +126,10 @@ def _add_pairs(indptr: Pointers, indices: I32, values: F64, weights: F64, G: F64
 
 @kernel
 def _fill(indptr: Pointers, indices: I32, values: F64, roots: F64, first: int, block: F64) -> None:
-    """Write the rows from ``first`` on, times their roots, into ``block`` (rows, d)."""
+    """Write the rows from ``first`` on, times ``roots``, into ``block`` (rows, d)."""
     block[:] = 0.0
     for i in range(block.shape[0]):
         root = roots[first + i]
         for j in range(indptr[first + i], indptr[first + i + 1]):
-            # Entries may be parts of one value.
+            # Duplicate entries are summed.
             block[i, indices[j]] += root * values[j]

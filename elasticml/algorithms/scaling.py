@@ -1,4 +1,4 @@
-"""Scaled and shifted columns, wholly on the driver: members only ever see the data as they are."""
+"""Scaling and shifting of columns, done on the driver only: members use the unscaled data."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The map between the model that is trained and the vector that members multiply by.
+    """The linear map between the trained model and the vector that members multiply by.
 
     With columns ``x~_j = (x_j - shift_j) * factor_j``, ``x~.w + b = x.(factor w) + offset`` where
-    ``offset = b - sum_j factor_j w_j shift_j``. The offset is the last coordinate of what is sent;
-    its gradient is the sum of slopes. The map is linear: it serves models and directions alike,
-    and its transpose brings gradients up.
+    ``offset = b - sum_j factor_j w_j shift_j``. The offset is the last coordinate of the vector
+    sent; its gradient is the sum of slopes. The map applies to models and to directions, its
+    transpose to gradients.
     """
 
     n_columns: int
     intercept: bool
     factor: F64 | None = None
     shift: F64 | None = None
-    #: Value of the intercept's own column: its last trained coordinate is multiplied by it.
+    #: Value of the intercept's column: the last trained coordinate is multiplied by it.
     constant: float = 1.0
 
     @property
     def n_model(self) -> int:
-        """Coordinates that are trained."""
+        """Number of trained coordinates."""
         return self.n_columns + self.intercept
 
     @property
     def is_identity(self) -> bool:
-        """Whether what is trained is what is sent."""
+        """Whether the trained model is sent as it is."""
         return self.factor is None and self.constant == 1.0
 
     @property
     def has_offset(self) -> bool:
-        """Whether a last coordinate is sent that belongs to no column."""
+        """Whether the last coordinate sent is an offset, not a column's."""
         return self.intercept or self.shift is not None
 
     @property
     def n_sent(self) -> int:
-        """Coordinates that travel, down and up."""
+        """Number of coordinates that are sent and received."""
         return self.n_columns + self.has_offset
 
     def down(self, w: F64) -> F64:
-        """Return what members multiply by, shape (n_sent,), for a model or direction (n_model,)."""
+        """Return the vector to send, (n_sent,), for a model or direction (n_model,)."""
         if self.is_identity:
             return w
         out = np.zeros(self.n_sent)
@@ -62,7 +62,7 @@ class Columns:
         return out
 
     def up(self, gradient: F64) -> F64:
-        """Return the gradient by the trained model, (n_model,), for one (n_sent,) that came up."""
+        """Return the trained model's gradient, (n_model,), for a received gradient (n_sent,)."""
         if self.is_identity:
             return gradient
         out = np.empty(self.n_model)
@@ -77,9 +77,9 @@ class Columns:
         return out
 
     def trained(self, coef: F64, intercept: float) -> F64:
-        """Return the trained coordinates (n_model,) of a model as users know it.
+        """Return the trained coordinates (n_model,) of a model in the units of the data.
 
-        A model without a trained intercept keeps that of its shifted columns, whatever is given.
+        Without a trained intercept, ``intercept`` is ignored: the shifts determine it.
         """
         out = np.empty(self.n_model)
         out[: self.n_columns] = coef if self.factor is None else coef / self.factor
@@ -89,12 +89,12 @@ class Columns:
         return out
 
     def state(self) -> Mapping[str, F64]:
-        """Return the arrays of which :func:`same_columns` makes the same map again."""
+        """Return the arrays from which :func:`same_columns` restores this map."""
         parts = {"factor": self.factor, "shift": self.shift}
         return {name: part for name, part in parts.items() if part is not None}
 
     def arrays(self, w: F64) -> Mapping[str, F64]:
-        """Return the model as users know it: ``coef`` (1, d) and ``intercept`` (1,)."""
+        """Return the model in the units of the data: ``coef`` (1, d) and ``intercept`` (1,)."""
         sent = self.down(w)
         coef = sent[: self.n_columns].reshape(1, self.n_columns)
         return {"coef": coef, "intercept": sent[-1:] if self.has_offset else np.zeros(1)}
@@ -103,7 +103,7 @@ class Columns:
 def same_columns(
     n_columns: int, intercept: bool, constant: float, state: Mapping[str, F64]
 ) -> Columns:
-    """Make the map again that a :meth:`Columns.state` belongs to, bit for bit."""
+    """Restore the map from its :meth:`Columns.state`, bit for bit."""
     return Columns(
         n_columns=n_columns,
         intercept=intercept,
@@ -114,7 +114,7 @@ def same_columns(
 
 
 def maxabs_columns(n_columns: int, intercept: bool, maxabs: F64, constant: float = 1.0) -> Columns:
-    """Divide every column by its largest absolute value (n_columns,); empty ones stay."""
+    """Divide every column by its largest absolute value (n_columns,), except columns of zeros."""
     return Columns(
         n_columns=n_columns,
         intercept=intercept,
@@ -131,7 +131,7 @@ def standard_columns(
     squares: F64,
     constant: float = 1.0,
 ) -> Columns:
-    """Give every column mean 0 and variance 1; constant ones keep their scale.
+    """Standardise columns to mean 0 and variance 1; constant columns keep their scale.
 
     Parameters
     ----------
@@ -142,12 +142,12 @@ def standard_columns(
 
     Notes
     -----
-    Error: the variance is a difference; a column whose mean is 1e6 times its deviation loses 12 of
-    16 digits of its scale, which changes what l2 means for it in the fourth digit and nothing else.
+    Error: the variance is a difference. A column whose mean is 1e6 times its standard deviation
+    loses 12 of 16 digits of its scale, which only changes its effective l2 in the fourth digit.
     """
     mean = total / count
     variance = np.maximum(squares / count - mean * mean, 0.0)
-    # What is left of a constant column's variance is rounding.
+    # The computed variance of a constant column is rounding.
     variance[variance <= 1e-14 * squares / count] = 0.0
     return Columns(
         n_columns=n_columns,
@@ -159,7 +159,7 @@ def standard_columns(
 
 
 def mean_square_norm(columns: Columns, weight: float, total: F64, squares: F64) -> float:
-    """Return the weighted mean of ``|x~_i|^2`` over rows, the intercept's one included.
+    """Return the weighted mean of ``|x~_i|^2`` over rows, including the intercept's column.
 
     Parameters
     ----------

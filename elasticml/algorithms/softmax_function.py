@@ -1,9 +1,10 @@
-"""Multinomial logistic regression over rows in memory, as a smooth function with a certificate.
+"""Multinomial logistic regression over rows in memory, as a smooth function with a duality gap.
 
-``F(W) = 1/S sum_i s_i (log sum_k exp z_ik - z_i,y_i) + l2/2 |W|^2`` with ``z = X W^T + b`` and b
-free. Dual variables are distributions over the classes, ``q_i``: those of the model, and where b is
-free they are mixed with one for all rows, as little as brings the classes' sums to their weights.
-The dual objective is their mean entropy less ``1/(2 l2) |1/S sum_i s_i (e_y_i - q_i) x_i|^2``.
+``F(W) = 1/S sum_i s_i (log sum_k exp z_ik - z_i,y_i) + l2/2 |W|^2`` with ``z = X W^T + b``, b not
+penalised. The dual variables are distributions over the classes, ``q_i``: those of the model. With
+an intercept they are mixed with one distribution for all rows, just enough for the sums by class to
+equal the weights of the classes. The dual objective is their mean entropy minus
+``1/(2 l2) |1/S sum_i s_i (e_y_i - q_i) x_i|^2``.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ F64 = NDArray[np.float64]
 
 
 class SoftmaxFunction:
-    """See the module; a model is (classes, n_coordinates), flat.
+    """The objective of the module docstring; a model is (classes, n_coordinates), flattened.
 
     Parameters
     ----------
     rows : RowBlocks
     codes : ndarray (n,), int
-        Each row's class, from 0 on.
+        Each row's class, numbered from 0.
     weights : ndarray (n,), optional
-        None where all are one.
+        None for ones.
     classes : int
+        Number of classes.
     l2 : float, not negative
-        With 0 points have no gap.
+        With 0, points have no gap.
     intercept : bool
-        A class's last coordinate is its intercept.
+        The last coordinate of each class is its intercept.
     """
 
     def __init__(
@@ -54,14 +56,14 @@ class SoftmaxFunction:
         self._classes, self._l2, self._intercept = classes, l2, intercept
         self._penalty = np.full((classes, rows.d + intercept), l2)
         self._penalty[:, rows.d :] = 0.0
-        #: Share of each class of the weight.
+        #: Each class's share of the total weight.
         self._of_class = np.asarray(
             np.bincount(codes, weights=self._share[:, 0], minlength=classes), np.float64
         )
 
     @property
     def n_model(self) -> int:
-        """Coordinates of the model."""
+        """Number of coordinates of the model."""
         return self._penalty.size
 
     def at(self, w: F64) -> Point:
@@ -79,7 +81,7 @@ class SoftmaxFunction:
         return Point(
             w=w,
             value=value,
-            gradient=(self._adjoint(self._less_own(q)) + penalised).ravel(),
+            gradient=(self._adjoint(self._residuals(q)) + penalised).ravel(),
             product=self._product(q),
             gap=value - self._dual(q),
         )
@@ -87,11 +89,11 @@ class SoftmaxFunction:
     def diagonal(self) -> F64:
         """See :class:`elasticml.algorithms.newton.Smooth`."""
         each = 0.25 * self._share[:, 0]
-        found = self._penalty.copy()
-        found[:, : self._rows.d] += self._rows.squares(each)
-        found[:, self._rows.d :] += 0.25
-        found[found <= 0.0] = 1.0
-        return found.ravel()
+        diagonal = self._penalty.copy()
+        diagonal[:, : self._rows.d] += self._rows.squares(each)
+        diagonal[:, self._rows.d :] += 0.25
+        diagonal[diagonal <= 0.0] = 1.0
+        return diagonal.ravel()
 
     def _forward(self, W: F64) -> F64:
         z = self._rows.forward(np.ascontiguousarray(W[:, : self._rows.d].T))
@@ -100,13 +102,13 @@ class SoftmaxFunction:
         return z
 
     def _adjoint(self, c: F64) -> F64:
-        found = np.empty(self._penalty.shape)
-        found[:, : self._rows.d] = self._rows.adjoint(c).T
-        found[:, self._rows.d :] = c.sum(axis=0)[:, None]
-        return found
+        image = np.empty(self._penalty.shape)
+        image[:, : self._rows.d] = self._rows.adjoint(c).T
+        image[:, self._rows.d :] = c.sum(axis=0)[:, None]
+        return image
 
-    def _less_own(self, q: F64) -> F64:
-        """Return the shares of ``q_i - e_y_i``, (n, classes)."""
+    def _residuals(self, q: F64) -> F64:
+        """Return ``s_i / S (q_i - e_y_i)``, (n, classes)."""
         c: F64 = q * self._share
         c[np.arange(len(c)), self._codes] -= self._share[:, 0]
         return c
@@ -129,6 +131,6 @@ class SoftmaxFunction:
             return math.nan
         if self._intercept:
             q = balanced(q, self._share[:, 0], self._of_class)
-        image = self._adjoint(self._less_own(q))[:, : self._rows.d]
+        image = self._adjoint(self._residuals(q))[:, : self._rows.d]
         entropies = -(q * np.log(np.maximum(q, 1e-300))).sum(axis=1)
         return float(self._share[:, 0] @ entropies) - 0.5 / self._l2 * float((image**2).sum())

@@ -1,4 +1,4 @@
-"""From labels to targets and weights: two classes become -1 and +1, each with its weight."""
+"""Targets and weights of examples: two classes become -1 and +1, each with its class weight."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """How labels and sample weights enter the loss, the same on every member."""
+    """How labels and sample weights enter the loss; the same on every member."""
 
-    #: The larger of two labels; None in regression, where a label is its own target.
+    #: The larger of the two labels; None in regression, where labels are the targets.
     positive: float | None
     negative_weight: float = 1.0
     positive_weight: float = 1.0
@@ -31,7 +31,7 @@ class Targets:
         return np.where(labels == self.positive, 1.0, -1.0)
 
     def weights(self, labels: F64, weights: F64 | None) -> F64 | None:
-        """Return sample weight times class weight, new, shape (n,); None where all are one."""
+        """Return sample weights times class weights, new, shape (n,); None if all are one."""
         if self.negative_weight == self.positive_weight == 1.0:
             return None if weights is None else weights.copy()
         of_class = np.where(labels == self.positive, self.positive_weight, self.negative_weight)
@@ -42,11 +42,11 @@ ClassWeight = Mapping[float, float] | Literal["balanced"] | None
 
 
 class HasTargets(Protocol):
-    """What settings must say for targets to be fixed: a loss's name and kind, class weights."""
+    """Settings from which targets can be determined: the loss and the class weights."""
 
     @property
     def loss_name(self) -> str:
-        """The loss as a job names it."""
+        """Name of the loss in a job file."""
         ...
 
     @property
@@ -56,19 +56,19 @@ class HasTargets(Protocol):
 
     @property
     def class_weight(self) -> ClassWeight:
-        """As the job says."""
+        """The job's class weights."""
         ...
 
 
 def targets_for(settings: HasTargets, facts: DataFacts) -> Targets:
-    """Fix the targets for a data set.
+    """Determine the targets for a data set.
 
     Raises
     ------
     DataError
-        When a classification loss meets other than two labels.
+        When the loss is for classification and the data do not have exactly two labels.
     ConfigError
-        When ``class_weight`` names other labels than the data have.
+        When ``class_weight`` names labels that the data do not have.
     """
     if not settings.is_classification:
         return Targets(positive=None)
@@ -105,10 +105,10 @@ def targets_for(settings: HasTargets, facts: DataFacts) -> Targets:
 
 
 def weight_of_all(facts: DataFacts, targets: Targets) -> float:
-    """Return sample weight times class weight over all examples, as far as the facts tell.
+    """Return the sum of sample weight times class weight over all examples.
 
-    Exact with either kind of weight; with both, as if they were independent, until the first sum
-    over all examples tells.
+    Exact with one kind of weight. With both, they are treated as independent until the first sum
+    over all examples gives the exact number.
     """
     if targets.positive is None:
         return facts.weight_sum
