@@ -1,4 +1,4 @@
-"""What the history says of absent examples, and what is certain of the objective without them."""
+"""The certified error of the estimated objective, and its history columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from elasticml.objectives.penalties import L2
 
 
 def interval(elastic: Elastic, evaluated: Evaluated) -> Interval | None:
-    """Return where ``f - f^`` lies at a point, in the mean form; None where nothing is certain."""
+    """Return an interval of ``f - f^`` at a point, mean form; None if a group has no bound."""
     w, present = evaluated.point.w, evaluated.sums
     total = Interval(low=0.0, high=0.0)
     for entry in elastic.stand_ins.entries.values():
@@ -21,17 +21,18 @@ def interval(elastic: Elastic, evaluated: Evaluated) -> Interval | None:
     return Interval(low=total.low / divisor, high=total.high / divisor)
 
 
-def columns(
+def history_columns(
     elastic: Elastic, evaluated: Evaluated, penalty: L2
 ) -> dict[str, float | int | str | None]:
-    """Return the history's columns of a job with ``absent: auto``; none for any other.
+    """Return the additional history columns of a job with ``absent: auto``; empty for others.
 
     ``curvature_from``
-        Where the stand-ins have their curvature from, and how many.
+        The sources of the stand-ins' curvature, with their counts.
     ``likeness``
         rho of the last loss.
     ``error_bound``, ``gap_bound``
-        True upper bounds of ``|f - f^|`` and ``f - min f`` at the model of the round's beginning.
+        Certified upper bounds of ``|f - f^|`` and ``f - min f`` at the model at the start of the
+        round.
     """
     if not elastic.rules.bends:
         return {}
@@ -49,7 +50,7 @@ def columns(
 
 
 def _gap(elastic: Elastic, evaluated: Evaluated, penalty: L2) -> float | None:
-    """Bound the true gap by the convex function that has tangents for the absent's losses."""
+    """Bound the true gap by the convex function with tangents in place of the absent losses."""
     w, divisor = evaluated.point.w, elastic.divisor(evaluated.sums)
     gradient, room = evaluated.sums.gradient, 0.0
     for entry in elastic.stand_ins.entries.values():

@@ -1,8 +1,8 @@
-"""What ``absent: auto`` knows of the examples' curvature, and which stand-in follows from it.
+"""Curvature estimates for ``absent: auto``, and the choice of a stand-in from them.
 
-While everybody is there it costs one pass before the first step, for the majorant, and a number in
-every gradient exchange, which says how much members differ. Where they differ, their Hessians'
-products with a few directions are taken now and then: once examples are gone it is too late.
+While all members are present this costs one pass before the first step, for the majorant, and one
+number in every gradient exchange, which measures how much the members' data differ. If they differ,
+their Hessians are sketched from time to time: that is impossible once examples are lost.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from elasticml.algorithms.batch_gradient.surveys import Probes, Sketch
 from elasticml.algorithms.scaling import Columns
 
 F64 = NDArray[np.float64]
-#: Directions in which unlike Hessians are sketched, at most and at least.
+#: Maximum and minimum rank of a sketch.
 RANK: Final = 32
 RANK_MIN: Final = 4
-#: Bytes of these directions at most, for a sketch costs a multiple of that: a member with t threads
-#: has the directions, t + 1 sums and what it sends, the driver some ten arrays of that size. All
-#: directions up to 131,072 columns, none beyond 1,048,576.
+#: Maximum bytes of a sketch's basis. A sketch needs a multiple of that: a member with t threads
+#: holds the basis, t + 1 sums and the result, the driver about ten arrays of that size. This gives
+#: full rank up to 131,072 columns and no sketch beyond 1,048,576.
 BASIS_BYTES_MAX: Final = 2**25
-#: Share of the model by which it must have moved before its Hessians are sketched anew.
+#: Relative change of the model after which the Hessian is sketched again.
 MOVED: Final = 0.1
 
 
-#: Rounds between two sketches at least, by optimizer: a round of TRON is worth many of descent.
+#: Minimum rounds between two sketches, by optimizer: one round of TRON equals many of descent.
 SKETCH_ROUNDS: Final[Mapping[str, int]] = {"gd": 20, "lbfgs": 5, "tron": 1}
 
 
 def curvatures_for(settings: Settings, columns: Columns) -> Curvatures:
-    """Return a job's statistics before anything is known."""
+    """Return the initial, empty estimates of a job."""
     return Curvatures(
         columns=columns,
         smoothness=settings.loss.smoothness,
@@ -50,44 +50,44 @@ def curvatures_for(settings: Settings, columns: Columns) -> Curvatures:
 
 
 def rank_for(n_model: int) -> int:
-    """Return in how many directions Hessians of this width are sketched; 0: they are not."""
+    """Return the rank of the sketch for this model width; 0: no sketch."""
     rank = min(RANK, BASIS_BYTES_MAX // (8 * max(n_model, 1)))
     return rank if rank >= RANK_MIN else 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Curvatures:
-    """Statistics over exactly the present examples, and what was learnt from former losses."""
+    """Estimates over exactly the present examples, and what earlier losses have shown."""
 
     columns: Columns
     #: Upper bound of the loss's second derivative.
     smoothness: float
-    #: Rounds between two sketches, at least.
+    #: Minimum rounds between two sketches.
     sketch_rounds: int
-    #: Directions of a sketch; 0: the model is too wide for any.
+    #: Rank of a sketch; 0: the model is too wide for one.
     rank: int
-    #: ``D >= X' S X`` of the present, (n_sent,); None where it is not known.
+    #: ``D >= X' S X`` of the present examples, (n_sent,); None if unknown.
     majorant: F64 | None = None
-    #: Where the present's Hessian was sketched last, and its sketch.
+    #: Point and basis of the last sketch of the present examples' Hessian, and the sketch.
     probes: Probes | None = None
     sketch: Sketch | None = None
-    #: The members' own rho, as gradient exchanges tell it.
+    #: rho between the members, measured by gradient exchanges.
     differ: float | None = None
     #: rho of the last loss.
     likeness: float | None = None
-    #: Serial of the last gradient's point and what came up, where the present are still the same.
+    #: Serial of the last gradient's point and its arrays, while the present examples are the same.
     _last: tuple[int, Arrays] | None = None
     #: Gradients at new points since the last sketch.
     _since: int = 0
     _serial: int = 0
-    #: Probes of the survey under way.
+    #: Probes of the pending survey.
     _asked: Probes | None = None
     _basis: F64 = field(default_factory=lambda: np.empty((0, 0)))
 
     # --- while examples come and go -----------------------------------------------------------
 
     def comparing(self, exchange: Exchange) -> Exchange:
-        """Return a gradient exchange in which members compare with theirs at the last point."""
+        """Let members also compare their gradient with their own at the last point."""
         if self._last is None:
             return exchange
         return replace(
@@ -97,7 +97,7 @@ class Curvatures:
         )
 
     def evaluated(self, serial: int, arrays: Arrays) -> None:
-        """Take what came up of a gradient over the present examples."""
+        """Update the estimates from a gradient over the present examples."""
         if self._last is not None and self._last[0] != serial:
             self._since += 1
             if "scatter" in arrays:
@@ -108,7 +108,7 @@ class Curvatures:
         self._last = (serial, arrays)
 
     def returned(self, entry: StandIn | None) -> None:
-        """Count a group among the present again."""
+        """Add a returned group to the present examples."""
         self._last = self.sketch = None
         proof = None if entry is None else entry.proof
         if proof is None or self.majorant is None:
@@ -117,17 +117,16 @@ class Curvatures:
             self.majorant = self.majorant + proof.diagonal / self.smoothness
 
     def lost_unseen(self) -> None:
-        """Forget what refers to examples that vanished before their share was known."""
+        """Drop estimates that include examples lost before their share was known."""
         self._last = self.sketch = self.majorant = None
 
     # --- before examples vanish ---------------------------------------------------------------
 
     def due(self, w: F64, *, is_whole: bool) -> Exchange | None:
-        """Return the survey that is due at ``w``; None: there is none.
+        """Return the survey that is due at ``w``, or None.
 
-        Members that are unlike are sketched again where enough rounds have passed and the model
-        has moved, and at once where examples have returned. Each sketch's products span the next
-        one's basis.
+        If the members' data differ, the Hessian is sketched again after enough rounds if the model
+        has moved, and at once after a return. A sketch's products span the basis of the next one.
         """
         wants_majorant = self.majorant is None and is_whole
         probes = self._next_probes(w)
@@ -150,7 +149,7 @@ class Curvatures:
         return Probes(serial=self._serial + 1, w=w, basis=self._basis)
 
     def surveyed(self, arrays: Arrays) -> None:
-        """Take what came up of a survey over exactly the present examples."""
+        """Store the result of a survey over exactly the present examples."""
         if "majorant" in arrays:
             self.majorant = np.asarray(arrays["majorant"])
         if "products" in arrays:
@@ -163,7 +162,7 @@ class Curvatures:
     # --- once examples have vanished ------------------------------------------------------------
 
     def questions(self, before: F64 | None, serial: int) -> Exchange | None:
-        """Return what the survivors are asked, to know the vanished; None: nothing would help."""
+        """Return the survey of the survivors that determines the lost share, or None if useless."""
         probes = None if self.sketch is None else self.probes
         if before is None and probes is None and self.majorant is None:
             return None
@@ -186,22 +185,22 @@ class Curvatures:
         *,
         is_exact: bool,
     ) -> StandIn:
-        """Make the stand-in of a group, and refer to the survivors from now on.
+        """Return the stand-in of a lost group, and restrict the estimates to the survivors.
 
         Parameters
         ----------
         w : ndarray (n_model,)
-            Where ``lost`` and ``present`` are known.
+            The point of ``lost`` and ``present``.
         lost, present : Sums
-            Of the vanished and of the survivors.
+            Sums of the lost and of the surviving examples.
         changes : pair of ndarray (n_model,), optional
-            Change of both gradients over the last step, the vanished's first.
+            Change of both gradients over the last step, the lost examples' first.
         arrays : mapping
             The survivors' answer to :meth:`questions`.
         is_exact : bool
-            ``lost`` is no estimate.
+            ``lost`` is not an estimate.
         """
-        # Of whom nobody is left to compare with, rho would be 1 whatever they are like.
+        # With no survivors to compare with, rho would be 1 whatever the data.
         ratio = lost.weight / present.weight if present.weight > 0.0 else None
         rho = None if changes is None or ratio is None else likeness(*changes, ratio)
         curvature = None
@@ -227,12 +226,12 @@ class Curvatures:
         is_alike = ratio is not None and self._seems_alike()
         if curvature is not None and not is_alike:
             return StandIn(w=w, sums=lost, mode="nystrom", curvature=curvature, proof=proof)
-        # A flat stand-in is for those alone that the guard can judge.
+        # A stand-in without curvature is only safe where the guard has a bound to judge it by.
         if is_alike or proof is None:
             return taylor.borrowing(w, lost, present)
         return taylor
 
     def _seems_alike(self) -> bool:
-        """Whether the absent are like the present, as far as losses or the members have told."""
-        told = self.differ if self.likeness is None else self.likeness
-        return told is None or told < ALIKE_MAX
+        """Whether the absent examples seem similar to the present ones; true if unknown."""
+        rho = self.differ if self.likeness is None else self.likeness
+        return rho is None or rho < ALIKE_MAX

@@ -1,7 +1,7 @@
-"""Algorithm 2's lines 8 to 15 and 21: gradients over whoever is there, stand-ins for who is not.
+"""Gradients over the present examples with stand-ins for the absent: Algorithm 2, 8 to 15 and 21.
 
-This part alone knows that examples can be absent. It hands out sums that always refer to one set
-of examples together with stand-ins for exactly the others.
+Only this part knows that examples can be absent. Its sums always refer to one set of examples
+together with stand-ins for exactly the others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from elasticml.errors import JobFailedError
 from elasticml.terms import ExchangeId, GroupId
 
 F64 = NDArray[np.float64]
-#: Times that one gradient is asked for; each but the first follows a loss or a return.
+#: Maximum attempts at one gradient; each except the first follows a loss or a return.
 ATTEMPTS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A model and the number under which solvers cache its margins."""
+    """A model and the serial under which solvers cache its margins."""
 
     serial: int
     #: Shape (n_model,).
@@ -37,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """Sums at a point over all examples but those of the groups in the queue."""
+    """Sums at a point over all examples except those of the groups in the queue."""
 
     point: Point
     exchange: ExchangeId
@@ -46,22 +46,22 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What an ``absent`` setting means, as values."""
+    """The effects of an ``absent`` setting."""
 
     #: Absent groups get a stand-in.
     stands_in: bool
-    #: Exchanges wait for everybody.
+    #: Which members exchanges wait for.
     require: Require
-    #: The mean is over the examples that are there.
+    #: The mean is over the present examples.
     rescaled: bool
-    #: Stand-ins have curvature, the present's or their own.
+    #: Stand-ins have curvature, borrowed from the present examples or their own.
     bends: bool = False
 
     @staticmethod
     def of(absent: str, *, rolls_back: bool = False) -> Rules:
         """Return the rules of an ``absent`` setting.
 
-        A job that rolls rounds back wants the paper's algorithm, to which "auto" is "taylor".
+        A job that rolls rounds back runs the paper's algorithm, where "auto" means "taylor".
         """
         return Rules(
             stands_in=absent in ("auto", "taylor"),
@@ -72,7 +72,7 @@ class Rules:
 
 
 class Elastic:
-    """Sums over the examples that are there, and the queue of those that are not."""
+    """Sums over the present examples, and the queue of absent groups with their stand-ins."""
 
     def __init__(
         self,
@@ -85,22 +85,22 @@ class Elastic:
     ) -> None:
         self.columns = columns
         self.rules = rules
-        #: What stand-ins with curvature are made of; None where they have none.
+        #: Source of the stand-ins' curvature; None if they have none.
         self.curvatures = curvatures
         self.cached_anchors = cached_anchors
         self.stand_ins = StandIns(columns.n_model)
-        #: Weight of all examples, once a sum over all has come up; before that an estimate.
+        #: Weight of all examples; an estimate until the first sum over all of them.
         self.total_weight = total_weight
         #: The last point whose sums are known for exactly the examples outside the queue: w^{r-1}
         #: while w^r is being evaluated. None before the first.
         self.known: Evaluated | None = None
-        #: The point before it, where it was evaluated over the same examples.
+        #: The point before it, if it was evaluated over the same examples.
         self.before: Evaluated | None = None
-        #: ``changes`` when ``known`` was taken.
+        #: Value of ``changes`` when ``known`` was set.
         self._known_changes = 0
         #: The next exchange closes the open group.
         self.seal = False
-        #: Grows whenever the set of examples in the sums changes.
+        #: Incremented whenever the set of examples in the sums changes.
         self.changes = 0
         self.corrections = 0
         self.note: str | None = None
@@ -113,22 +113,22 @@ class Elastic:
         return not self.stand_ins.entries
 
     def divisor(self, sums: Sums) -> float:
-        """Return the weight that makes means of sums plus stand-ins.
+        """Return the weight that divides sums plus stand-ins to give means.
 
-        Under ``ignore`` it counts the absent examples, too, whose losses are then taken for zero.
-        A group that vanished before any gradient was known has no stand-in and no weight.
+        Under ``ignore`` it includes the absent examples, whose losses count as zero. A group that
+        was lost before any gradient was known has no stand-in and no weight.
         """
         if self.rules.rescaled or self.rules.stands_in:
             return sums.weight + self.stand_ins.weight
         return self.total_weight
 
     def take_seal(self) -> bool:
-        """Return whether the exchange made now must close the open group; asks only once."""
+        """Return whether the next exchange must close the open group, and reset the flag."""
         seal, self.seal = self.seal, False
         return seal
 
     def read(self, arrays: Arrays) -> Sums:
-        """Turn what came up into sums by the trained model's coordinates."""
+        """Convert received arrays to sums in the coordinates of the trained model."""
         return Sums(
             loss=float(arrays["loss"]),
             gradient=self.columns.up(np.asarray(arrays["gradient"])),
@@ -145,14 +145,14 @@ class Elastic:
         Parameters
         ----------
         parameters : mapping
-            How a solver may get the margins, see :mod:`messages`.
+            How a solver may compute the margins, see :mod:`messages`.
         roll_back : bool
-            Give the round up where a stand-in was made: line 16.
+            Abandon the round if a stand-in was created: line 16.
 
         Returns
         -------
         Evaluated or None
-            None when the round is given up; then ``known`` is at w^{r-1}, for the survivors.
+            None when the round is abandoned; then ``known`` is at w^{r-1}, for the survivors.
         """
         sent = self.columns.down(point.w)
         for _ in range(ATTEMPTS_MAX):
@@ -175,7 +175,7 @@ class Elastic:
                 is_same = (latest.opened, latest.absent) == (outcome.opened, outcome.absent)
             else:
                 self._take_back(point, outcome)
-            # A sum over nobody, with stand-ins for nobody, says nothing: ask whoever is back.
+            # An empty sum without stand-ins carries no information: repeat with returned members.
             if is_same and (outcome.examples or self.stand_ins.count):
                 sums = self.read(outcome.arrays)
                 self._know(Evaluated(point=point, exchange=outcome.exchange, sums=sums))
@@ -191,7 +191,7 @@ class Elastic:
         )
 
     def _survey(self, curvatures: Curvatures) -> Generator[Exchange, Outcome, None]:
-        """Ask at the known point what has to be known of examples before they vanish."""
+        """Run a due survey at the known point: its data cannot be had once examples are lost."""
         assert self.known is not None
         survey = curvatures.due(self.known.point.w, is_whole=self.is_whole)
         if survey is None:
@@ -206,14 +206,15 @@ class Elastic:
             curvatures.surveyed(outcome.arrays)
 
     def settle(self, absent: Collection[GroupId]) -> None:
-        """Note in ``changes`` whether groups are in the sum again: line 21.
+        """Increment ``changes`` if groups are in the sum again: line 21.
 
-        Their stand-ins go with the next gradient, in which they are: what came up now is not it.
+        Their stand-ins are dropped with the next gradient that contains them, not with this
+        outcome, which is not a gradient.
         """
         self.changes += self.stand_ins.has_returned(absent)
 
     def _drop(self, absent: Collection[GroupId]) -> list[StandIn | None]:
-        """Drop the stand-ins of groups whose gradient has come up."""
+        """Drop the stand-ins of groups whose gradient is in the sum again."""
         dropped = self.stand_ins.drop_returned(absent)
         self.changes += len(dropped)
         if dropped:
@@ -224,10 +225,11 @@ class Elastic:
         return dropped
 
     def _take_back(self, point: Point, outcome: Outcome) -> None:
-        """Drop the stand-ins of groups that are in a sum again, and carry the others' over to it.
+        """Drop the stand-ins of returned groups, and re-anchor the others to the new sum.
 
-        What the others borrow from is another sum now. The former one was not seen at this point;
-        it is what is left of the new one without what the returned were taken to contribute.
+        Stand-ins with borrowed curvature depend on the present examples' sum, which has changed.
+        The old sum at this point was not evaluated; it is estimated as the new sum minus the
+        returned groups' stand-ins.
         """
         former = None if self.known is None else self.known.sums.weight
         dropped = self._drop(outcome.absent)
@@ -241,13 +243,13 @@ class Elastic:
                 old = old.minus(entry.own(point.w))
                 theta += entry.theta
         share = 1.0 / (1.0 + theta)
-        if None in dropped:  # nothing is known of what they contribute but how much they weigh
+        if None in dropped:  # of their contribution only the weight is known
             share *= former / old.weight if old.weight > 0.0 else 0.0
         old = Sums(loss=share * old.loss, gradient=share * old.gradient, weight=former)
         self.stand_ins.carry(point.w, old, new)
 
     def _know(self, known: Evaluated) -> None:
-        """Take sums at a point; the point before keeps its own where they are over the same."""
+        """Set the known point; keep the previous one if its sums are over the same examples."""
         if self.known is None or self._known_changes != self.changes:
             self.before = None
         elif self.known.point.serial != known.point.serial:
@@ -255,7 +257,7 @@ class Elastic:
         self.known, self._known_changes = known, self.changes
 
     def borrow(self, evaluated: Evaluated) -> None:
-        """Have flat stand-ins bend as the present's loss does, from a known point on."""
+        """Give stand-ins without curvature the curvature of the present examples' loss."""
         w, present = evaluated.point.w, evaluated.sums
         entries = self.stand_ins.entries.items()
         flat = {g: e for g, e in entries if e is not None and e.mode == "taylor"}
@@ -266,15 +268,15 @@ class Elastic:
     # --- lines 9 to 15: stand-ins for what vanished ----------------------------------------------
 
     def stand_in(self, outcome: Outcome) -> Generator[Exchange, Outcome, Outcome]:
-        """Put the open group that an outcome reports into the queue, with its stand-in.
+        """Add the open group of an outcome to the queue, with its stand-in.
 
-        ``known`` then refers to the survivors, or a second loss would count the first one's
-        gradient again. The next exchange seals the group.
+        ``known`` then refers to the survivors: otherwise a second loss would count the gradient of
+        the first one again. The next exchange seals the group.
 
         Returns
         -------
         Outcome
-            The one that defines the group: a correction's, where more had vanished meanwhile.
+            The outcome that defines the group: a correction's if more examples were lost meanwhile.
         """
         returned = self._drop(outcome.absent)
         self.changes += 1
@@ -285,7 +287,7 @@ class Elastic:
         former, lost = self.known, None
         if outcome.anchor is not None and self._is_usable(outcome.anchor):
             lost = self.read(outcome.anchor.arrays)
-        # Where somebody never seen is back, who is there now is more than who was left.
+        # If a never evaluated group is back, the present examples are not just the survivors.
         if lost is not None and None not in returned:
             known = self._with_returned(former, returned)
             latest, survivors = outcome, known.sums.minus(lost)
@@ -299,7 +301,7 @@ class Elastic:
             if (asked.opened, asked.absent) == (latest.opened, latest.absent):
                 answer = asked.arrays
                 break
-            # More have vanished, who have not answered: they are part of the group.
+            # More examples were lost before they answered: they join the group.
             latest, known, survivors = yield from self._corrected(former, returned)
             lost = None
         self.stand_ins.carry(known.point.w, former.sums, survivors)
@@ -311,14 +313,14 @@ class Elastic:
             self.stand_ins.push(latest.opened, entry)
             self.seal = True
         elif latest.opened is not None:
-            # The sums differ by who is gone and by who, never seen, is back: neither is known.
+            # The sums differ by the lost and by a returned group never evaluated: neither is known.
             self._ignore(latest.opened)
         self.known = replace(known, sums=survivors)
         self._known_changes = self.changes
         return latest
 
     def _question(self, latest: Outcome) -> Exchange | None:
-        """Return what the survivors of a loss are to be asked besides their gradient."""
+        """Return the survey of the survivors of a loss, besides their gradient."""
         if self.curvatures is None or latest.opened is None:
             return None
         if self.before is None:
@@ -328,7 +330,7 @@ class Elastic:
     def _entry(
         self, known: Evaluated, lost: Sums, survivors: Sums, answer: Arrays, *, is_exact: bool
     ) -> StandIn:
-        """Make the stand-in of what vanished, and refer ``before`` to the survivors, too."""
+        """Return the stand-in of the lost examples, and restrict ``before`` to the survivors."""
         if self.curvatures is None:
             return StandIn(w=known.point.w, sums=lost)
         before, changes = self.before, None
@@ -343,7 +345,7 @@ class Elastic:
         )
 
     def _ignore(self, group: GroupId) -> None:
-        """Put a group of whose sums nothing is known into the queue."""
+        """Add a group without known sums to the queue."""
         if self.rules.stands_in:
             self.note = "examples vanished of which no gradient is known: ignored until back"
         if self.curvatures is not None:
@@ -354,9 +356,9 @@ class Elastic:
     def _corrected(
         self, former: Evaluated, returned: list[StandIn | None]
     ) -> Generator[Exchange, Outcome, tuple[Outcome, Evaluated, Sums]]:
-        """Return who is missing, the sums of all that were there, and those of the survivors.
+        """Return the correction's outcome, the sums before the loss, and those of the survivors.
 
-        Whoever has come back meanwhile is added to ``returned``.
+        Groups that returned meanwhile are added to ``returned``.
         """
         latest = yield from self._correct(former.point)
         returned += self._drop(latest.absent)
@@ -365,7 +367,7 @@ class Elastic:
     def _correct(self, point: Point) -> Generator[Exchange, Outcome, Outcome]:
         """Lines 9 to 12: the survivors' gradient at a point known for a larger set.
 
-        What vanishes meanwhile joins the open group, and is in the difference: no repetition.
+        Examples lost meanwhile join the open group and are in the difference: no repetition needed.
         """
         self.corrections += 1
         return (
@@ -387,10 +389,10 @@ class Elastic:
 
     @staticmethod
     def _with_returned(former: Evaluated, returned: list[StandIn | None]) -> Evaluated:
-        """Add groups that came back in the very exchange that lost others.
+        """Add groups that returned in the same exchange in which others were lost.
 
-        Their own gradient at the known point was never seen; their stand-in's is taken for it, or
-        the difference would blame the newly lost for what the returned bring.
+        Their gradient at the known point was never evaluated; their stand-in's is used instead.
+        Otherwise the difference would attribute the returned groups' share to the lost ones.
         """
         sums = former.sums
         for entry in returned:

@@ -13,15 +13,14 @@ from elasticml.algorithms.batch_gradient.steps import StepRule
 
 
 class GradientDescent:
-    """A step by a rule fixed in advance, or by Armijo's search from twice the last length."""
+    """Steps of a fixed rule, or Armijo's line search from twice the last length."""
 
     def __init__(self, rule: StepRule | None) -> None:
-        #: None is the line search.
+        #: None: line search.
         self.rule = rule
         #: Longest step that the next search tries; None before the first step.
         self.longest: float | None = None
-        #: Changes of the set of examples when the last step was made; None: the next search meets
-        #: another function than the last one.
+        #: ``elastic.changes`` at the last step; None: the next search is on another function.
         self.seen: int | None = None
         self.directions = 0
         self.probes = 0
@@ -58,7 +57,7 @@ class GradientDescent:
         if accepted is None:
             self.longest = None
             return None
-        # What vanished during the search is in the function that was searched.
+        # Examples lost during the search are in the searched function through their stand-in.
         self.longest, self.seen = 2.0 * accepted.step, elastic.changes
         return Step(
             direction=ray.direction, length=accepted.step, value=accepted.value, serial=ray.serial
@@ -75,7 +74,7 @@ class GradientDescent:
             values={
                 "directions": self.directions,
                 "longest": self.longest,
-                # With those who were absent the function searched is another one.
+                # With the absent examples back, the objective is another function.
                 "is_new": self.seen is None or not is_whole,
                 "first_step": None if self.rule is None else self.rule.first,
             }

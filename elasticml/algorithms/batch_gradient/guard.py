@@ -1,7 +1,7 @@
-"""The watch over stand-ins without curvature that nothing better could be made of.
+"""The guard that watches stand-ins without curvature.
 
-A flat stand-in lets the model run away in the directions that only the absent examples hold. What
-is certain of their loss says when it does: the upper end of its interval no longer falls.
+Such a stand-in lets the model run away in directions that only the absent examples constrain. The
+certified interval of their loss shows when this happens: its upper end stops falling.
 """
 
 from __future__ import annotations
@@ -12,36 +12,38 @@ from typing import Final
 from elasticml.algorithms.batch_gradient.absence import interval
 from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated, Point
 
-#: Rounds without a better certified value after which the model goes back to the best one.
+#: Rounds without a better certified value after which the model returns to the best one.
 PATIENCE: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class Guard:
-    """Judges every point while there are flat stand-ins: then they borrow, then nothing moves.
+    """Judges every point while there are stand-ins without curvature.
 
-    A change of the set of examples begins anew. Where nothing is certain of some group's loss, no
-    point can be judged: flat stand-ins borrow at once, and nothing is watched.
+    After ``PATIENCE`` points without progress the stand-ins borrow curvature at the best point;
+    after as many more no step is taken. A change of the set of examples resets the guard. If a
+    group's loss has no bound, points cannot be judged: the stand-ins borrow curvature at once, and
+    the guard is off.
     """
 
     best: Point | None = None
     best_value: float = 0.0
     #: Points since the best one.
     stale: int = 0
-    #: Curvature is to be borrowed at the best point, once the sums there are known again.
+    #: Borrow curvature at the best point, once the sums there are known again.
     switches: bool = False
-    #: No step is taken until examples vanish or return.
+    #: Take no step until examples are lost or return.
     holds: bool = False
     _changes: int = -1
     _watches: bool = False
 
     def judge(self, elastic: Elastic, evaluated: Evaluated, estimated: float) -> Point | None:
-        """Return the point to go back to; None: go on from the one evaluated.
+        """Return the point to go back to, or None to continue from the evaluated one.
 
         Parameters
         ----------
         estimated : float
-            The estimated objective at the point.
+            The estimated objective at the evaluated point.
         """
         if elastic.changes != self._changes:
             flat = elastic.rules.bends and elastic.stand_ins.modes()["taylor"] > 0
@@ -73,7 +75,7 @@ class Guard:
         return self.best
 
     def _give_up(self, elastic: Elastic, evaluated: Evaluated) -> None:
-        """Have flat stand-ins borrow here and now, and let the model go where it goes."""
+        """Let stand-ins without curvature borrow it at this point, and switch the guard off."""
         if elastic.stand_ins.modes()["taylor"] > 0:
             elastic.borrow(evaluated)
             elastic.note = "nothing is certain of some absent: stand-ins without curvature borrow"

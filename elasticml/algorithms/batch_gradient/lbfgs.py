@@ -1,8 +1,8 @@
-"""L-BFGS steps: quasi-Newton directions from pairs that belong to one estimated function each.
+"""L-BFGS: quasi-Newton directions from pairs of steps and gradient changes.
 
-Where the set of examples changes between two gradients, the change of the gradient is not that of
-one function: this one pair is skipped. Older pairs stay: those of the same losses are as good as
-before, and starting again without any costs more than what they are wrong by.
+If the set of examples changes between two gradients, their difference is not the change of one
+function's gradient: that pair is skipped. Older pairs are kept: pairs of the same losses are as
+good as before, and restarting without any costs more than their error.
 
 Source: Nocedal (1980), Liu and Nocedal (1989); for the skipped pair see docs/papers.md.
 """
@@ -23,15 +23,15 @@ from elasticml.algorithms.batch_gradient.pairs import Pair, Pairs
 from elasticml.algorithms.batch_gradient.search import Ray, curvature_along, search_wolfe
 
 F64 = NDArray[np.float64]
-#: Twice the length of a quasi-Newton step: lengths are halved from here, and one of them is 1.
+#: Longest step tried, in quasi-Newton steps: lengths are halved from here, so one of them is 1.
 LONGEST: Final = 2.0
-#: A pair's arrays, as checkpoints name them.
+#: Names of a pair's arrays in checkpoints.
 _PARTS: Final = ("step", "change")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Left:
-    """Where the last step began, and of which set of examples."""
+    """The start of the last step, and the set of examples there."""
 
     #: Both shape (n_model,).
     w: F64
@@ -40,7 +40,7 @@ class _Left:
 
 
 class LBFGS:
-    """A quasi-Newton direction and a search by Wolfe's conditions."""
+    """The L-BFGS optimizer, with a Wolfe line search."""
 
     def __init__(self) -> None:
         self.pairs = Pairs()
@@ -65,15 +65,15 @@ class LBFGS:
         step = yield from self._search(here, ray)
         self.probes = ray.probes
         if isinstance(step, Step):
-            # Where examples vanished in the search the next gradient is of another function.
+            # If examples were lost in the search, the next gradient is another function's.
             self.left = _Left(w=here.evaluated.point.w, gradient=here.gradient, changes=changes)
         elif step is None:
-            # Perhaps it was the direction: the next one is the gradient's.
+            # The direction may be to blame: the next one is the negative gradient.
             self.pairs, self.left = Pairs(), None
         return step
 
     def _learn(self, here: Here) -> None:
-        """Make a pair of the last step, if its two gradients are of the same function."""
+        """Store a pair for the last step if its two gradients are of the same function."""
         left, self.left = self.left, None
         if left is None:
             return
@@ -99,9 +99,13 @@ class LBFGS:
 
     def columns(self) -> Mapping[str, float | int | None]:
         """See :class:`optimizer.Optimizer`."""
-        told = {"probes": self.probes, "pairs": len(self.pairs.kept), "skipped_pairs": self.skipped}
+        counts = {
+            "probes": self.probes,
+            "pairs": len(self.pairs.kept),
+            "skipped_pairs": self.skipped,
+        }
         self.probes, self.skipped = 0, 0
-        return told
+        return counts
 
     def resume(self, *, is_whole: bool) -> Resume:
         """See :class:`optimizer.Optimizer`."""

@@ -1,7 +1,8 @@
-"""Whether absent examples bend the objective as the present ones do: rho.
+"""Similarity of the curvature of absent and present examples: rho.
 
-Between two models the gradients of like sets of examples change alike, in proportion to their
-weights. The change of the whole is known, that of the present too; that of the absent is the rest.
+Between two models, the gradients of similar sets of examples change alike, in proportion to their
+weights. The changes over all and over the present examples are known; the difference is the
+absent examples' change.
 
 Source: the study behind ``absent: auto``: with a9a, w8a and splice data dealt at random rho was
 0.015 to 0.22, sorted by label or by their first singular direction 0.34 to 3.7.
@@ -15,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
-#: Above it the absent are too unlike the present to borrow their curvature.
+#: Above this rho the absent examples are too different to borrow the present ones' curvature.
 ALIKE_MAX: Final = 0.3
 
 
 def likeness(absent: F64, present: F64, ratio: float) -> float | None:
-    """Return ``rho = |y_Q - ratio y_A| / |y_Q|``; None where ``y_Q`` is nothing but zeros.
+    """Return ``rho = |y_Q - ratio y_A| / |y_Q|``; None if ``y_Q`` is zero.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ def likeness(absent: F64, present: F64, ratio: float) -> float | None:
         Changes of the summed gradients (or products of the summed Hessians) of the absent and the
         present examples.
     ratio : float
-        Weight of the absent by that of the present.
+        Weight of the absent divided by that of the present.
     """
     size = float(np.linalg.norm(absent))
     if not (np.isfinite(size) and size > 0.0):
@@ -37,10 +38,10 @@ def likeness(absent: F64, present: F64, ratio: float) -> float | None:
 
 
 def scatter(change: F64, weight: float, members: float, paired_weight: float) -> float | None:
-    """Return the members' own rho, root mean square over their weights, before anybody is absent.
+    """Return rho between the members, weighted root mean square, while none is absent.
 
-    ``sum_p |y_p|^2 / n_p - |y_A|^2 / n_A`` is the weighted variance of ``y_p / n_p``: so a single
-    number from every member tells how much they differ.
+    ``sum_p |y_p|^2 / n_p - |y_A|^2 / n_A`` is the weighted variance of ``y_p / n_p``: one number
+    from each member suffices to measure how much they differ.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def scatter(change: F64, weight: float, members: float, paired_weight: float) ->
     members : float
         ``sum_p |y_p|^2 / n_p`` over members that knew their own earlier gradient.
     paired_weight : float
-        Their weight. None is returned where it is not that of all.
+        Their weight. If it is not the weight of all, None is returned.
     """
     if not (members > 0.0 and paired_weight == weight):
         return None

@@ -1,4 +1,4 @@
-"""Armijo's and Wolfe's rules on lengths that are probed several at a time."""
+"""Armijo's and Wolfe's conditions on step lengths that are evaluated several at a time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
-#: Share of the decrease that the slope promises.
+#: Sufficient decrease, as a share of the linear prediction.
 ARMIJO: Final = 1e-4
-#: Lengths in one exchange.
+#: Step lengths per exchange.
 PROBED: Final = 4
 #: Exchanges after which a search gives up: the last length is 2**-47 of the first.
 PROBES_MAX: Final = 12
-#: Share of the objective's value below which what a step promises is lost in rounding.
+#: A predicted decrease below this share of the objective is lost in rounding.
 HIDDEN: Final = 1e-10
-#: Share of the first slope down to which a length is too short: Wolfe's second condition.
+#: A step is too short while the slope is above this share of the first: Wolfe's second condition.
 STEEP: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The step that a search chose, and the objective there."""
+    """The accepted step length, and the objective there."""
 
     step: float
     value: float
@@ -33,29 +33,29 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flattest:
-    """The best of several lengths."""
+    """The step length with the flattest slope."""
 
     accepted: Accepted | None
-    #: It is the longest, and the objective still falls there nearly as steeply as at length 0.
+    #: It is the longest, and the slope there is still nearly as steep as at length 0.
     is_steep: bool
 
 
 def lengths(longest: float, probe: int) -> F64:
-    """Return the lengths of the search's probe number ``probe`` (from 0): each half the last."""
+    """Return the step lengths of probe number ``probe`` (from 0): each half the one before."""
     return np.array([longest * 0.5**k for k in range(probe * PROBED, (probe + 1) * PROBED)])
 
 
 def choose(steps: F64, values: F64, slopes: F64, value: float, slope: float) -> Accepted | None:
     """Return the longest step with ``f(w + t p) <= f(w) + 1e-4 t slope``, or None.
 
-    Near the optimum values differ by less than their rounding. There the condition's equivalent
-    for the quadratic between the two points, ``slope at t <= (2e-4 - 1) slope``, is tested instead.
+    Near the optimum values differ by less than rounding. There the equivalent condition for a
+    quadratic, ``slope at t <= (2e-4 - 1) slope``, is tested instead.
 
     Parameters
     ----------
     steps, values, slopes : ndarray (J,)
-        Lengths, longest first; the objective there, not finite where it overflows, and its
-        derivative by the length.
+        Lengths, longest first; the objective there, not finite if it overflows; its derivative
+        with respect to the length.
     value, slope : float
         The objective and its derivative along the direction, at length 0.
 
@@ -71,9 +71,10 @@ def choose(steps: F64, values: F64, slopes: F64, value: float, slope: float) -> 
 def choose_flat(steps: F64, values: F64, slopes: F64, value: float, slope: float) -> Flattest:
     """Return the step with the smallest slope among those that :func:`choose` would accept.
 
-    Along a convex function that is the one nearest to the minimum. It meets the first of Wolfe's
-    conditions; the second one, too, unless ``is_steep``, where longer steps may be better, or a
-    longer length was refused: the minimum lies between the two, and the slope may be steep here.
+    Along a convex function this is the step closest to the minimum. It meets Wolfe's first
+    condition. It meets the second, too, except if ``is_steep``, where longer steps may be better,
+    or if a longer length was rejected: then the minimum lies between the two, and the slope may
+    still be steep.
 
     Parameters
     ----------
@@ -96,12 +97,12 @@ def _accepts(step: float, there: float, rise: float, value: float, slope: float)
 
 
 def first_length(value: float, slope: float, curvature: float) -> float:
-    """Return the longest length to try on a new function: twice the quadratic model's best.
+    """Return the longest length to try on a new function: twice the quadratic model's minimiser.
 
-    Used in the first round, and when the searched function has changed because examples vanished
-    or returned. ``curvature`` is the second derivative along the direction; where it is not
-    positive, the length is that at which a linear function would have lost ``value``. At the
-    optimum of an estimated function even the slope may have vanished: any length serves.
+    Used in the first round, and when the function has changed because examples were lost or
+    returned. ``curvature`` is the second derivative along the direction; if it is not positive, the
+    length is the one at which a linear function would have fallen by ``value``. At the optimum of
+    an estimated function even the slope may be zero: then any length will do.
     """
     if curvature > 0.0:
         return -2.0 * slope / curvature
@@ -111,11 +112,11 @@ def first_length(value: float, slope: float, curvature: float) -> float:
 def shortened(longest: float, bound: float) -> float:
     """Return ``longest``, halved until it is at most ``bound``.
 
-    When examples vanish or return, the length that suited the old function may be too long for the
-    new one; it is never made longer: along a direction that the stand-ins made flat, the quadratic
-    model's best length leads far out of the region where a linear function can stand for a loss
-    (w8a, 7 of 14 members lost at round 100: a step 200 times the last one, and the gap at round 300
-    four times as large).
+    When examples are lost or return, the old function's length may be too long for the new one. It
+    is never increased: along a direction that the stand-ins made flat, the quadratic model's
+    minimiser lies far outside the region where a linear function approximates a loss (w8a, 7 of 14
+    members lost at round 100: a step 200 times the last one, and the gap at round 300 four times as
+    large).
     """
     if longest <= bound:
         return longest

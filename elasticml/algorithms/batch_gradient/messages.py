@@ -1,25 +1,25 @@
-"""The exchanges of batch gradient descent: what goes down, what comes up, under which names.
+"""The exchanges of batch gradient descent: the arrays sent and reduced, by name.
 
 ``gradient``
     Down: ``w`` (n_sent,). Up: ``loss`` (), ``gradient`` (n_sent,), ``weight`` (): sums over the
-    examples at ``w``. ``point`` names w. With ``base``, ``direction`` and ``step``, a chunk whose
-    cached margins belong to ``base`` advances them by ``step`` times its cached directions instead
-    of multiplying by w; a chunk without them multiplies. ``scratch`` leaves the caches as they are.
+    examples at ``w``. ``point`` is the serial of w. With ``base``, ``direction`` and ``step``, a
+    chunk whose cached margins belong to ``base`` advances them by ``step`` times its cached
+    directions instead of multiplying by w; a chunk without them multiplies. ``scratch`` leaves the
+    caches unchanged.
 ``probe``
-    Down: ``steps`` (J,), and ``direction`` (n_sent,) when it is new. Up: ``values`` (J,), sums of
-    losses at ``w + t_j * direction``, and ``slopes`` (J,), their derivatives by t; ``uncached`` (),
-    the examples that could not take part, because their chunk came after ``point`` or
-    ``direction`` did.
+    Down: ``steps`` (J,), and ``direction`` (n_sent,) if it is new. Up: ``values`` (J,), sums of
+    losses at ``w + t_j * direction``; ``slopes`` (J,), their derivatives with respect to t;
+    ``uncached`` (), the number of examples left out because their chunk arrived after ``point`` or
+    ``direction``.
 ``curvature``
     As ``probe`` without steps. Up: ``curvature`` (), the loss's second derivative along the
     direction at ``w``; ``uncached``.
-
 ``product``
     Down: ``v`` (n_sent,). Up: ``hv`` (n_sent,), the Hessian of the summed loss at ``point`` times
-    ``v``; ``uncached`` (), the examples that could not take part, because their chunk came after
-    ``point`` did.
+    ``v``; ``uncached`` (), the number of examples left out because their chunk arrived after
+    ``point``.
 
-Column statistics are asked for as :mod:`elasticml.algorithms.column_statistics` says.
+For column statistics see :mod:`elasticml.algorithms.column_statistics`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def gradient_exchange(
     seal: bool = False,
     correct: bool = False,
 ) -> Exchange:
-    """Ask for loss, gradient and weight at ``sent``."""
+    """Return the exchange for loss, gradient and weight at ``sent``."""
     return Exchange(
         operation=GRADIENT,
         model={"w": sent},
@@ -71,7 +71,7 @@ def probe_exchange(
     require: Require,
     seal: bool,
 ) -> Exchange:
-    """Ask for the loss at several step lengths; no steps: for the curvature at the point."""
+    """Return the exchange for the loss at several step lengths, or without steps the curvature."""
     model = {} if direction is None else {"direction": direction}
     if steps.size == 0:
         return Exchange(
@@ -95,7 +95,7 @@ def probe_exchange(
 def product_exchange(
     v: F64, parameters: Mapping[str, Scalar], *, require: Require, seal: bool
 ) -> Exchange:
-    """Ask for the Hessian at a point, whose margins solvers have, times ``v``."""
+    """Return the exchange for the Hessian times ``v``, at a point whose margins are cached."""
     return Exchange(
         operation=PRODUCT,
         model={"v": v},

@@ -1,4 +1,4 @@
-"""What an optimizer is asked: one step from where a round stands; and what it answers."""
+"""The interface of optimizers: choose one step from the current iterate."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated
 from elasticml.objectives.penalties import L2
 
 F64 = NDArray[np.float64]
-#: The set of examples in the sums has changed: evaluate the same point anew, and ask again.
+#: The set of examples in the sums has changed: evaluate the same point again, and ask again.
 Again = Literal["again"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """The estimated objective at w^r: whatever a step is made of refers to this one function."""
+    """The estimated objective at w^r: everything a step uses refers to this one function."""
 
     elastic: Elastic
     penalty: L2
     evaluated: Evaluated
-    #: Estimated objective with its penalty, its gradient (n_model,), and that one's norm.
+    #: Estimated objective with penalty, its gradient (n_model,), and the gradient's norm.
     value: float
     gradient: F64
     norm: float
@@ -36,35 +36,35 @@ class Here:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step ``length * direction``, by which the trainer moves."""
+    """A step ``length * direction`` for the trainer to take."""
 
     #: Shape (n_model,).
     direction: F64
     length: float
-    #: The objective at its end; NaN where nobody looked.
+    #: The objective after the step; NaN if it was not evaluated.
     value: float
-    #: The number under which solvers have the direction's margins; None where they have not.
+    #: The serial under which solvers cache the direction's margins; None if they do not.
     serial: int | None
 
 
 class Optimizer(Protocol):
-    """Chooses steps. Between two of them it may remember what it likes; a resume tells it."""
+    """Chooses steps. Its state between steps is saved and restored through a resume."""
 
     def step(self, here: Here) -> Generator[Exchange, Outcome, Step | Again | None]:
-        """Choose a step, or None where none lowers the objective."""
+        """Choose a step, or None if no step lowers the objective."""
         ...
 
     def columns(self) -> Mapping[str, float | int | None]:
-        """Return the history's further columns, of the steps since the last call."""
+        """Return additional history columns for the steps since the last call."""
         ...
 
     def resume(self, *, is_whole: bool) -> Resume:
-        """Say what the next step is made of, for another process, where nobody is absent.
+        """Return the state for another process, in which all examples are present.
 
-        ``is_whole``: nobody is absent here, either.
+        ``is_whole``: all examples are present here, too.
         """
         ...
 
     def go_on(self, resume: Resume, changes: int) -> None:
-        """Stand where another process stood; ``changes``: of the set of examples, so far here."""
+        """Restore the state; ``changes`` is the current count of changes of the example set."""
         ...

@@ -1,4 +1,4 @@
-"""The inverse Hessian that L-BFGS makes of its last steps."""
+"""L-BFGS memory: pairs of steps and gradient changes, and the inverse Hessian they define."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
-#: Steps that are remembered.
+#: Number of pairs kept.
 PAIRS_MAX: Final = 10
-#: Bytes per coordinate of the model that they take, and one more that is being made: twice, for a
+#: Bytes per model coordinate of the pairs and one more under construction, doubled because a
 #: checkpoint holds them, too.
 PAIRS_BYTES: Final = 2 * 8 * 2 * (PAIRS_MAX + 1)
-#: Least cosine between a step and the gradient's change along it: below, the change is rounding.
+#: Least cosine between a step and the gradient change: below it the change is rounding.
 COSINE_MIN: Final = 1e-10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A step, and by how much the gradient of one and the same function changed along it."""
+    """A step, and the change of one function's gradient along it."""
 
     #: Both shape (n_model,).
     step: F64
@@ -32,12 +32,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The last pairs, oldest first; a new record for each new pair."""
+    """The last pairs, oldest first; immutable."""
 
     kept: tuple[Pair, ...] = ()
 
     def with_step(self, step: F64, change: F64) -> Pairs:
-        """Add a pair where the function curves upwards along the step; else keep what there is."""
+        """Return these pairs plus a new one if the function curves upwards along the step."""
         product = float(step @ change)
         if not product > COSINE_MIN * float(np.linalg.norm(step) * np.linalg.norm(change)):
             return self
@@ -45,9 +45,9 @@ class Pairs:
         return Pairs(kept=(*self.kept, pair)[-PAIRS_MAX:])
 
     def times(self, vector: F64) -> F64:
-        """Return the inverse Hessian's estimate times a vector; new, shape (n_model,).
+        """Return the inverse Hessian estimate times a vector; new, shape (n_model,).
 
-        Without pairs that is the vector itself. With pairs the estimate is positive definite, and
+        Without pairs this is the vector itself. With pairs the estimate is positive definite and
         starts from the identity times ``step.change / change.change`` of the last pair.
 
         Source: the two-loop recursion of Nocedal (1980).

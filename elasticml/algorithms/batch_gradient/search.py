@@ -1,4 +1,4 @@
-"""The line search's exchanges: several lengths at once, on cached margins and directions."""
+"""The exchanges of the line search: several lengths at once, on cached margins and directions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ F64 = NDArray[np.float64]
 
 @dataclass(slots=True, kw_only=True)
 class Ray:
-    """A direction from a point, and what is known of the estimated objective along it."""
+    """A direction from a point, with the estimated objective's value and slope at the origin."""
 
     origin: Evaluated
-    #: The number under which solvers cache the direction's margins.
+    #: The serial under which solvers cache the direction's margins.
     serial: int
     #: Shape (n_model,).
     direction: F64
@@ -43,7 +43,7 @@ class Ray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """The estimated objective and its slope along a ray, at some lengths; all shape (J,)."""
+    """The estimated objective and its slope at several lengths along a ray; all shape (J,)."""
 
     steps: F64
     values: F64
@@ -53,10 +53,10 @@ class Probed:
 def search(
     elastic: Elastic, penalty: L2, ray: Ray, longest: float
 ) -> Generator[Exchange, Outcome, Accepted | Again | None]:
-    """Find the step by Armijo's rule on loss of the present, stand-ins and penalty together.
+    """Find a step by Armijo's condition on the estimated objective: loss, stand-ins and penalty.
 
-    Searching the loss of the present alone would refuse nearly every step near the optimum: the
-    direction descends the sum of loss and stand-ins, not the loss.
+    A search on the loss of the present examples alone would reject nearly every step near the
+    optimum: the direction is one of descent for the sum of loss and stand-ins, not for the loss.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def search(
 
     Returns
     -------
-    Accepted, or None where no length was acceptable, or ``"again"``
-        "again": the set of examples in the sums has changed in a way that asks for a new gradient
-        at the same point.
+    Accepted, None if no length is acceptable, or ``"again"``
+        "again": the set of examples in the sums has changed, and the same point needs a new
+        gradient.
     """
     for probe in range(PROBES_MAX):
         there = yield from probed(elastic, penalty, ray, lengths(longest, probe))
@@ -82,22 +82,22 @@ def search(
 def search_wolfe(
     elastic: Elastic, penalty: L2, ray: Ray, longest: float
 ) -> Generator[Exchange, Outcome, Accepted | Again | None]:
-    """Find a step that lowers the objective enough and leaves little of its slope.
+    """Find a step by Wolfe's conditions: sufficient decrease and a much flatter slope.
 
-    Longer lengths than ``longest`` are tried, too, while the objective still falls nearly as
-    steeply there. Returns as :func:`search`; what is accepted without the second condition, in the
-    end, lies on a convex function all the same: the slope has not fallen.
+    Lengths beyond ``longest`` are tried, too, while the slope is still nearly as steep there.
+    Returns as :func:`search`. A step accepted at the end without the second condition is safe: on
+    a convex function the slope has not decreased.
     """
     best: Accepted | None = None
     for _ in range(PROBES_MAX):
         there = yield from probed(elastic, penalty, ray, lengths(longest, 0))
         if there is None:
             return "again"
-        found = choose_flat(there.steps, there.values, there.slopes, ray.value, ray.slope)
-        if found.accepted is None and best is not None:
+        flattest = choose_flat(there.steps, there.values, there.slopes, ray.value, ray.slope)
+        if flattest.accepted is None and best is not None:
             return best
-        best = found.accepted
-        if best is not None and not found.is_steep:
+        best = flattest.accepted
+        if best is not None and not flattest.is_steep:
             return best
         longest = longest * 0.5**PROBED if best is None else longest / 0.5**PROBED
     return best
@@ -106,7 +106,7 @@ def search_wolfe(
 def probed(
     elastic: Elastic, penalty: L2, ray: Ray, steps: F64
 ) -> Generator[Exchange, Outcome, Probed | None]:
-    """Ask for the estimated objective at several lengths; None stands for "again"."""
+    """Evaluate the estimated objective at several lengths; None means "again"."""
     outcome = yield from _probe(elastic, ray, steps)
     if outcome is None:
         return None
@@ -117,7 +117,7 @@ def probed(
 def curvature_along(
     elastic: Elastic, penalty: L2, ray: Ray
 ) -> Generator[Exchange, Outcome, float | None]:
-    """Ask for the estimated objective's second derivative along a ray; None: "again"."""
+    """Evaluate the estimated objective's second derivative along a ray; None means "again"."""
     outcome = yield from _probe(elastic, ray, np.empty(0))
     if outcome is None:
         return None
@@ -129,7 +129,7 @@ def curvature_along(
 def _objective_along(
     elastic: Elastic, penalty: L2, ray: Ray, steps: F64, arrays: Arrays
 ) -> tuple[F64, F64]:
-    """Return the estimated objective and its slope at every length; both new, shape (J,)."""
+    """Return the estimated objective and its slope at each length; both new, shape (J,)."""
     w, p = ray.origin.point.w, ray.direction
     values, slopes = elastic.stand_ins.along(w, p, steps, arrays["values"], arrays["slopes"])
     divisor = elastic.divisor(ray.origin.sums)
@@ -138,10 +138,10 @@ def _objective_along(
 
 
 def _probe(elastic: Elastic, ray: Ray, steps: F64) -> Generator[Exchange, Outcome, Outcome | None]:
-    """Ask along the ray until the answer is over the ray's set of examples, or its survivors.
+    """Evaluate along the ray until the result covers the ray's set of examples or its survivors.
 
-    Examples that vanish in a probe get their stand-in anchored at the origin, where their gradient
-    is known: the estimated objective there stays the same, and so does the direction.
+    Examples lost in a probe get a stand-in anchored at the origin, where their gradient is known:
+    the estimated objective there and the direction stay the same.
     """
     while True:
         down = None if ray.is_sent else elastic.columns.down(ray.direction)
@@ -171,10 +171,10 @@ def _probe(elastic: Elastic, ray: Ray, steps: F64) -> Generator[Exchange, Outcom
 def hessian_times(
     elastic: Elastic, penalty: L2, origin: Evaluated, v: F64
 ) -> Generator[Exchange, Outcome, F64 | None]:
-    """Ask for the estimated objective's Hessian at a point times ``v`` (n_model,); None: "again".
+    """Return the estimated objective's Hessian at a point times ``v`` (n_model,); None: "again".
 
-    Examples that vanish meanwhile get their stand-in anchored at the point, as in a probe; but the
-    Hessian is then another one, and whoever has asked for products with the old one starts again.
+    Examples lost meanwhile get a stand-in anchored at the point, as in a probe. But the Hessian is
+    then another one, and a sequence of products with the old one has to restart.
     """
     outcome = yield product_exchange(
         elastic.columns.down(v),

@@ -1,4 +1,4 @@
-"""What a job says of batch gradient descent, checked once and typed."""
+"""The validated settings of batch gradient descent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 from elasticml.algorithms.checks import check_keys, number, read_class_weight, wrong
 from elasticml.objectives.losses import Loss, loss_named
 
-#: Absence rules; "auto" gives stand-ins curvature, and is "taylor" where rounds are rolled back.
+#: Values of ``absent``; "auto" is "taylor" with curvature, or "taylor" if rounds are rolled back.
 ABSENT: Final = ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload")
-#: Rounds of progress that a loss costs, by ``mode``: see ``Settings.roll_back``.
+#: Default of ``Settings.roll_back``, by ``mode``.
 _ROLL_BACK: Final = {"default": 0, "paper": 1}
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "optimizer": (None, "gd", "lbfgs", "tron"),
@@ -27,7 +27,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of ``batch_gradient``, in units of the mean-form objective."""
+    """The ``algorithm`` section of a job; values refer to the mean-form objective."""
 
     loss: Loss
     l2: float = 1e-4
@@ -38,17 +38,17 @@ class Settings:
     anchor: Literal["cached", "correction"] = "cached"
     intercept: bool = False
     class_weight: Mapping[float, float] | Literal["balanced"] | None = None
-    #: Stop when the gradient's norm has fallen to this share of the first one.
+    #: Stop when the gradient norm has fallen to this share of the first one.
     tolerance: float = 0.0
     scale: Literal["none", "maxabs", "standard"] = "none"
     #: Rounds of progress that a loss during a gradient exchange costs. 0: keep w^r and use the
-    #: survivors' gradient that came up. 1: line 16 of Algorithm 2 in its written order, first
-    #: w^{r+1} <- w^r, then w^r <- w^{r-1}: round r is done again. 2: w^{r+1} = w^{r-1}.
+    #: survivors' gradient. 1: line 16 of Algorithm 2 in its written order, first w^{r+1} <- w^r,
+    #: then w^r <- w^{r-1}: round r is repeated. 2: w^{r+1} = w^{r-1}.
     roll_back: int = 0
 
     @property
     def loss_name(self) -> str:
-        """The loss as a job names it."""
+        """Name of the loss in a job file."""
         return self.loss.name
 
     @property
@@ -60,19 +60,19 @@ class Settings:
 def chosen_optimizer(
     optimizer: Literal["gd", "lbfgs", "tron"] | None, mode: str
 ) -> Literal["gd", "lbfgs", "tron"]:
-    """Return the optimizer that a job means: the paper's is gradient descent."""
+    """Return the optimizer of a job; the default in mode "paper" is gradient descent."""
     if optimizer is not None:
         return optimizer
     return "gd" if mode == "paper" else "lbfgs"
 
 
 def read_settings(raw: Mapping[str, Any]) -> Settings:
-    """Check the ``algorithm`` section of a job.
+    """Validate the ``algorithm`` section of a job.
 
     Parameters
     ----------
     raw : mapping
-        As in a job record; a ``name`` is allowed. ``mode`` "paper" stands for ``roll_back`` 1.
+        As in a job record, with or without ``name``. ``mode`` "paper" implies ``roll_back`` 1.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The member's half: sums of losses and gradients over its chunks, on cached margins."""
+"""The member's half: sums of losses and derivatives over its chunks, with cached margins."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from elasticml.data.source import DataFacts
 from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
-#: Serial of no point and of no direction.
+#: Serial that belongs to no point or direction.
 _NONE: Final = -1
 
 
 @dataclass(slots=True)
 class _Cache:
-    """What is kept of a chunk between exchanges; every array has shape (n_rows,)."""
+    """A chunk's cached arrays between exchanges, each of shape (n_rows,)."""
 
     targets: F64
-    #: Sample weight times class weight; None where all are one.
+    #: Sample weight times class weight; None for ones.
     weights: F64 | None
     weight: float
     #: ``X w`` at the point with serial ``point``.
@@ -44,14 +44,14 @@ class _Cache:
     #: ``s_i loss''(z_i, y_i)`` at the point with serial ``curved``; empty before the first.
     curvatures: F64 = field(default_factory=lambda: np.empty(0))
     curved: int = _NONE
-    #: Slopes, and margins of a ``scratch`` exchange: nothing is read from them later.
+    #: Work array: slopes, or margins of a ``scratch`` exchange; never read by a later exchange.
     slopes: F64 = field(default_factory=lambda: np.empty(0))
 
 
 class BatchGradientSolver:
-    """Computes what :mod:`messages` describes; holds no more than caches of what it is given.
+    """Computes the operations of :mod:`messages`. Its state is caches only.
 
-    Whatever the caches hold, the results are the same but for rounding.
+    Apart from rounding, results do not depend on the caches.
     """
 
     def __init__(self, settings: Mapping[str, Any], facts: DataFacts) -> None:
@@ -60,27 +60,28 @@ class BatchGradientSolver:
         self._targets: Targets = targets_for(self._settings, facts)
         self._caches: dict[ChunkId, _Cache] = {}
         self._own = surveys.OwnGradient()
-        #: Rows multiplied by a model or a direction so far: what caches are there to spare.
+        #: Rows multiplied by a model or a direction so far: the work that the caches save.
         self.multiplied_rows = 0
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, summed over exactly these chunks.
 
-        Chunks are cut into as many runs of about equal rows as there are threads; the runs' sums
-        are added in the chunks' order, so that the result depends on their number only.
+        Chunks are split into as many runs of about equal numbers of rows as there are threads. The
+        runs' sums are added in the order of the chunks: the result depends on the number of
+        threads only.
 
         Raises
         ------
         LocalProtocolError
             When the operation is unknown.
         """
-        given = {chunk.id for chunk in chunks}
-        for id in [id for id in self._caches if id not in given]:
+        owned = {chunk.id for chunk in chunks}
+        for id in [id for id in self._caches if id not in owned]:
             del self._caches[id]
         for chunk in chunks:
             if chunk.id not in self._caches:
                 self._caches[chunk.id] = self._new_cache(chunk)
-                release([chunk])  # its labels were looked at
+                release([chunk])  # reading its labels has loaded pages
         operations: dict[str, Operation] = {
             messages.GRADIENT: self._gradient,
             messages.PROBE: self._probe,
@@ -147,7 +148,7 @@ class BatchGradientSolver:
         return out
 
     def _survey(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        """Answer what is asked for the sake of absent examples."""
+        """Compute the parts of a survey that the exchange names."""
 
         def weights_of(chunk: Chunk) -> F64:
             weights = self._caches[chunk.id].weights
@@ -214,7 +215,7 @@ class BatchGradientSolver:
         def run(part: Sequence[Chunk]) -> F64:
             # Row 0: values, or the curvature; row 1: slopes.
             out = np.zeros((2, 1 if steps is None else steps.size))
-            # What is known of all rows along the direction needs no body.
+            # With cached directions the chunks' bodies are not needed.
             for chunk in part if forward is None else flow(part):
                 cache = self._caches[chunk.id]
                 if cache.direction != direction:
@@ -241,7 +242,7 @@ class BatchGradientSolver:
     # --- products with the Hessian ------------------------------------------------------------
 
     def _product(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-        """Sum ``X' D (X v)``: one pass over the rows, for margins and D are cached."""
+        """Sum ``X' D (X v)`` in one pass over the rows: margins and D are cached."""
         d = self._facts.n_columns
         sent = np.ascontiguousarray(work.model["v"], np.float64)
         offset = float(sent[d]) if sent.size > d else 0.0

@@ -1,4 +1,4 @@
-"""What stands in for examples that are not in the sum: FNQueue and its functions."""
+"""Stand-ins: estimates of the loss of absent examples (the paper's FNQueue and its functions)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticml.algorithms.batch_gradient.nystrom import Curvature
 from elasticml.terms import GroupId
 
 F64 = NDArray[np.float64]
-#: Where a stand-in has its curvature from: nowhere, the present examples, or a sketch of its own.
+#: Source of a stand-in's curvature: none, the present examples, or its own sketch.
 Mode = Literal["taylor", "borrowed", "nystrom"]
 
 
@@ -28,7 +28,7 @@ class Sums:
     weight: float
 
     def plus(self, other: Sums) -> Sums:
-        """Sum over both sets of examples."""
+        """Return the sums over both sets of examples."""
         return Sums(
             loss=self.loss + other.loss,
             gradient=self.gradient + other.gradient,
@@ -36,7 +36,7 @@ class Sums:
         )
 
     def minus(self, other: Sums) -> Sums:
-        """Sum over the examples of this set that are not in the other, a part of it."""
+        """Return the sums over this set without ``other``, which is a part of it."""
         return Sums(
             loss=self.loss - other.loss,
             gradient=self.gradient - other.gradient,
@@ -46,33 +46,33 @@ class Sums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """Estimate of an absent group's summed loss, exact in value and gradient where it vanished.
+    """Estimate of an absent group's summed loss; value and gradient are exact at ``w``.
 
     ``l(v) = loss + gradient.(v - w) + theta l_A(v) + (v - w)' B (v - w) / 2`` with ``l_A`` the
     summed loss of the present examples. Without ``theta`` and ``B`` it is the paper's first-order
-    Taylor expansion about ``w``, the model before the group vanished. The paper leaves the constant
-    ``loss`` out, which no step depends on; with it, objectives of rounds with and without stand-ins
-    can be compared.
+    Taylor expansion about ``w``, the model before the group was lost. The paper omits the constant
+    ``loss``, on which no step depends; with it, objectives of rounds with and without stand-ins are
+    comparable.
 
-    Error: see :class:`bounds.Proof`. Of Taylor's, ``0 <= true - l(v) <= c/2 |X (v - w)|^2``, c the
-    loss's smoothness: never too high.
+    Error: see :class:`bounds.Proof`. For a Taylor stand-in,
+    ``0 <= true - l(v) <= c/2 |X (v - w)|^2`` with c the loss's smoothness: never too high.
     Source: the resource-elastic paper, section 2, "Approximation for vanished partitions".
     """
 
     #: Shape (n_model,).
     w: F64
-    #: Value and gradient at ``w`` of all but the term with ``theta``; the group's weight.
+    #: Value and gradient at ``w`` without the term with ``theta``; the group's weight.
     sums: Sums
     mode: Mode = "taylor"
-    #: Weight of the group by that of the present, where their curvature is borrowed; else 0.
+    #: The group's weight divided by the present examples', if it borrows their curvature; else 0.
     theta: float = 0.0
     #: B.
     curvature: Curvature | None = None
-    #: What is certain of the group's true loss; None where its share was an estimate itself.
+    #: Certified bound of the group's true loss; None if its share was itself an estimate.
     proof: Proof | None = None
 
     def own(self, v: F64) -> Sums:
-        """Return what it contributes at ``v`` besides ``theta`` times the present's sums."""
+        """Return the contribution at ``v`` without ``theta`` times the present examples' sums."""
         change = v - self.w
         loss = self.sums.loss + float(self.sums.gradient @ change)
         if self.curvature is None:
@@ -85,7 +85,7 @@ class StandIn:
         )
 
     def at(self, v: F64, present: Sums) -> Sums:
-        """Return what it contributes at ``v``, given the present's sums there."""
+        """Return the contribution at ``v``, given the present examples' sums there."""
         own = self.own(v)
         if self.theta == 0.0:
             return own
@@ -96,13 +96,13 @@ class StandIn:
         )
 
     def borrowing(self, w: F64, at_w: Sums, present: Sums) -> StandIn:
-        """Return one that equals ``at_w`` at ``w`` and bends as the present's loss does.
+        """Return a stand-in with sums ``at_w`` at ``w`` and the present examples' curvature.
 
         Parameters
         ----------
         at_w, present : Sums
-            The group's and the present examples' own, at ``w``. Where nobody is present there is
-            no curvature to borrow.
+            Sums of the group and of the present examples at ``w``. With no example present there
+            is no curvature to borrow.
         """
         theta = at_w.weight / present.weight if present.weight > 0.0 else 0.0
         return replace(
@@ -120,29 +120,29 @@ class StandIn:
 
 
 class StandIns:
-    """The trainer's half of FNQueue: each absent group's stand-in under its id, oldest first.
+    """The trainer's half of FNQueue: the stand-in of each absent group by its id, oldest first.
 
-    The driver keeps the other half (which chunks, who brings them back) under the same ids. An
-    entry goes at the moment when its group's gradient is in a sum again, neither at the request to
-    bring it back (line 21 of Algorithm 2) nor at the return of its members.
+    The driver keeps the other half (the chunks, and which members bring them back) under the same
+    ids. An entry is removed when its group's gradient is in a sum again, not at the request to
+    bring it back (line 21 of Algorithm 2) and not at the return of its members.
     """
 
     def __init__(self, n_model: int) -> None:
-        #: None where a group is ignored.
+        #: None for a group that is ignored.
         self.entries: dict[GroupId, StandIn | None] = {}
-        #: Sum of the stand-ins' gradients where each is anchored: g^_FN.
+        #: Sum of the stand-ins' gradients at their anchors: g^_FN.
         self.gradient: F64 = np.zeros(n_model)
         self.weight = 0.0
-        #: By how much the present's own sums are scaled up, for groups that borrow their curvature.
+        #: The present examples' sums are scaled by ``1 + theta``, for borrowed curvature.
         self.theta = 0.0
 
     @property
     def count(self) -> int:
-        """Groups that have a stand-in."""
+        """Number of groups with a stand-in."""
         return sum(entry is not None for entry in self.entries.values())
 
     def modes(self) -> dict[Mode, int]:
-        """Count the stand-ins by where their curvature is from."""
+        """Count the stand-ins by the source of their curvature."""
         modes: dict[Mode, int] = {"taylor": 0, "borrowed": 0, "nystrom": 0}
         for entry in self.entries.values():
             if entry is not None:
@@ -150,11 +150,11 @@ class StandIns:
         return modes
 
     def value(self, w: F64) -> float:
-        """Return the stand-ins' summed loss at ``w`` besides ``theta`` times the present's."""
+        """Return the stand-ins' summed loss at ``w`` without ``theta`` times the present's."""
         return sum(entry.own(w).loss for entry in self.entries.values() if entry is not None)
 
     def slope(self, w: F64) -> F64:
-        """Return the gradient of :meth:`value`, shape (n_model,); not to be written to."""
+        """Return the gradient of :meth:`value`, shape (n_model,); do not modify it."""
         gradient = self.gradient
         for entry in self._bent():
             assert entry.curvature is not None
@@ -164,18 +164,18 @@ class StandIns:
     # --- the one estimated function: f^ -----------------------------------------------------------
 
     def total(self, sums: Sums, w: F64) -> Sums:
-        """Return loss, gradient and weight of all examples at ``w``, the absent ones' estimated.
+        """Return loss, gradient and weight of all examples at ``w``, estimated for the absent.
 
         Parameters
         ----------
         sums : Sums
-            Of the present, at ``w``.
+            Sums of the present examples at ``w``.
         w : ndarray (n_model,)
 
         Returns
         -------
         Sums
-            Everything of the estimated objective but the penalty.
+            The estimated objective without the penalty.
         """
         if not self.entries:
             return sums
@@ -194,7 +194,7 @@ class StandIns:
             Origin and direction.
         steps : ndarray (J,)
         values, slopes : ndarray (J,)
-            Summed losses of the present along the ray, and their derivatives by the step.
+            Summed losses of the present examples along the ray, and their derivatives.
         """
         values, slopes = np.array(values), np.array(slopes)
         if self.entries:
@@ -208,7 +208,7 @@ class StandIns:
         return values, slopes
 
     def curvature(self, hv: F64, v: F64) -> F64:
-        """Return the summed Hessian times ``v``, given the present's: shape (n_model,), new."""
+        """Return the summed Hessian times ``v``, given the present's product; new, (n_model,)."""
         out = (1.0 + self.theta) * hv
         for entry in self._bent():
             assert entry.curvature is not None
@@ -225,7 +225,7 @@ class StandIns:
     def _bend_along(self, p: F64) -> float:
         return sum(float(e.curvature.times(p) @ p) for e in self._bent() if e.curvature is not None)
 
-    # --- who is in it -----------------------------------------------------------------------------
+    # --- membership of the queue ------------------------------------------------------------------
 
     def push(self, group: GroupId, entry: StandIn | None) -> None:
         """Add a group: lines 14 and 15 of Algorithm 2."""
@@ -233,7 +233,7 @@ class StandIns:
         self._sum()
 
     def has_returned(self, absent: Collection[GroupId]) -> bool:
-        """Whether a group of the queue is in the sum again, by that sum's ``Outcome.absent``."""
+        """Whether a group of the queue is in the sum again, given its ``Outcome.absent``."""
         return any(group not in absent for group in self.entries)
 
     def drop_returned(self, absent: Collection[GroupId]) -> list[StandIn | None]:
@@ -242,7 +242,7 @@ class StandIns:
         Parameters
         ----------
         absent : collection of GroupId
-            ``Outcome.absent`` of the very exchange whose sum is used from now on.
+            ``Outcome.absent`` of the exchange whose sum is used from now on.
         """
         back = [group for group in self.entries if group not in absent]
         dropped = [self.entries.pop(group) for group in back]
@@ -251,18 +251,18 @@ class StandIns:
         return dropped
 
     def carry(self, w: F64, old: Sums, new: Sums) -> None:
-        """Anchor borrowed curvature anew where the set of present examples has changed.
+        """Re-anchor borrowed curvature after a change of the set of present examples.
 
-        What each such entry contributes at ``w`` stays what it was; from there on it bends as the
-        losses of those that are present now. Without this a second loss would leave the first
-        one's stand-in with the curvature of examples that are gone.
+        Each such entry keeps its contribution at ``w`` and takes its curvature from the examples
+        present now. Otherwise a second loss would leave the first one's stand-in with the
+        curvature of lost examples.
 
         Parameters
         ----------
         w : ndarray (n_model,)
             A point where both sums are known.
         old, new : Sums
-            Of those present before and after the change.
+            Sums of the examples present before and after the change.
         """
         changed = False
         for group, entry in self.entries.items():
@@ -273,12 +273,12 @@ class StandIns:
             self._sum()
 
     def swap(self, changed: dict[GroupId, StandIn]) -> None:
-        """Put other stand-ins in the place of these groups' present ones."""
+        """Replace the stand-ins of these groups."""
         self.entries.update(changed)
         self._sum()
 
     def _sum(self) -> None:
-        """Add up anew: subtracting what left would leave its rounding errors behind."""
+        """Recompute the totals: subtracting an entry would leave its rounding errors behind."""
         self.gradient = np.zeros_like(self.gradient)
         self.weight = self.theta = 0.0
         for entry in self.entries.values():

@@ -1,19 +1,20 @@
-"""What ``absent: auto`` asks of those that are there, for the sake of those that are not.
+"""Probes of the objective's curvature for ``absent: auto``: surveys and Hessian sketches.
 
 ``survey``
-    Up, as asked for: ``loss`` (), ``gradient`` (n_sent,), ``weight`` () at an earlier model ``w``,
-    without touching caches; ``majorant`` (n_sent,), a diagonal above ``X' S X``.
+    Up, if requested: ``loss`` (), ``gradient`` (n_sent,), ``weight`` () at an earlier model ``w``,
+    leaving caches unchanged; ``majorant`` (n_sent,), a diagonal above ``X' S X``.
 ``sketch``
     The same, and with ``basis`` (k, n_sent) the Hessian H at the model ``at``: ``products``
-    (k, n_sent), its products with each row of the basis, ``squares`` (d,), ``total`` (d,) and
+    (k, n_sent), its products with each row of the basis; ``squares`` (d,), ``total`` (d,) and
     ``mass`` (), sums of ``h_i x_ij^2``, ``h_i x_ij`` and ``h_i`` over rows, h the losses' second
     derivatives.
 
-A survey is a pass or three over the rows, a sketch some sixty: they have a name each because
-whoever takes far longer than the median of what bears the same name is taken for stuck.
+A survey takes one to three passes over the rows, a sketch about sixty. They have different
+operation names because a member that takes far longer than the median of the operation is treated
+as stuck.
 
-Nobody can be asked for the share of examples that are gone. It is what a sum over all that were
-there has more than the same sum over who is left.
+Lost examples cannot be asked for their share. It is the difference between a sum over all examples
+and the same sum over the survivors.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SKETCHED: Final = ("products", "squares", "total", "mass")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """Where a Hessian is taken, and the directions it is multiplied by."""
+    """The model and the basis of a Hessian sketch."""
 
     serial: int
     #: Shape (n_model,).
@@ -56,20 +57,20 @@ class Probes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Products of a Hessian, summed over some examples, in the trained model's coordinates."""
+    """Products of a Hessian over a set of examples, in the trained model's coordinates."""
 
     #: Shapes (k, n_model), (n_model,).
     products: F64
     diagonal: F64
 
     def minus(self, part: Sketch) -> Sketch:
-        """Return the sketch of the examples that are in this sum and not in the other."""
+        """Return the sketch of the examples in this sum and not in ``part``."""
         return Sketch(
             products=self.products - part.products, diagonal=self.diagonal - part.diagonal
         )
 
     def curvature(self, basis: F64) -> Curvature:
-        """Return the Hessian that has these products, as far as they tell."""
+        """Return the approximation of the Hessian from these products."""
         return nystrom(basis, self.products, self.diagonal)
 
 
@@ -82,7 +83,7 @@ def survey_exchange(
     majorant: bool = False,
     correct: bool = False,
 ) -> Exchange:
-    """Ask for a gradient at an earlier model, a Hessian's products, or the majorant."""
+    """Return the exchange for a gradient at an earlier model, a Hessian sketch, or the majorant."""
     n, d = columns.n_sent, columns.n_columns
     model: dict[str, F64] = {}
     returns: dict[str, tuple[int, ...]] = {}
@@ -107,7 +108,7 @@ def survey_exchange(
 
 
 def read_sketch(columns: Columns, arrays: Arrays) -> Sketch:
-    """Turn what came up into a sketch by the trained model's coordinates."""
+    """Convert received arrays to a sketch in the coordinates of the trained model."""
     mass = float(arrays["mass"])
     diagonal = np.empty(columns.n_model)
     each = diagonal[: columns.n_columns]
@@ -127,14 +128,14 @@ def read_sketch(columns: Columns, arrays: Arrays) -> Sketch:
 
 @dataclass(slots=True)
 class OwnGradient:
-    """A member's last gradient, to be compared with its next: see :mod:`likeness`."""
+    """A member's last gradient, for comparison with its next: see :mod:`likeness`."""
 
     _point: int = -1
     _chunks: tuple[ChunkId, ...] = ()
     _gradient: F64 = field(default_factory=lambda: np.empty(0))
 
     def keep(self, point: int, chunks: tuple[ChunkId, ...], gradient: F64) -> None:
-        """Keep a gradient (n_sent,) over these chunks at the point with this serial."""
+        """Store a gradient (n_sent,) over these chunks at the point with this serial."""
         self._point, self._chunks, self._gradient = point, chunks, gradient.copy()
 
     def compared(
@@ -142,7 +143,7 @@ class OwnGradient:
     ) -> F64:
         """Return ``|y|^2 / weight`` and the weight, (2,), for the change y since an earlier point.
 
-        Zeros where the gradient kept is of another point, or of other chunks.
+        Zeros if the stored gradient belongs to another point or to other chunks.
         """
         if (self._point, self._chunks) != (point, chunks) or weight <= 0.0:
             return np.zeros(2)
@@ -157,7 +158,7 @@ def majorant_of(
     facts: DataFacts,
     parallel: Parallel,
 ) -> F64:
-    """Sum ``s_i |x_ij| |x_i|_1`` over rows, (n_sent,); a coordinate of no column is one."""
+    """Sum ``s_i |x_ij| |x_i|_1`` over rows, (n_sent,); the offset counts as a column of ones."""
     has_offset = n_sent > facts.n_columns
 
     def run(part: Sequence[Chunk]) -> F64:
@@ -182,8 +183,8 @@ def sketch_of(
 ) -> Arrays:
     """Multiply the Hessian at ``work.model["at"]`` by every row of the basis.
 
-    Every thread has sums as large as the basis; besides there is their total and, for sequences,
-    the basis folded into tables: nothing else is of that size.
+    Arrays of the basis's size: one of sums per thread, their total and, for sequences, the basis
+    folded into tables.
 
     Parameters
     ----------
@@ -200,20 +201,20 @@ def sketch_of(
         adjoints = [make_adjoint(facts.layout, d) for _ in basis]
         lasts, sums = np.zeros(len(basis)), np.zeros((2, d))
         mass = 0.0
-        bends = []
+        curvatures = []
         for chunk in flow(part):
             margins = np.empty(chunk.n_rows)
             forwards[0](chunk, margins)
             h = second_derivatives(chunk, margins + offsets[0])
             mass += float(h.sum())
-            bends.append(h)
+            curvatures.append(h)
             for j, adjoint in enumerate(adjoints):
                 forwards[j + 1](chunk, margins)
-                bent = h * (margins + offsets[j + 1])
-                adjoint.add(chunk, bent)
+                weighted = h * (margins + offsets[j + 1])
+                adjoint.add(chunk, weighted)
                 if n_sent > d:
-                    lasts[j] += float(bent.sum())
-        add_moments(part, bends, facts, sums[0], sums[1])
+                    lasts[j] += float(weighted.sum())
+        add_moments(part, curvatures, facts, sums[0], sums[1])
         return adjoints, lasts, sums, mass
 
     products, moments, mass = np.zeros(basis.shape), np.zeros((2, d)), 0.0

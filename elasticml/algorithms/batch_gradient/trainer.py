@@ -1,12 +1,11 @@
-"""The driver's half: Distr-BGD and Elastic Distr-BGD, Algorithms 1 and 2.
+"""The driver's half: distributed batch gradient descent, static and elastic: Algorithms 1 and 2.
 
-A round is one ``gradient`` exchange and those of the optimizer that chooses the step: a ``probe``
-or more, and for TRON a ``product`` for each direction of its conjugate gradients. Losses and
-returns cost exchanges of their own; where nobody comes or goes there are none, and Algorithm 2 is
-Algorithm 1.
+A round is one ``gradient`` exchange and the exchanges of the optimizer: one or more ``probe``, and
+for TRON one ``product`` for each conjugate gradient iteration. Losses and returns need additional
+exchanges; without them Algorithm 2 is Algorithm 1.
 
-Source: the resource-elastic paper, section 2. Lines 18 to 20 (who brings an absent group back, and
-when) are the driver's; the others' places are named where they stand.
+Source: the resource-elastic paper, section 2. Lines 18 to 20 (which members bring an absent group
+back, and when) are the driver's; the other lines are named where they are implemented.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from elasticml.algorithms.base import (
     Scalar,
     Trainer,
 )
-from elasticml.algorithms.batch_gradient import absence, preparation
+from elasticml.algorithms.batch_gradient.absence import history_columns
 from elasticml.algorithms.batch_gradient.curvatures import curvatures_for
 from elasticml.algorithms.batch_gradient.elastic import Elastic, Evaluated, Point, Rules
 from elasticml.algorithms.batch_gradient.gradient_descent import GradientDescent
@@ -37,6 +36,7 @@ from elasticml.algorithms.batch_gradient.lbfgs import LBFGS
 from elasticml.algorithms.batch_gradient.messages import gradient_exchange
 from elasticml.algorithms.batch_gradient.optimizer import Here, Optimizer, Step
 from elasticml.algorithms.batch_gradient.pairs import PAIRS_BYTES
+from elasticml.algorithms.batch_gradient.preparation import fix_step
 from elasticml.algorithms.batch_gradient.settings import (
     ABSENT,
     Settings,
@@ -53,16 +53,16 @@ from elasticml.objectives.penalties import L2
 
 F64 = NDArray[np.float64]
 _Result = TypeVar("_Result")
-#: Rounds after which cached margins are computed anew, so that rounding does not pile up in them.
+#: Rounds after which cached margins are recomputed, so that rounding errors do not accumulate.
 REFRESH_ROUNDS: Final = 50
-#: Searches without result, one after another, after which nothing can be gained any more.
+#: Consecutive failed searches after which the precision of float64 is reached.
 FAILED_SEARCHES_MAX: Final = 2
 
 
 def make_trainer(
     settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
 ) -> Trainer:
-    """Make the trainer of a job.
+    """Return the trainer of a job.
 
     Parameters
     ----------
@@ -72,14 +72,14 @@ def make_trainer(
     absent : str
         "auto" | "taylor" | "ignore" | "ignore_rescaled" | "stall" | "reload".
     resume : Resume, optional
-        Of the round after which to go on.
+        Checkpoint of the round after which to continue.
 
     Raises
     ------
     ConfigError
         When a setting is unknown or out of range.
     DataError
-        When a classification loss meets other than two labels.
+        When the loss is for classification and the data do not have exactly two labels.
     """
     checked = read_settings(settings)
     if absent not in ABSENT:
@@ -90,13 +90,13 @@ def make_trainer(
 
 
 def column_bytes(section: Mapping[str, Any]) -> int:
-    """Return the bytes per column that a job's optimizer remembers, by its ``algorithm`` section.
+    """Return the bytes per column of the optimizer's state, given the ``algorithm`` section.
 
-    Sketches are no part of them: these are limited whatever the model's width, see
+    Sketches are not included: their size is bounded independently of the model's width, see
     :mod:`curvatures`.
     """
-    chosen = chosen_optimizer(section.get("optimizer"), section.get("mode", "default"))
-    return PAIRS_BYTES if chosen == "lbfgs" else 0
+    optimizer = chosen_optimizer(section.get("optimizer"), section.get("mode", "default"))
+    return PAIRS_BYTES if optimizer == "lbfgs" else 0
 
 
 def _train(
@@ -134,12 +134,12 @@ def _make_optimizer(
         return LBFGS()
     if settings.optimizer == "tron":
         return Tron()
-    return GradientDescent((yield from preparation.fix_step(settings, columns, resume)))
+    return GradientDescent((yield from fix_step(settings, columns, resume)))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Descent:
-    """The model between rounds, and what the next round may build on."""
+    """The trainer's state between rounds."""
 
     settings: Settings
     elastic: Elastic
@@ -147,20 +147,20 @@ class _Descent:
     optimizer: Optimizer
     #: w^r.
     point: Point
-    #: How solvers may get the margins at ``point`` without multiplying.
+    #: How solvers may compute the margins at ``point`` without multiplying.
     advance: Mapping[str, Scalar] = field(default_factory=dict)
     rounds: int = 0
-    #: Last serial given to a point.
+    #: Serial of the last point.
     points: int = 0
     #: Norm of the first gradient.
     first_norm: float | None = None
     failed_searches: int = 0
-    #: The objective at ``point`` where it is known already, over all examples.
+    #: The objective at ``point`` over all examples, if known.
     value: float | None = None
     guard: Guard = field(default_factory=Guard)
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd | Model]:
-        """Lines 5 to 17: evaluate w^r, make up for who vanished, and step."""
+        """Lines 5 to 17: evaluate w^r, replace lost examples by stand-ins, and step."""
         elastic = self.elastic
         elastic.note = None
         before = elastic.corrections
@@ -178,7 +178,7 @@ class _Descent:
             if retreat is not None:
                 self.point, self.advance = retreat, {}
                 continue
-            known = absence.columns(elastic, evaluated, self.penalty)
+            absence_columns = history_columns(elastic, evaluated, self.penalty)
             step = None
             if not self.guard.holds:
                 step = yield from self._watched(self.optimizer.step(here))
@@ -192,7 +192,7 @@ class _Descent:
             objective_kind="exact" if elastic.is_whole else "estimated",
             step=0.0 if step is None else step.length,
             stand_ins=elastic.stand_ins.count,
-            extra=self._extra(here.norm, elastic.corrections - before) | known,
+            extra=self._extra(here.norm, elastic.corrections - before) | absence_columns,
             model=model,
             next_model=elastic.columns.arrays(self.point.w),
             next_objective=self.value,
@@ -202,7 +202,7 @@ class _Descent:
     def _watched(
         self, part: Generator[Exchange, Outcome, Any]
     ) -> Generator[Exchange, Outcome, Any]:
-        """Note when the set of examples changes: searches failed on another function."""
+        """Run a part; reset the failed searches if the set of examples, hence f^, has changed."""
         before = self.elastic.changes
         result = yield from part
         if self.elastic.changes != before:
@@ -210,7 +210,7 @@ class _Descent:
         return result
 
     def _here(self, evaluated: Evaluated) -> Here:
-        """Estimated objective and its gradient: stand-ins' shares are in it, and the penalty's."""
+        """Return the estimated objective and its gradient, including stand-ins and penalty."""
         elastic, w = self.elastic, evaluated.point.w
         divisor = elastic.divisor(evaluated.sums)
         with np.errstate(over="ignore", invalid="ignore"):  # a value that overflows is an error
@@ -232,7 +232,7 @@ class _Descent:
         )
 
     def _check(self, here: Here) -> Model | None:
-        """Stop where the gradient is small enough, or nothing can be gained; only when whole."""
+        """Return the final model if the gradient is small or no step helps; only if whole."""
         value = here.value
         if not math.isfinite(value):
             raise JobFailedError(
@@ -252,7 +252,7 @@ class _Descent:
         return None
 
     def _move(self, step: Step | None, value: float) -> None:
-        """Line 17: w^{r+1} = w^r - step * (gradient of the estimated objective), or better."""
+        """Line 17: w^{r+1} = w^r + the optimizer's step on the estimated objective."""
         if step is None:
             self.failed_searches += 1
             self.advance = {}
@@ -269,9 +269,9 @@ class _Descent:
         self.value = step.value if is_known else None
 
     def _roll_back(self) -> RoundEnd:
-        """Line 16: w^{r+1} <- w^r, w^r <- w^{r-1}; the stored gradient is the survivors' already.
+        """Line 16: w^{r+1} <- w^r, w^r <- w^{r-1}; the stored gradient is already the survivors'.
 
-        With ``roll_back`` 2 the next round begins at w^{r-1} itself.
+        With ``roll_back`` 2 the next round starts at w^{r-1}.
         """
         model = self.elastic.columns.arrays(self.point.w)
         assert self.elastic.known is not None
@@ -298,12 +298,12 @@ class _Descent:
             "note": self.elastic.note,
         }
 
-    # --- in another process --------------------------------------------------------------------
+    # --- checkpoints ---------------------------------------------------------------------------
 
     def _resume(self) -> Resume:
-        """Say what it takes to begin the next round elsewhere, where nobody is absent.
+        """Return the state to start the next round in a process with all examples present.
 
-        Caches of solvers and stand-ins are not in it: margins are multiplied anew there.
+        It contains no stand-ins and no caches of solvers: margins are recomputed there.
         """
         is_whole = self.elastic.is_whole
         optimizer = self.optimizer.resume(is_whole=is_whole)
@@ -321,7 +321,7 @@ class _Descent:
         )
 
     def go_on(self, resume: Resume) -> None:
-        """Stand where another process stood at the end of a round."""
+        """Restore the state of another process at the end of a round."""
         values = resume.values
         self.points = int(values["points"])
         self.point = Point(serial=self.points, w=np.array(resume.arrays["w"]))
@@ -332,7 +332,7 @@ class _Descent:
         self.optimizer.go_on(resume, self.elastic.changes)
 
     def finish(self) -> Generator[Exchange, Outcome, Model]:
-        """Make the model when the job stops; one more exchange where its objective is not known."""
+        """Return the model when the job stops; one more exchange if its objective is unknown."""
         value = self.value
         if value is None and self.elastic.is_whole:
             sent = self.elastic.columns.down(self.point.w)

@@ -1,13 +1,14 @@
-"""TRON: Newton steps in a trust region; every product with the Hessian is an exchange.
+"""TRON: trust-region Newton steps; each Hessian-vector product is one exchange.
 
-Conjugate gradients that meet a change of the set of examples are given up: their products would be
-of two functions. At each change the radius becomes the norm of the last step; grown on one function
-it says nothing of another one. Where that step was one of the last before an optimum, the new
-function's may be far away: the ball reaches at least to the minimum along the gradient.
+If the set of examples changes during conjugate gradients, they are abandoned: their products would
+belong to two functions. After a change the radius is reset to the norm of the last step, since a
+radius that grew on one function is meaningless for another. If that step was one of the last before
+an optimum, the new optimum may be far away: the trust region then extends at least to the minimum
+along the gradient.
 
-Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps; a trial step that is not
-good enough is shortened on cached margins, as Nocedal and Yuan (1998) do. For what happens when
-members come and go see docs/papers.md.
+Source: Lin and More (1999) for the radius, Steihaug (1983) for the steps; a rejected trial step is
+shortened on cached margins, as in Nocedal and Yuan (1998). For joining and leaving members see
+docs/papers.md.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ F64 = NDArray[np.float64]
 
 
 class Tron:
-    """A truncated Newton step, and the radius within which the quadratic model is trusted."""
+    """The trust-region Newton optimizer."""
 
     def __init__(self) -> None:
-        #: None before the first step, which may be as long as it likes.
+        #: None before the first step, which is not limited.
         self.radius: float | None = None
         #: Norm of the last step.
         self.last: float | None = None
-        #: Changes of the set of examples that the radius knows of; None: it knows another one.
+        #: ``elastic.changes`` that the radius belongs to; None: it belongs to another function.
         self.seen: int | None = 0
-        #: Gradient's norm before the last step, where all that it promised was below rounding, or
-        #: where no step was found: no other is looked for until the norm has halved.
+        #: Gradient norm before the last step if its predicted decrease was below rounding, or no
+        #: step was found: no other step is tried until the norm has halved.
         self.least: float | None = None
         self.directions = 0
         self.probes = 0
@@ -61,8 +62,8 @@ class Tron:
         is_new = changes != self.seen
         if is_new:
             self.radius, self.least = self.last, None
-        # Newton steps that are too short for the objective to show still halve the gradient, over
-        # and over; one that did not has met its rounding, too.
+        # Newton steps too short to change the objective still halve the gradient each time; if one
+        # does not, the gradient is down to rounding, too.
         if here.norm == 0.0 or (self.least is not None and here.norm > 0.5 * self.least):
             return None
         newton = yield from self._newton(here, widens=is_new)
@@ -87,7 +88,7 @@ class Tron:
                 self._follow(ray, newton, there, here.norm)
             if accepted is not None:
                 return self._moved(ray, accepted)
-        # Tried down to 2**-47 of a step that descends: what is left to gain is rounding.
+        # Rejected down to 2**-47 of a descent step: only rounding is left to gain.
         self.least = here.norm
         return None
 
@@ -110,12 +111,13 @@ class Tron:
                 return None
 
     def _follow(self, ray: Ray, newton: NewtonStep, there: Probed, norm: float) -> None:
-        """Let the radius follow what the whole trial step did to the objective."""
+        """Update the radius from the effect of the full trial step on the objective."""
         length = float(np.linalg.norm(newton.step))
         self.least = None
         change = float(there.values[0]) - ray.value
         if newton.promised <= HIDDEN * abs(ray.value):
-            # The difference is rounding; exact for the quadratic that the objective is by now.
+            # The difference is rounding. This formula is exact for a quadratic, which the objective
+            # is so close to the optimum.
             change = 0.5 * (ray.slope + float(there.slopes[0]))
             self.least = None if newton.is_on_boundary else norm
         self.radius = next_radius(length, ray.slope, change, newton)
@@ -131,9 +133,9 @@ class Tron:
 
     def columns(self) -> Mapping[str, float | int | None]:
         """See :class:`optimizer.Optimizer`."""
-        told = {"probes": self.probes, "products": self.products, "radius": self.radius}
+        counts = {"probes": self.probes, "products": self.products, "radius": self.radius}
         self.probes, self.products = 0, 0
-        return told
+        return counts
 
     def resume(self, *, is_whole: bool) -> Resume:
         """See :class:`optimizer.Optimizer`."""
@@ -141,7 +143,7 @@ class Tron:
             values={
                 "directions": self.directions,
                 "last": self.last,
-                # With those who were absent the function is another one: a change like any other.
+                # With the absent examples back, the objective is another function.
                 "is_new": not is_whole,
                 "radius": self.radius,
                 "least": self.least,

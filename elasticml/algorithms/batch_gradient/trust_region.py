@@ -1,4 +1,4 @@
-"""A Newton step within a ball, by conjugate gradients, and how the ball's radius follows."""
+"""A truncated Newton step in a trust region by conjugate gradients, and the radius update."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
-#: Products with the Hessian after which a step is taken as it is.
+#: Maximum number of Hessian-vector products per step.
 PRODUCTS_MAX: Final = 500
-#: Share of the gradient's norm to which conjugate gradients bring the residual, at most.
+#: Maximum relative residual of conjugate gradients.
 RESIDUAL: Final = 0.1
-#: Share of the largest curvature met below which a direction's own is rounding.
+#: A curvature below this share of the largest one so far is rounding.
 FLAT: Final = 1e-14
-#: Below the first and above the second share of the decrease that the quadratic model promises,
-#: the radius is too long, or may grow.
+#: With a ratio of actual to predicted decrease below the first the radius shrinks; above the second
+#: it may grow.
 POOR: Final = 0.25
 GOOD: Final = 0.75
-#: The least and the most by which the radius changes at once, and the least cut after a bad step.
+#: Limits of one change of the radius, and the largest factor after a bad step.
 SHRINK: Final = 0.25
 CUT: Final = 0.5
 GROW: Final = 4.0
@@ -30,7 +30,7 @@ GROW: Final = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewtonStep:
-    """Where conjugate gradients ended."""
+    """The result of conjugate gradients."""
 
     #: Shape (n_model,).
     step: F64
@@ -38,7 +38,7 @@ class NewtonStep:
     promised: float
     is_on_boundary: bool
     products: int
-    #: Radius of the ball that it ends in.
+    #: Radius of the trust region in the end.
     radius: float
 
 
@@ -54,16 +54,16 @@ def conjugate_gradients(
     radius : float
         May be infinite.
     residual : float
-        Share of the gradient's norm at which to stop.
+        Relative residual at which to stop.
     widens : bool
-        The ball is made as large as the model's first minimum along the gradient, if it is smaller.
+        Extend the radius to the model's minimum along the gradient if that is farther away.
 
     Returns
     -------
     NewtonStep
-        Where the residual is small enough, or the ball ends, or the model does not curve upwards
-        (then on the ball, or, where that is infinite, as far as the step has come; a first
-        direction without curvature is taken once, as it is).
+        The step at which the residual is small enough, the boundary is reached, or the model has no
+        positive curvature. In the last case the step goes to the boundary; with an infinite radius
+        it stays where it is, and a first direction without curvature is taken once with length 1.
 
     Source: Steihaug (1983).
     """
@@ -81,7 +81,7 @@ def conjugate_gradients(
         length = square / curvature if bend > FLAT * most else math.inf
         if widens and products == 1 and math.isfinite(length):
             radius = max(radius, length * math.sqrt(square))
-        # One array more, so that a step that leaves the ball can be taken back.
+        # A new array, so that a step across the boundary can be undone.
         there = step + length * direction if math.isfinite(length) else step
         if not math.isfinite(length) or float(np.linalg.norm(there)) > radius:
             length = _to_boundary(step, direction, radius)
@@ -98,13 +98,13 @@ def conjugate_gradients(
 
 
 def _to_boundary(step: F64, direction: F64, radius: float) -> float:
-    """Return the positive t with ``|step + t direction| = radius``, infinite as that one is."""
+    """Return the positive t with ``|step + t direction| = radius``; infinite if the radius is."""
     if math.isinf(radius):
         return math.inf
     along, square = float(step @ direction), float(direction @ direction)
     room = radius * radius - float(step @ step)
     root = math.sqrt(max(along * along + square * room, 0.0))
-    # Of two ways to write it, the one without a difference of nearly equal numbers.
+    # Of the two equivalent forms, the one without cancellation.
     return room / (along + root) if along >= 0.0 else (root - along) / square
 
 
@@ -123,7 +123,9 @@ def _newton_step(
 
 
 def residual_for(norm: float, first_norm: float) -> float:
-    """Return how exactly to solve: more so the smaller the gradient, for superlinear convergence.
+    """Return the forcing term: the relative residual, smaller near the optimum.
+
+    It gives superlinear convergence.
 
     Source: Dembo, Eisenstat and Steihaug (1982).
     """
@@ -148,7 +150,7 @@ def next_radius(length: float, slope: float, change: float, newton: NewtonStep) 
     radius = newton.radius if math.isfinite(newton.radius) else length
     if not math.isfinite(change):
         return SHRINK * min(length, radius)
-    # Where the parabola through both values with this slope has its minimum, in trial steps.
+    # Minimiser of the parabola through both values with this slope, in units of the trial step.
     excess = change - slope
     best = GROW if excess <= 0.0 else max(SHRINK, -0.5 * slope / excess)
     ratio = -change / newton.promised
