@@ -1,11 +1,11 @@
-"""The two halves of a free-running algorithm: a problem's arithmetic, and when it sends.
+"""The interfaces of a free-running algorithm: a problem's arithmetic, and when states are sent.
 
-A member loops without barriers: it draws a mini-batch of its own chunks, steps, merges what lies in
-its mailbox, and puts its state into an outgoing slot for a random peer. Nothing here knows a
-process, a thread or a clock; the loop itself is in :mod:`elasticml.runtime`, and in virtual time in
+A member loops without barriers: it draws a mini-batch from its own chunks, takes a step, merges the
+messages in its mailbox, and queues its state for a random peer. Nothing here knows a process, a
+thread or a clock; the loop itself runs in :mod:`elasticml.runtime`, and in virtual time in
 :mod:`elasticml.sim`.
 
-Source: Algorithm 2 of the asynchronous SGD paper, with our own study's merge and sending rules.
+Source: Algorithm 2 of the asynchronous SGD paper, with the merge and sending rules of our study.
 """
 
 from __future__ import annotations
@@ -24,54 +24,54 @@ Arrays = dict[str, NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """A peer's state, or rows of it, as it lay in a mailbox slot."""
+    """A message: a peer's state, or some rows of it."""
 
-    #: Named arrays; where ``rows`` are given, only those rows of each.
+    #: Named arrays; with ``rows``, only those rows of each.
     arrays: Mapping[str, NDArray[np.float64]]
-    #: int64, the rows of the state that travelled; None: all of it.
+    #: int64, the rows of the state that were sent; None: all.
     rows: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Rows of one member's chunks, in the order in which they are visited."""
+    """A mini-batch: rows of a member's chunks, in the order of visits."""
 
-    #: Pairs of a chunk and int64 rows of it; the rows of all of them together are the mini-batch.
+    #: Pairs of a chunk and int64 rows of it.
     parts: Sequence[tuple[Chunk, NDArray[np.int64]]]
 
     @property
     def size(self) -> int:
-        """Examples in the batch."""
+        """Number of examples in the batch."""
         return sum(rows.size for _, rows in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """What a controller of the batch size sees after a mini-batch."""
+    """The status of the send queue after a mini-batch, for the controller of the batch size."""
 
-    #: Share of the outgoing queue's places that hold unsent messages, 0 to 1, or more; before this
-    #: mini-batch's own message is put into it, or a queue would never look empty.
+    #: Unsent messages divided by the capacity of the send queue, 0 to 1 or more, measured before
+    #: this mini-batch's message is queued: otherwise the queue would never look empty.
     fill: float
     #: Examples processed by this member so far.
     examples: int
-    #: Seconds of this member's life so far.
+    #: Seconds since this member started.
     seconds: float
 
 
 class Problem(Protocol):
-    """What a free-running member computes; implementations have no state but their settings."""
+    """The arithmetic of a free-running member; implementations hold nothing but settings."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Names and shapes of the arrays that messages hold (float64); a state may hold more."""
+        """Return names and shapes of a message's arrays (float64); a state may have more arrays."""
         ...
 
     def begin(self, arrays: Mapping[str, NDArray[np.float64]]) -> Arrays:
-        """Make a member's state, new, of a start, a warm start, or a peer's whole message.
+        """Return a new member state from initial values, a warm start, or a peer's full message.
 
         Raises
         ------
         ConfigError
-            When arrays are missing, have other shapes, or are no place to start from.
+            When arrays are missing, have the wrong shape, or are degenerate.
         """
         ...
 
@@ -80,32 +80,32 @@ class Problem(Protocol):
         ...
 
     def merge(self, state: Arrays, mail: Mail) -> bool:
-        """Merge a peer's state into this one, in place; false where it was refused (Parzen)."""
+        """Merge a peer's state into this one, in place; false if it was rejected (Parzen)."""
         ...
 
     def message(self, state: Arrays, chance: np.random.Generator) -> Mail:
-        """Copy what is sent: the whole state, or random rows of it."""
+        """Return a message: a copy of the state, or of random rows of it."""
         ...
 
     def mean(self, states: Sequence[Mapping[str, NDArray[np.float64]]]) -> Arrays:
-        """Aggregate the members' states into one."""
+        """Return the mean of the members' states."""
         ...
 
     def addends(self, state: Mapping[str, NDArray[np.float64]]) -> Arrays:
-        """Return what is added up over members to make their mean: new, shaped as a state."""
+        """Return a member's share of the sum from which ``pooled`` computes the mean; new."""
         ...
 
     def pooled(self, total: Mapping[str, NDArray[np.float64]], members: int) -> Arrays:
-        """Make the mean of so many members of the sum of their addends; as ``mean`` does."""
+        """Return the mean of ``members`` states, as ``mean`` does, from the sum of addends."""
         ...
 
     def value(self, state: Mapping[str, NDArray[np.float64]], chunks: Sequence[Chunk]) -> float:
-        """Return the sum over the chunks' examples of what the objective is the mean of."""
+        """Return the sum over the chunks' examples whose mean is the objective."""
         ...
 
 
 class Controller(Protocol):
-    """Decides how many examples the next mini-batch has; one per member, with a memory."""
+    """Chooses the size of the next mini-batch; stateful, one per member."""
 
     def next(self, batch: int, queue: Queue) -> int:
         """Return the size of the next mini-batch, at least 1."""
@@ -114,23 +114,23 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """How a member loops: what the driver tells it once, before it begins."""
+    """The configuration of a member's loop, sent by the driver before it starts."""
 
     problem: Problem
-    #: Makes a member's controller: ``controller() -> Controller``.
+    #: Creates a member's controller: ``controller() -> Controller``.
     controller: Callable[[], Controller]
-    #: Examples of the first mini-batch.
+    #: Size of the first mini-batch.
     batch: int
-    #: Places of the outgoing queue; 1 with ``newest``: a full place is not waited for, and what is
-    #: sent when it is free is the newest state.
+    #: Capacity of the send queue; 1 with ``newest``: instead of blocking while the queue is full, a
+    #: member sends its newest state once there is space.
     queue: int = 1
     newest: bool = True
-    #: Slots of the mailbox; mail that comes when all are full overwrites the oldest.
+    #: Slots of the mailbox; when all are full, a new message overwrites the oldest.
     slots: int = 1
-    #: Random peers that each state is sent to; 0: none (SimuParallelSGD).
+    #: Number of random peers that each state is sent to; 0: none (SimuParallelSGD).
     sends: int = 1
-    #: Passes over a member's examples after which it stops; None: until it is told to.
+    #: Passes over a member's examples after which it stops; None: until it is stopped.
     passes: float | None = None
-    #: Chunks that a mini-batch is drawn from; what the member's sampler is made with.
+    #: Number of chunks that a mini-batch is drawn from.
     window: int = 16
     parameters: Mapping[str, float | int | str | bool] = field(default_factory=dict)

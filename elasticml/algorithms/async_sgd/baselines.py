@@ -1,4 +1,4 @@
-"""What asynchronous SGD is measured against: SimuParallelSGD, and BATCH, Lloyd's by MapReduce.
+"""Baselines of asynchronous SGD: SimuParallelSGD, and BATCH (Lloyd's algorithm by MapReduce).
 
 Source: the two baselines of the asynchronous SGD paper.
 """
@@ -29,12 +29,12 @@ def simu_parallel(
     passes: float = 1.0,
     window: int = 16,
 ) -> list[Arrays]:
-    """Let members work without a word, and return their states; the answer is their mean.
+    """Run members without communication and return their states; the result is their mean.
 
     Parameters
     ----------
     members : sequence of sequences of Chunk
-        What each member owns; positions in the chunks' states are gone on from.
+        Each member's chunks; sampling resumes at the positions in the chunks' states.
     """
     states = []
     for chunks in members:
@@ -47,11 +47,11 @@ def simu_parallel(
 
 
 def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F64]]:
-    """Move every centre to the mean of its examples, over all of them, ``passes`` times.
+    """Run ``passes`` iterations of Lloyd's algorithm over all examples.
 
-    Yields exchanges, as :func:`elasticml.algorithms.async_sgd.starts.start` does; returns
-    ``centres``, and the ``counts`` of examples that were nearest to them before their last move. A
-    centre without examples stays. One pass is BATCH's iteration, and what a free run may end with.
+    Yields exchanges, as :func:`elasticml.algorithms.async_sgd.starts.start` does. Returns
+    ``centres``, and the ``counts`` of examples nearest to each before its last move. A centre
+    without examples stays. A pass is an iteration of BATCH; a free run may end with some passes.
     """
     counts = np.zeros(len(centres))
     for _ in range(passes):
@@ -62,6 +62,6 @@ def lloyd(centres: F64, passes: int) -> Generator[Exchange, Outcome, dict[str, F
 
 
 def moved(centres: F64, sums: F64, counts: F64) -> F64:
-    """Return the means (K, D) of so many rows with these sums; a centre without rows stays."""
+    """Return the means (K, D) of the rows nearest to each centre; a centre without rows stays."""
     means = sums / np.where(counts > 0.0, counts, 1.0)[:, None]
     return np.where(counts[:, None] > 0.0, means, centres)

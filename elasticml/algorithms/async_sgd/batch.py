@@ -1,8 +1,8 @@
-"""``mode: batch``: Lloyd's algorithm as rounds, one pass over all data each: the paper's BATCH.
+"""``mode: batch``: Lloyd's algorithm in synchronous rounds over all data: the paper's BATCH.
 
-What MapReduce does with K-Means: members map their own examples to sums by nearest centre, the
-driver reduces these and moves every centre to its mean; nobody goes on before everybody has
-answered. Beside a free-running job it is what that is measured against, on the same members.
+K-Means by MapReduce: members map their examples to sums by nearest centre, the driver reduces the
+sums and moves every centre to its mean. It is the baseline of a free-running job on the same
+members.
 
 Source: the baseline "MapReduce based BATCH" of the asynchronous SGD paper.
 """
@@ -38,12 +38,12 @@ from elasticml.errors import ConfigError
 
 F64 = NDArray[np.float64]
 
-#: Down: centres. Up: sums and weights of the rows nearest to each, and the rows' inertia.
+#: Down: centres. Up: sums and weights of the rows nearest to each, and the inertia.
 PASS: Final = "async_pass"
 
 
 def with_batch(free: Algorithm, planner: Planner) -> Algorithm:
-    """Make an algorithm that is ``free``, or BATCH where a job's mode is "batch"."""
+    """Return an algorithm that runs BATCH if a job's mode is "batch", else ``free``."""
 
     def trainer(
         settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
@@ -66,7 +66,7 @@ def with_batch(free: Algorithm, planner: Planner) -> Algorithm:
 
 
 class PassSolver:
-    """A member's half: sums over its examples, and whatever the start asks.
+    """A member's half: sums over its examples, and the exchanges of the initialization.
 
     Parameters
     ----------
@@ -77,18 +77,18 @@ class PassSolver:
         self._plan = plan
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
-        """Answer an exchange; see :class:`elasticml.algorithms.base.Solver`."""
+        """Compute an exchange; see :class:`elasticml.algorithms.base.Solver`."""
         if work.operation != PASS:
             return self._plan.answer(work, chunks, parallel)
         centres = work.model["centres"]
 
-        def some(part: Sequence[Chunk]) -> Named:
+        def run(part: Sequence[Chunk]) -> Named:
             rows = whole(part)
-            found = nearest_of(centres, rows).statistics(rows, squares=True)
-            inertia = np.array(found.inertia)
-            return {"sums": found.sums, "counts": found.counts, "inertia": inertia}
+            statistics = nearest_of(centres, rows).statistics(rows, squares=True)
+            inertia = np.array(statistics.inertia)
+            return {"sums": statistics.sums, "counts": statistics.counts, "inertia": inertia}
 
-        parts = parallel.map(some, runs(chunks, parallel.n_threads))
+        parts = parallel.map(run, runs(chunks, parallel.n_threads))
         return {
             name: np.asarray(sum((part[name] for part in parts), np.zeros(shape)))
             for name, shape in work.returns.items()
@@ -100,19 +100,19 @@ def _pass_over(centres: F64) -> Exchange:
         operation=PASS,
         model={"centres": np.ascontiguousarray(centres, np.float64)},
         returns={"sums": centres.shape, "counts": (len(centres),), "inertia": ()},
-        # A mean without somebody's examples would be that of other data.
+        # Without a member's examples the means would be those of other data.
         require="everybody",
     )
 
 
 def _train(plan: Plan, resume: Resume | None) -> Trainer:
-    given = (yield from plan.start()) if resume is None else resume.arrays
-    centres: F64 = plan.loop.problem.begin(dict(given))["centres"]
+    initial = (yield from plan.start()) if resume is None else resume.arrays
+    centres: F64 = plan.loop.problem.begin(dict(initial))["centres"]
     passes = 0 if resume is None else int(resume.values["passes"])
-    wanted = plan.loop.passes
-    # A run may have ended with the round of its last checkpoint: it has its passes already.
-    are_made, is_still = wanted is not None and passes >= wanted, False
-    while not are_made:
+    passes_max = plan.loop.passes
+    # The checkpoint may be that of the last round: then no pass is left.
+    is_done, is_still = passes_max is not None and passes >= passes_max, False
+    while not is_done:
         outcome = yield _pass_over(centres)
         counts = outcome.arrays["counts"]
         objective = _mean(plan, outcome.arrays, outcome.examples)
@@ -128,7 +128,7 @@ def _train(plan: Plan, resume: Resume | None) -> Trainer:
             resume=Resume(arrays={"centres": following}, values={"passes": passes}),
         )
         centres = following
-        are_made = wanted is not None and passes >= wanted
+        is_done = passes_max is not None and passes >= passes_max
         if not go_on or is_still:
             break
     if not is_still:
@@ -136,8 +136,8 @@ def _train(plan: Plan, resume: Resume | None) -> Trainer:
     reason = "no centre moves" if is_still else f"{passes} passes"
     return Model(
         arrays={"centres": centres, "counts": outcome.arrays["counts"]},
-        converged=is_still or are_made,
-        reason=reason if is_still or are_made else "stopped as asked",
+        converged=is_still or is_done,
+        reason=reason if is_still or is_done else "stopped as asked",
         objective=_mean(plan, outcome.arrays, outcome.examples),
         extra={"passes": passes},
     )

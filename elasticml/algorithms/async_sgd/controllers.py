@@ -1,9 +1,13 @@
-"""How many examples the next mini-batch has, by what is unsent: the larger, the fewer messages.
+"""Controllers of the mini-batch size, by the length of the send queue.
 
-One controller per member, with a memory. A queue's length is counted in messages here: its fill
-times its places. Source: Algorithm 3 (adaptiveB) of the asynchronous SGD paper, word for word in
-:class:`AdaptiveB`; :class:`LogPI` is our own: a linear step has the wrong scale both for small and
-for large batches, and the last difference damps what the delay of a full queue excites.
+A larger mini-batch means fewer messages.
+
+Each member has its own controller. The length of the queue is counted in messages: its fill times
+its capacity.
+
+Source: Algorithm 3 (adaptiveB) of the asynchronous SGD paper, literally in :class:`AdaptiveB`.
+:class:`LogPI` is ours: a linear step has the wrong scale for small and for large batches, and its
+difference term damps the oscillation caused by the delay of a full queue.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from typing import Final
 from elasticml.algorithms.async_sgd.base import Queue
 from elasticml.algorithms.async_sgd.turns import TurnCosts
 
-#: Mini-batches never grow beyond this: a member must look at its mailbox now and then.
+#: Maximum size of a mini-batch: a member must check its mailbox from time to time.
 BATCH_MAX: Final = 10_000_000
 
 
 class Fixed:
-    """Leaves the mini-batch as it is."""
+    """A constant mini-batch size."""
 
     def next(self, batch: int, queue: Queue) -> int:
         """Return ``batch``."""
@@ -29,9 +33,9 @@ class Fixed:
 class AdaptiveB:
     """adaptiveB as printed: ``b <- b - ((q_opt - q0) - (q2 - q0)) gamma``.
 
-    The present length q0 cancels: this is integral control on a length that is two readings old.
-    With a large gamma it runs into a limit cycle, and from a large b it comes down by a constant
-    amount a step only; both are the paper's, and kept.
+    The current length q0 cancels: this is integral control on a length that is two readings old.
+    With a large gamma it runs into a limit cycle, and a large b decreases only by a constant amount
+    per step; both are the paper's behaviour and are kept.
 
     Parameters
     ----------
@@ -40,9 +44,9 @@ class AdaptiveB:
     gamma : float
         Step of b, in examples per message.
     places : int
-        Of the outgoing queue.
+        Capacity of the send queue.
     least, most : int
-        Bounds of b; the paper has none, but a b below 1 means nothing.
+        Bounds of b; the paper has none, but b must be at least 1.
     """
 
     def __init__(
@@ -67,30 +71,30 @@ class AdaptiveB:
         q0 = queue.fill * self._places
         change = (self._target - q0) - (self._q2 - q0)
         b = self._batch.moved(batch, -change * self._gamma, self._bounds)
-        # In the printed order: the other way round the history would hold q0 three times.
+        # In the printed order; reversed, q2, q1 and q0 would all be equal.
         self._q2 = self._q1
         self._q1 = q0
         return b
 
 
 class LogPI:
-    """Proportional-integral control of log b: the same relative step whatever b is.
+    """Proportional-integral control of log b: the relative step does not depend on b.
 
     ``b <- b exp(g e + 2 g clip(q - q_prev, -2, 2))`` with ``e = clip(q - q_opt, -1, 2)``.
 
     Parameters
     ----------
     target : float
-        q_opt, in messages. Each message beyond one that waits only adds age.
+        q_opt, in messages. More than one waiting message only adds staleness.
     gain : float
         g.
     places, least, most : int
-        As for :class:`AdaptiveB`; wants a short queue: a deep one is filled before b has grown, and
-        what it then sends is old.
+        As for :class:`AdaptiveB`. The queue should be short: a deep one fills before b has grown,
+        and then sends stale states.
     fixed_share : float, optional
-        b does not go below the size from which on what a turn takes besides its examples is at most
-        this share of it: where the network is no limit, a queue that never fills would have b
-        shrink until turns are nothing else. None: no such bound.
+        Lower bound of b: the size at which the fixed cost of an iteration is this share of its
+        time. Otherwise, on a fast network where the queue never fills, b would shrink until
+        iterations consist of overhead. None: no such bound.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class LogPI:
         self._gain = gain
         self._fixed_share = fixed_share
         self._costs = TurnCosts()
-        #: Examples and seconds at the end of the last turn.
+        #: Examples and seconds at the end of the last iteration.
         self._ended = (0, 0.0)
         self._places = places
         self._bounds = (float(max(1, least)), float(most))
@@ -124,40 +128,40 @@ class LogPI:
         return self._batch.scaled(batch, factor, self._bounds_after(queue))
 
     def _bounds_after(self, queue: Queue) -> tuple[float, float]:
-        """Return the bounds of b, with what is known of turns after this one."""
+        """Return the bounds of b, after learning from the iteration that just ended."""
         least, most = self._bounds
         if self._fixed_share is None:
             return least, most
         n, seconds = queue.examples - self._ended[0], queue.seconds - self._ended[1]
         is_first, self._ended = not self._ended[0], (queue.examples, queue.seconds)
-        # Who found the queue full has waited; the first turn began when its life was under way.
+        # With a full queue the iteration has waited; the first one does not start at time 0.
         if n > 0 and seconds > 0.0 and queue.fill < 1.0 and not is_first:
             self._costs.add(n, seconds)
         return min(max(least, self._costs.least(self._fixed_share)), most), most
 
 
 class _Real:
-    """A real number behind the whole one that is told: small steps add up."""
+    """The unrounded batch size, so that small steps accumulate."""
 
     def __init__(self) -> None:
         self._value = 0.0
-        self._told = -1
+        self._rounded = -1
 
     def moved(self, batch: int, by: float, bounds: tuple[float, float]) -> int:
-        """Add to it; ``batch`` is what was told last, or is begun with anew where it was not."""
-        return self._tell(self._now(batch) + by, bounds)
+        """Add ``by``; a ``batch`` other than the last one returned replaces the value first."""
+        return self._round(self._now(batch) + by, bounds)
 
     def scaled(self, batch: int, by: float, bounds: tuple[float, float]) -> int:
-        """Multiply it; else as :meth:`moved`."""
-        return self._tell(self._now(batch) * by, bounds)
+        """Multiply by ``by``; otherwise as :meth:`moved`."""
+        return self._round(self._now(batch) * by, bounds)
 
     def _now(self, batch: int) -> float:
-        return self._value if batch == self._told else float(batch)
+        return self._value if batch == self._rounded else float(batch)
 
-    def _tell(self, value: float, bounds: tuple[float, float]) -> int:
+    def _round(self, value: float, bounds: tuple[float, float]) -> int:
         self._value = _clip(value, *bounds)
-        self._told = round(self._value)
-        return self._told
+        self._rounded = round(self._value)
+        return self._rounded
 
 
 def _clip(value: float, low: float, high: float) -> float:

@@ -1,9 +1,9 @@
-"""K-Means for free-running members, by default: centres travel with the mass that made them.
+"""K-Means for free-running members: centres are sent with their masses.
 
 A member moves a centre by ``n/v`` of the way to the mean of its n new rows, where v is the centre's
-mass so far, and averages with a peer's centre by their masses. Both are exact for means: without
-movement of the assignments, gossip ends with the mean of all rows. A filter of what peers send does
-not help here, and with unlike data it refuses those who know other clusters.
+mass so far, and averages it with a peer's centre by mass. Both are exact for means: with constant
+assignments, gossip converges to the mean of all rows. Filtering messages (Parzen) does not help
+here, and with dissimilar data it rejects peers that know other clusters.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from elasticml.terms import ChunkId
 
 F64 = NDArray[np.float64]
 
-#: Added to every mass in averages, so that centres without any keep their place.
+#: Added to every mass in averages, so that centres without mass keep their position.
 _NO_MASS: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KMeans:
-    """Centres and their masses: the state of a member, and of a message.
+    """Centres and their masses are the state of a member and the content of a message.
 
-    The objective is the mean squared distance to the nearest centre: twice the mean of the
-    quantization error, equation (5) of the asynchronous SGD paper.
+    The objective is the mean squared distance to the nearest centre: twice the mean quantization
+    error, equation (5) of the asynchronous SGD paper.
     """
 
     clusters: int
     columns: int
-    #: Share of the centres that a message holds, drawn at random, above 0 and at most 1.
+    #: Share of the centres in a message, drawn at random, above 0 and at most 1.
     share: float = 1.0
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -50,22 +50,22 @@ class KMeans:
         return {"centres": (self.clusters, self.columns), "counts": (self.clusters,)}
 
     def begin(self, arrays: Mapping[str, F64]) -> Arrays:
-        """Begin at given ``centres``, and ``counts`` where there are any, else zero."""
+        """Start from ``centres``, with ``counts`` or, if missing, zero masses."""
         centres = checked_centres(arrays, self.clusters, self.columns)
         counts = np.array(arrays.get("counts", np.zeros(self.clusters)), np.float64)
         return {"centres": centres, "counts": counts}
 
     def step(self, state: Arrays, batch: Batch) -> None:
-        """Add the rows' weights to their centres' masses, and move these to the common mean."""
+        """Add the rows' weights to their centres' masses, and move the centres to the means."""
         self.step_with(state, batch, Serial())
 
     def step_with(self, state: Arrays, batch: Batch, parallel: Parallel) -> None:
-        """Take the same step with several threads, to the same bits."""
-        found = statistics_of(state["centres"], batch.parts, parallel)
-        kernels.move_to_means(state["centres"], state["counts"], found.sums, found.counts)
+        """Take the same step with several threads; the result is bitwise equal."""
+        statistics = statistics_of(state["centres"], batch.parts, parallel)
+        kernels.move_to_means(state["centres"], state["counts"], statistics.sums, statistics.counts)
 
     def merge(self, state: Arrays, mail: Mail) -> bool:
-        """Average centres by mass, and masses; always accepted."""
+        """Average centres by mass, and average masses; never rejected."""
         rows = slice(None) if mail.rows is None else mail.rows
         mine, own = state["counts"][rows], state["centres"][rows]
         theirs = mail.arrays["counts"]
@@ -81,7 +81,7 @@ class KMeans:
         return picked(state, rows_to_send(self.clusters, self.share, chance))
 
     def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
-        """Average centres by mass; the mass is a member's, on average."""
+        """Average centres by mass; their mass is the members' mean."""
         return self.pooled(summed(self, states), len(states))
 
     def addends(self, state: Mapping[str, F64]) -> Arrays:
@@ -90,12 +90,12 @@ class KMeans:
         return {"centres": mass[:, None] * state["centres"], "counts": state["counts"].copy()}
 
     def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
-        """Divide by masses; what nobody has seen an example of is averaged without them."""
+        """Divide by masses; centres without any mass are averaged equally."""
         mass = total["counts"] + members * _NO_MASS
         return {"centres": total["centres"] / mass[:, None], "counts": total["counts"] / members}
 
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
-        """Sum the squared distances to the nearest centres, by the examples' weights."""
+        """Return the weighted sum of squared distances to the nearest centres."""
         return inertia(state["centres"], chunks)
 
 
@@ -106,33 +106,33 @@ def inertia(centres: F64, chunks: Sequence[Chunk]) -> float:
 
 
 def checked_centres(arrays: Mapping[str, F64], clusters: int, columns: int) -> F64:
-    """Copy the centres that are begun with.
+    """Return a copy of the initial centres.
 
     Raises
     ------
     ConfigError
-        When they are missing, have another shape, are not finite, or are all the same: every
-        example then goes to the first of them, and the others never move.
+        When they are missing, have the wrong shape, are not finite, or are all equal: then every
+        example would be assigned to the first one, and the others would never move.
     """
-    found = np.array(arrays.get("centres", np.empty(0)), np.float64, order="C")
-    if found.shape != (clusters, columns):
+    centres = np.array(arrays.get("centres", np.empty(0)), np.float64, order="C")
+    if centres.shape != (clusters, columns):
         raise ConfigError(
-            f"start has centres of shape {found.shape}, wanted ({clusters}, {columns})",
+            f"start has centres of shape {centres.shape}, wanted ({clusters}, {columns})",
             key="algorithm.start",
         )
-    if not np.isfinite(found).all():
+    if not np.isfinite(centres).all():
         raise ConfigError("start has centres that are not finite", key="algorithm.start")
-    if clusters > 1 and bool((found == found[0]).all()):
+    if clusters > 1 and bool((centres == centres[0]).all()):
         raise ConfigError(
             f"start has {clusters} centres that are all the same (w = 0?): only the first would "
             "ever move; use start: kmeans++, kmeans|| or sample",
             key="algorithm.start",
         )
-    return found
+    return centres
 
 
 def warm_kernels() -> None:
-    """Compile the kernels for both types of values, or load their machine code from the cache."""
+    """Compile the kernels for both value types, or load them from the cache."""
     problem = KMeans(clusters=2, columns=2)
     dtypes: tuple[Dtype, ...] = ("float64", "float32")
     for dtype in dtypes:

@@ -1,9 +1,9 @@
-"""Linear models for free-running members: mini-batch gradients of one margin's loss.
+"""Linear models for free-running members: mini-batch gradients of a margin loss.
 
 A member steps along ``-(sum_i s_i loss'_i x_i / sum_i s_i + l2 w)`` of its mini-batch. By default
-it averages with a peer's model half and half, and answers with an average over its own steps in
-which late ones weigh more; where chunks are very unlike, as with sorted labels, no merging of
-models repairs the members' different gradients: shuffle the chunks, or use another algorithm.
+it averages its model equally with a peer's, and reports an average over its own steps that gives
+later ones more weight. If chunks are very dissimilar, as with sorted labels, no merging of models
+makes up for the members' different gradients: shuffle the chunks, or use another algorithm.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.algorithms.async_sgd import literal
 from elasticml.algorithms.async_sgd.base import Arrays, Batch, Mail
+from elasticml.algorithms.async_sgd.literal import parzen_merge, parzen_state, parzen_step
 from elasticml.algorithms.async_sgd.parts import summed
 from elasticml.algorithms.async_sgd.row_products import adjoint, forward
 from elasticml.algorithms.targets import Targets
@@ -29,15 +29,17 @@ from elasticml.objectives.penalties import L2
 
 F64 = NDArray[np.float64]
 
-#: With ``rate`` None: steps after which it has come down by a factor of sqrt(2).
+#: With ``rate`` None: steps after which the rate has decreased by a factor of sqrt(2).
 _DECAY_STEPS: Final = 200.0
-#: How fast the average forgets: step t has weight of the order t^3.
+#: Exponent of the polynomial-decay average: step t has weight of order t^3.
 _RECENCY: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """``mean_i s_i loss(y_i, x_i.w) + l2/2 |w|^2``; an intercept is the last coordinate, free.
+    """``mean_i s_i loss(y_i, x_i.w) + l2/2 |w|^2``; an intercept is the last coordinate.
+
+    The intercept is not penalised.
 
     Source of the average: Shamir and Zhang, "Stochastic gradient descent for non-smooth
     optimization" (ICML 2013), polynomial decay.
@@ -48,7 +50,7 @@ class Linear:
     columns: int
     l2: float = 0.0
     intercept: bool = False
-    #: Step length; None: from the mini-batches' rows, falling as ``1/sqrt(1 + t/200)``.
+    #: Step length; None: from the mini-batch's curvature, decreasing as ``1/sqrt(1 + t/200)``.
     rate: float | None = None
     #: "paper": a constant rate, a merge of weight ``rate/2`` through the Parzen window, no average.
     mode: Literal["default", "paper"] = "default"
@@ -59,7 +61,7 @@ class Linear:
         return {"coef": width} if self.mode == "paper" else {"coef": width, "steps": (1,)}
 
     def begin(self, arrays: Mapping[str, F64]) -> Arrays:
-        """Begin at ``coef``, by default zero: a convex objective has no dead start."""
+        """Start from ``coef``, by default zero: a convex objective has no bad start."""
         width = (self.columns + self.intercept,)
         coef = np.array(arrays.get("coef", np.zeros(width)), np.float64)
         if coef.shape != width or not np.isfinite(coef).all():
@@ -67,11 +69,11 @@ class Linear:
                 f"start has a coef of shape {coef.shape}, wanted {width[0]} finite numbers",
                 key="algorithm.start",
             )
-        return self._made(coef, arrays)
+        return self._state(coef, arrays)
 
-    def _made(self, coef: F64, arrays: Mapping[str, F64]) -> Arrays:
+    def _state(self, coef: F64, arrays: Mapping[str, F64]) -> Arrays:
         if self.mode == "paper":
-            return {"coef": coef, **literal.begin(coef)}
+            return {"coef": coef, **parzen_state(coef)}
         steps = np.array(arrays.get("steps", np.zeros(1)), np.float64)
         return {"coef": coef, "average": coef.copy(), "steps": steps}
 
@@ -83,7 +85,7 @@ class Linear:
         gradient = self._gradient(coef, batch)
         if self.mode == "paper":
             assert self.rate is not None
-            literal.take(state, "coef", self.rate * gradient)
+            parzen_step(state, "coef", self.rate * gradient)
             return
         steps, rate = state["steps"], self.rate
         if rate is None:
@@ -94,37 +96,37 @@ class Linear:
         state["average"] += min(1.0, share) * (coef - state["average"])
 
     def merge(self, state: Arrays, mail: Mail) -> bool:
-        """Average with a peer's model; how, depends on the mode."""
+        """Average with a peer's model, as the mode prescribes."""
         other = mail.arrays["coef"]
         if self.mode == "paper":
             assert self.rate is not None
-            return literal.merge(state, "coef", other, mail.rows, self.rate)
-        # The weight is no function of the rate: with a large one a merge would become an overwrite,
-        # with a small one nothing would be merged at all.
+            return parzen_merge(state, "coef", other, mail.rows, self.rate)
+        # The weight must not depend on the rate: a large rate would turn a merge into an overwrite,
+        # and a small one would make it ineffective.
         state["coef"] += 0.5 * (other - state["coef"])
         return True
 
     def message(self, state: Arrays, chance: np.random.Generator) -> Mail:
-        """Copy the model, and how many steps have made it."""
+        """Copy the model and its number of steps."""
         sent = ("coef",) if self.mode == "paper" else ("coef", "steps")
         return Mail(arrays={name: state[name].copy() for name in sent})
 
     def mean(self, states: Sequence[Mapping[str, F64]]) -> Arrays:
-        """Average the members' models, each by its average over its steps."""
+        """Average the members' models, using each member's average over its steps."""
         return self.pooled(summed(self, states), len(states))
 
     def addends(self, state: Mapping[str, F64]) -> Arrays:
-        """Return a member's answer: its average over its steps where it has one."""
+        """Return a member's model: its average over its steps, if the mode has one."""
         answer = {"coef": state.get("average", state["coef"]).copy()}
         return answer if self.mode == "paper" else {**answer, "steps": state["steps"].copy()}
 
     def pooled(self, total: Mapping[str, F64], members: int) -> Arrays:
-        """Divide by the number of members; numbers that are not finite, too."""
+        """Divide by the number of members; non-finite values are allowed."""
         arrays = {name: array / members for name, array in total.items()}
-        return self._made(arrays["coef"], arrays)
+        return self._state(arrays["coef"], arrays)
 
     def value(self, state: Mapping[str, F64], chunks: Sequence[Chunk]) -> float:
-        """Sum loss plus penalty over the examples, by weight; of the average where there is one."""
+        """Return the weighted sum of loss plus penalty, at the average if there is one."""
         w = state.get("average", state["coef"])
         total = weight = 0.0
         for chunk in chunks:
@@ -142,10 +144,10 @@ class Linear:
         return L2(strength=self.l2, n_penalised=self.columns)
 
     def _own_rate(self, gradient: F64, batch: Batch) -> float:
-        """Return the step to the mini-batch's minimum along the gradient, were curvature largest.
+        """Return the step to the mini-batch's minimum along the gradient, for maximal curvature.
 
-        For one row and the squared loss that is ``1/|x|^2``, the longest step that does not
-        overshoot; for many rows it is as long as they agree.
+        For one row and the squared loss this is ``1/|x|^2``, the longest step that does not
+        overshoot; for many rows it is longer the less they agree.
         """
         square = float(gradient @ gradient)
         along = np.empty(batch.size)

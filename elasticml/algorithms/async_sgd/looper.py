@@ -1,10 +1,10 @@
-"""One member's loop, mini-batch by mini-batch: what a thread does for real, a clock virtually.
+"""One member's loop over mini-batches, driven by a thread or by the simulator's clock.
 
-A turn is: draw a mini-batch and step, merge what lies in the mailbox, say what is to be sent, and
-choose the size of the next mini-batch. Who calls it decides when each part happens.
+An iteration: draw a mini-batch and take a step, merge the messages in the mailbox, return the
+message to send, and choose the size of the next mini-batch. The caller decides when each part runs.
 
-Source: Algorithm 2 of the asynchronous SGD paper. Deviations: the step is taken before the mailbox
-is looked at, as our study measured it; several pieces of mail are merged one after the other.
+Source: Algorithm 2 of the asynchronous SGD paper. Deviations: the step precedes the mailbox, as
+measured in our study; several messages are merged one after the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from elasticml.algorithms.async_sgd.base import Arrays, Loop, Mail, Queue
 from elasticml.algorithms.async_sgd.sampler import Sampler
 from elasticml.data.chunk import Chunk
 
-#: What a member counts from one report to the next, in the order of the report's array.
+#: Names of a member's counters between reports, in the order of the report's array.
 COUNTS: Final = (
     "examples",
     "batches",
@@ -37,81 +37,81 @@ COUNTS: Final = (
 
 
 class Looper:
-    """A member's state, its place in its data, and what it has counted since its last report.
+    """A member's state, its position in its data, and its counters since the last report.
 
-    Not for two threads at a time.
+    Not thread-safe.
 
     Parameters
     ----------
     loop : Loop
     seed : int
-        The job's.
+        The job's seed.
     slot : int
-        The member's: its messages are drawn from it.
+        The member's slot, which seeds the choice of rows in messages.
     """
 
     def __init__(self, loop: Loop, *, seed: int, slot: int) -> None:
         self.problem = loop.problem
-        #: None until there is somewhere to begin.
+        #: None until there are initial values.
         self.state: Arrays | None = None
-        #: Passes over its examples after which it stops; None: until it is told to.
+        #: Passes over its examples after which it stops; None: until it is stopped.
         self.passes = loop.passes
-        #: Examples of the next mini-batch.
+        #: Size of the next mini-batch.
         self.batch: float = loop.batch
-        #: Examples visited in this life.
+        #: Examples visited since the member started.
         self.examples = 0
         self.counts: dict[str, float] = dict.fromkeys(COUNTS, 0)
         self._controller = loop.controller()
-        self._chance = np.random.default_rng([0xA5D, seed, slot])
+        self._rng = np.random.default_rng([0xA5D, seed, slot])
         self._sampler = Sampler((), seed=seed, window=loop.window)
-        #: Examples until it must be looked whether the passes are made.
+        #: Examples left until the passes have to be checked again.
         self._left = 0.0
 
     @property
     def rows(self) -> int:
-        """Examples that it visits."""
+        """Number of examples in the member's chunks."""
         return self._sampler.rows
 
     def own(self, chunks: Sequence[Chunk]) -> None:
-        """Visit these chunks from the next mini-batch on."""
+        """Sample from these chunks from the next mini-batch on."""
         self._sampler.change(chunks)
         self._left = 0.0
 
     def begin(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
-        """Begin with a state, or go on with another one.
+        """Set or replace the state.
 
         Raises
         ------
         ConfigError
-            When it is no place to start from.
+            When the arrays are not a valid start.
         """
         self.state = self.problem.begin(arrays)
 
     def limit(self, passes: float) -> None:
-        """Stop after so many passes; sooner, or later, than was said before."""
+        """Set the number of passes after which the member stops."""
         self.passes = passes
         self._left = 0.0
 
     def is_due(self) -> bool:
-        """Whether there is something to do: a state, examples, and passes that are not made."""
+        """Whether an iteration is possible: there are a state, examples, and passes left."""
         if self.state is None or not self._sampler.rows:
             return False
         if self.passes is None:
             return True
         if self._left <= 0.0:
             left = (self.passes - self._sampler.passes) * self._sampler.rows
-            # Positions are whole numbers; a mean of them need not be: what is left but for rounding
-            # would take one more.
+            # Positions are integers, their mean need not be: a rounding error must not cause one
+            # more iteration.
             whole = float(round(left))
             self._left = max(0.0, whole if abs(left - whole) < 1e-6 else left)
         return self._left > 0.0
 
     def has_ended(self) -> bool:
-        """Whether it has begun, and has made all passes over what it has."""
+        """Whether the member has started and completed all passes over its examples."""
         return self.state is not None and self._sampler.rows > 0 and not self.is_due()
 
     def step(self) -> int:
-        """Draw a mini-batch and step; returns its examples."""
+        """Draw a mini-batch and take a step; return its size."""
         assert self.state is not None
         size = self.batch if self.passes is None else min(self.batch, math.ceil(self._left))
         batch = self._sampler.next(size)
@@ -125,17 +125,17 @@ class Looper:
         return n
 
     def merge(self, mails: Iterable[Mail]) -> None:
-        """Merge what lay in the mailbox."""
+        """Merge messages from the mailbox."""
         assert self.state is not None
         for mail in mails:
             merged = self.problem.merge(self.state, mail)
             self.counts["merged" if merged else "refused"] += 1
 
     def message(self) -> Mail:
-        """Copy what shall be sent."""
+        """Return the message to send, a copy."""
         assert self.state is not None
         self.counts["posted"] += 1
-        return self.problem.message(self.state, self._chance)
+        return self.problem.message(self.state, self._rng)
 
     def adapt(self, fill: float, seconds: float) -> None:
         """Choose the size of the next mini-batch.
@@ -143,24 +143,24 @@ class Looper:
         Parameters
         ----------
         fill : float
-            Share of the outgoing queue's places that held unsent messages before the last one.
+            Unsent messages before the last one, divided by the capacity of the send queue.
         seconds : float
-            Of this member's life.
+            Since the member started.
         """
         if math.isfinite(self.batch):
             queue = Queue(fill=fill, examples=self.examples, seconds=seconds)
-            wanted = self._controller.next(int(self.batch), queue)
-            # A mini-batch never holds an example twice: beyond that a controller would only have
-            # to come down again. Only growth ends there: a size that is fixed would never come back
-            # once a member had had few examples.
-            self.batch = min(wanted, max(int(self.batch), self.rows))
+            size = self._controller.next(int(self.batch), queue)
+            # A mini-batch never holds an example twice, so growth beyond the number of examples is
+            # useless. Only growth is limited: otherwise a fixed size would stay small for good once
+            # a member had few examples.
+            self.batch = min(size, max(int(self.batch), self.rows))
 
     def copy(self) -> Arrays | None:
         """Copy the state."""
         return None if self.state is None else {k: v.copy() for k, v in self.state.items()}
 
     def take_counts(self) -> NDArray[np.float64]:
-        """Return what was counted since the last time, in the order of ``COUNTS``."""
-        counted = np.array([self.counts[name] for name in COUNTS], np.float64)
+        """Return the counters in the order of ``COUNTS``, and reset them."""
+        counts = np.array([self.counts[name] for name in COUNTS], np.float64)
         self.counts = dict.fromkeys(COUNTS, 0)
-        return counted
+        return counts

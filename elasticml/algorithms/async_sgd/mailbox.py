@@ -1,8 +1,8 @@
-"""Where states lie that have come and have not been merged: a few slots, overwritten when full.
+"""A mailbox of received states to merge: a few slots, of which the oldest is overwritten when full.
 
-One thread puts and another takes; neither waits for the other, and the owner is not interrupted. A
-state in a slot is never written to again, so that nobody sees half of one: the one race left
-is that mail is replaced before it has been looked at, and that is counted.
+One thread puts and another takes, without locks or interrupts. A state in a slot is immutable, so
+that a reader never sees a partial one. The only race is that a message is replaced before it is
+read; this is counted.
 
 Source: the single-sided communication of the asynchronous SGD paper. Deviation: its slots are
 memory that peers write to while it may be read; here a slot is a reference, replaced whole.
@@ -16,7 +16,7 @@ from elasticml.algorithms.async_sgd.base import Mail
 
 
 class Mailbox:
-    """A few slots; when all are full, the oldest mail is overwritten.
+    """A single-producer, single-consumer mailbox; when full, the oldest message is overwritten.
 
     Parameters
     ----------
@@ -25,20 +25,20 @@ class Mailbox:
 
     def __init__(self, slots: int = 1) -> None:
         self._slots: deque[Mail] = deque(maxlen=slots)
-        #: Written to by the network's thread alone.
+        #: Written by the network thread only.
         self._received = 0
-        #: By the loop's thread alone.
+        #: Written by the loop's thread only.
         self._taken = 0
-        self._told = (0, 0)
+        self._reported = (0, 0)
 
     def put(self, mail: Mail) -> None:
-        """Let mail lie here: called by the network's thread, which interrupts nobody."""
+        """Store a message; called by the network thread."""
         self._received += 1
-        # One operation of a deque cannot be seen half done; a full one drops what it had longest.
+        # Appending to a deque is atomic; a full one drops its oldest item.
         self._slots.append(mail)
 
     def take(self) -> list[Mail]:
-        """Take out what is here: called by the loop's thread."""
+        """Remove and return all messages; called by the loop's thread."""
         mails: list[Mail] = []
         while self._slots:
             mails.append(self._slots.popleft())
@@ -46,9 +46,9 @@ class Mailbox:
         return mails
 
     def count(self) -> tuple[int, int]:
-        """Return what came and what was overwritten since the last call; by the loop's thread."""
-        # Read first: what comes from here on counts the next time.
+        """Return messages received and overwritten since the last call; called by the loop."""
+        # Read first: messages that arrive from here on count the next time.
         received = self._received
-        overwritten = max(self._told[1], received - self._taken - len(self._slots))
-        before, self._told = self._told, (received, overwritten)
+        overwritten = max(self._reported[1], received - self._taken - len(self._slots))
+        before, self._reported = self._reported, (received, overwritten)
         return received - before[0], overwritten - before[1]

@@ -1,8 +1,8 @@
-"""Serial compiled loops of K-Means: gather rows, find each one's nearest centre, sum by centre.
+"""Serial compiled loops of K-Means: gather rows, find the nearest centres, sum by centre.
 
 Every loop is single-threaded and releases the GIL. Distances are compared as ``|c|^2/2 - x.c``,
 centres along the vector registers and two rows at a time, so that a centre is loaded once for both.
-The compiler may regroup the sum of a distance; what is summed by centre keeps the order of rows.
+The compiler may reassociate the sum of a distance; sums by centre keep the order of rows.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LANES: Final = 16
 
 
 def _comparing_kernel(function: _Function) -> _Function:
-    """Compile with sums regrouped and no care for NaN, which sources refuse."""
+    """Compile with reassociated sums and without NaN handling: sources reject NaN."""
     flags = {"reassoc", "contract", "nnan", "nsz"}
     return cast(_Function, njit(nogil=True, cache=True, fastmath=flags)(function))
 
 
 @kernel
 def gather_dense(values: Real, rows: I64, shift: F64, out: Real, start: int) -> None:
-    """Write ``values[rows] - shift`` into ``out[start:]``; rows may be narrower than that."""
+    """Write ``values[rows] - shift`` into ``out[start:]``; rows may have fewer columns."""
     width = values.shape[1]
     for i in range(rows.size):
         row = rows[i]
@@ -50,9 +50,9 @@ def gather_dense(values: Real, rows: I64, shift: F64, out: Real, start: int) -> 
 def gather_csr(
     indptr: I32, indices: I32, values: Real, rows: I64, shift: F64, out: Real, start: int
 ) -> None:
-    """Write the rows of a CSR chunk, less ``shift``, densely into ``out[start:]``.
+    """Write the rows of a CSR chunk minus ``shift`` densely into ``out[start:]``.
 
-    ``values`` is empty for binary chunks, whose stored values are ones.
+    ``values`` is empty for binary chunks: all stored values are 1.
     """
     for i in range(rows.size):
         row = rows[i]
@@ -72,7 +72,7 @@ def prepare(centres: F64, shift: F64, across: Real, half_squares: Real) -> None:
     across : ndarray (D, P), P a multiple of 16 of at least K
         Padding is zero.
     half_squares : ndarray (P,)
-        ``|c|^2/2``, of centres as they are rounded in ``across``; padding is infinite.
+        ``|c|^2/2`` of the centres as rounded in ``across``; padding is infinite.
     """
     n_centres, d = centres.shape
     for k in range(half_squares.size):
@@ -88,12 +88,12 @@ def prepare(centres: F64, shift: F64, across: Real, half_squares: Real) -> None:
 
 @_comparing_kernel
 def nearest(X: Real, n: int, across: Real, half_squares: Real, n_centres: int, labels: I32) -> None:
-    """Write the nearest centre of each of the first ``n`` rows; the first of equally near ones.
+    """Write the nearest centre of each of the first ``n`` rows; ties go to the first centre.
 
-    ``X`` has one row more than an odd ``n``.
+    For an odd ``n``, ``X`` must have one more row.
     """
     d, width = across.shape
-    # Where numbers overflow no score is the least: any label is one of the centres all the same.
+    # If scores overflow, none equals the minimum; the label must still be a valid centre.
     last = n_centres - 1
     scores = np.empty((2, width), X.dtype)
     a, b = scores[0], scores[1]
@@ -134,7 +134,7 @@ def nearest(X: Real, n: int, across: Real, half_squares: Real, n_centres: int, l
 def add_rows(X: Real, n: int, weights: F64, labels: I32, sums: F64, counts: F64) -> None:
     """Add each of the first ``n`` rows to its label's sum, and its weight to the count.
 
-    ``weights`` is empty where all are one.
+    ``weights`` is empty for ones.
     """
     d = sums.shape[1]
     for i in range(n):
@@ -159,9 +159,9 @@ def add_squares(
     for i in range(n):
         k, square = labels[i], 0.0
         for j in range(shift.size):
-            # Differences, not scores: near a centre these lose all digits.
-            apart = X[i, j] - (centres[k, j] - shift[j])
-            square += apart * apart
+            # Differences instead of scores, which cancel near a centre.
+            difference = X[i, j] - (centres[k, j] - shift[j])
+            square += difference * difference
         out[i] = square
         total += weights[i] * square if weights.size > 0 else square
     return total

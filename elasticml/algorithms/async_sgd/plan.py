@@ -1,4 +1,4 @@
-"""What a free-running job's settings come to: its loop, its start, and its result."""
+"""The definition of a free-running job: its loop, its initialization, and its result."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from elasticml.algorithms.base import Exchange, Outcome, Parallel, Work
 from elasticml.data.chunk import Chunk
 from elasticml.errors import LocalProtocolError
 
-#: Exchanges that find where to begin, such as one that gathers rows; returns a state's arrays.
+#: Exchanges of the initialization, such as one that gathers rows; returns a state's arrays.
 Start = Generator[Exchange, Outcome, Mapping[str, NDArray[np.float64]]]
 
 
 def no_answer(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
-    """Answer no exchange: the start asks for none."""
-    raise LocalProtocolError(f"nobody answers operation {work.operation}")
+    """Reject every exchange: the initialization has none."""
+    raise LocalProtocolError(f"operation {work.operation} is unknown: no exchange was expected")
 
 
 def as_they_are(state: Arrays) -> Mapping[str, Any]:
-    """Name a result's arrays as the state's."""
+    """Return the arrays of a state as the result, under the same names."""
     return dict(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A free-running job: the same on the driver and on every member."""
+    """A free-running job; identical on the driver and on every member."""
 
     loop: Loop
-    #: Makes the exchanges by which the driver finds where to begin.
+    #: Returns the driver's generator of the initialization's exchanges.
     start: Callable[[], Start]
-    #: A member's answer to these.
+    #: Computes a member's share of these exchanges.
     answer: Callable[[Work, Sequence[Chunk], Parallel], Named] = no_answer
-    #: What a state is to users: named arrays, such as ``coef`` and ``intercept``.
+    #: Converts a state to the user's arrays, such as ``coef`` and ``intercept``.
     result: Callable[[Arrays], Mapping[str, Any]] = as_they_are
-    #: What the objective's sum over all data is divided by; None: the number of examples.
+    #: Divisor of the objective's sum over all data; None: the number of examples.
     weight: float | None = None
-    #: Exchanges by which the driver makes the mean of all states better before it is the result.
+    #: Exchanges by which the driver improves the mean of all states at the end.
     polish: Callable[[Arrays], Start] | None = None
-    #: Examples that all members visit for each one at which the objective is evaluated in reports.
+    #: Minimum training visits of examples per visit for evaluating the objective in reports.
     visits_per_evaluation: float = 4.0

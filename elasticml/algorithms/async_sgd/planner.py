@@ -1,4 +1,4 @@
-"""Asynchronous SGD as a free-running job: from its settings to its plan."""
+"""Build the definition of an asynchronous SGD job from its settings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from elasticml.data.source import DataFacts
 
 
 def plan(settings: Mapping[str, Any], facts: DataFacts) -> Plan:
-    """Make the plan of an ``algorithm`` section.
+    """Return the job definition for an ``algorithm`` section.
 
     Raises
     ------
     ConfigError, DataError
-        When the settings are wrong, or do not fit the data.
+        When the settings are invalid or do not fit the data.
     """
     read = read_settings(settings)
     loop = make_loop(read, facts)
@@ -35,7 +35,7 @@ def plan(settings: Mapping[str, Any], facts: DataFacts) -> Plan:
             return {name: state[name] for name in ("centres", "counts") if name in state}
         coef = state.get("average", state["coef"])
         intercept = float(coef[-1]) if read.intercept else 0.0
-        # (d,) -> (1, d), as all linear models have it.
+        # (d,) -> (1, d), as in all linear models.
         return {"coef": coef[None, : facts.n_columns].copy(), "intercept": np.array([intercept])}
 
     def polish(mean: Arrays) -> Start:
@@ -52,7 +52,7 @@ def plan(settings: Mapping[str, Any], facts: DataFacts) -> Plan:
 
 
 def _weight(settings: Settings, facts: DataFacts) -> float:
-    """Return the examples' weights, those of their classes included, over all data."""
+    """Return the sum of the examples' weights, including class weights."""
     if settings.problem == "kmeans":
         return float(facts.weight_sum)
     return weight_of_all(facts, targets_for(settings, facts))
@@ -78,6 +78,6 @@ def _start(settings: Settings, facts: DataFacts) -> Start:
 def _given(
     arrays: Mapping[str, NDArray[np.float64]],
 ) -> Generator[Exchange, Outcome, Mapping[str, NDArray[np.float64]]]:
-    """Ask nobody."""
+    """Return the arrays without an exchange."""
     yield from ()
     return arrays

@@ -1,19 +1,19 @@
-"""What a start, or a pass over all data, asks the members, and a member's answers.
+"""The exchanges of K-Means seeding and of Lloyd's algorithm, and a member's share of them.
 
 ``async_places``
-    Up, the largest: how many chunks each block has, so that a chunk can be given a number.
+    Up, reduced by maximum: the number of chunks in each block, which gives chunks their numbers.
 ``async_count``, ``async_rows``
-    Rows drawn at random, each of some weight with chance ``rate``; where ``centres`` go down, with
-    ``rate`` times weight times squared distance to the nearest of them. First how many of each
-    chunk, then they.
+    Random rows: each row of non-zero weight is drawn with probability ``rate``. With ``centres``
+    the probability is ``rate`` times weight times squared distance to the nearest of them. The
+    first exchange returns the number of rows drawn from each chunk, the second the rows.
 ``async_inertia``, ``async_weights``
     The weighted sum of squared distances; weights of rows by nearest centre.
 ``async_statistics``
     Sums and weights of rows by nearest centre.
 
-The centres of all but the last are candidates, of which there are more and more: how near a row is
-to those that it has met already is kept in its chunk's state, from the first question to
-``async_weights``. A chunk that comes without it meets them all anew.
+Except in ``async_statistics``, the centres are a growing list of candidates. Each chunk's state
+caches the distances to the candidates processed so far, until ``async_weights``. A chunk that
+arrives without this cache recomputes it.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ _ROWS: Final = "async_rows"
 _INERTIA: Final = "async_inertia"
 _WEIGHTS: Final = "async_weights"
 _STATISTICS: Final = "async_statistics"
-#: Names in a chunk's state: squared distance to the nearest candidate, its number, and how many
-#: candidates have been met.
+#: Names in a chunk's state: squared distance to the nearest candidate, its number, and the number
+#: of candidates processed.
 _CLOSEST: Final = "start.closest"
 _NEAREST: Final = "start.nearest"
 _MET: Final = "start.met"
-#: Keeps these draws apart from all others made with the same seed.
+#: Separates these draws from all others with the same seed.
 _DRAW: Final = 0xA521
 
 
 def places_exchange(n_blocks: int) -> Exchange:
-    """Ask how many chunks each block has."""
+    """Return the exchange for the number of chunks in each block."""
     returns = {"chunks": (n_blocks,)}
     return _exchange(_PLACES, {}, returns, reduce="max")
 
 
 def places_in(outcome: Outcome) -> NDArray[np.int64]:
-    """Return the number of each block's first chunk, and of all chunks, (n_blocks + 1,)."""
+    """Return the number of each block's first chunk, then the number of chunks, (n_blocks + 1,)."""
     return np.concatenate(([0], np.cumsum(outcome.arrays["chunks"]))).astype(np.int64)
 
 
 def count_exchange(
     rate: float, centres: F64 | None, places: NDArray[np.int64], seed: int, serial: int
 ) -> Exchange:
-    """Ask how many rows each chunk draws."""
+    """Return the exchange for the number of rows drawn from each chunk."""
     model = _model(centres, places=places)
     parameters = {"rate": rate, "seed": seed, "serial": serial}
     return _exchange(_COUNT, model, {"counts": (int(places[-1]),)}, parameters)
@@ -79,7 +79,7 @@ def rows_exchange(
     seed: int,
     serial: int,
 ) -> Exchange:
-    """Ask for the rows that were counted; each chunk has places of its own for them."""
+    """Return the exchange for the rows that were counted; each chunk fills its own part."""
     firsts = np.cumsum(counts) - counts
     model = _model(centres, places=places, firsts=firsts)
     parameters = {"rate": rate, "seed": seed, "serial": serial}
@@ -87,30 +87,30 @@ def rows_exchange(
 
 
 def inertia_exchange(centres: F64) -> Exchange:
-    """Ask for the sum of squared distances to the nearest centres."""
+    """Return the exchange for the sum of squared distances to the nearest centres."""
     return _exchange(_INERTIA, _model(centres), {"inertia": ()})
 
 
 def weights_exchange(candidates: F64) -> Exchange:
-    """Ask for weights by nearest candidate; what is known of candidates is then forgotten."""
+    """Return the exchange for weights by nearest candidate, which also clears the cache."""
     return _exchange(_WEIGHTS, _model(candidates), {"counts": (len(candidates),)})
 
 
 def statistics_exchange(centres: F64) -> Exchange:
-    """Ask for sums and weights by nearest centre."""
+    """Return the exchange for sums and weights by nearest centre."""
     returns = {"sums": centres.shape, "counts": (len(centres),)}
     return _exchange(_STATISTICS, _model(centres), returns)
 
 
 def answer(work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
-    """Answer any of these exchanges, over a member's chunks."""
+    """Compute any of these exchanges over a member's chunks."""
     if work.operation == _PLACES:
-        found = np.zeros(work.returns["chunks"])
+        n_chunks = np.zeros(work.returns["chunks"])
         for chunk in chunks:
-            _forget(chunk)
-            found[chunk.id.block] = max(found[chunk.id.block], chunk.id.ordinal + 1)
-        return {"chunks": found}
-    parts = parallel.map(lambda some: _partial(work, some), runs(chunks, parallel.n_threads))
+            _clear_cache(chunk)
+            n_chunks[chunk.id.block] = max(n_chunks[chunk.id.block], chunk.id.ordinal + 1)
+        return {"chunks": n_chunks}
+    parts = parallel.map(lambda part: _partial(work, part), runs(chunks, parallel.n_threads))
     total = {name: np.zeros(shape) for name, shape in work.returns.items()}
     for part in parts:
         for name, array in part.items():
@@ -123,12 +123,12 @@ def ask_here(
     chunks: Sequence[Chunk],
     parallel: Parallel | None = None,
 ) -> Any:
-    """Answer all exchanges from these chunks, in this process, and return what comes out.
+    """Run a generator of exchanges over these chunks in this process, and return its result.
 
     Parameters
     ----------
     parallel : Parallel, optional
-        By default this thread alone.
+        By default the calling thread only.
     """
     examples = sum(chunk.n_rows for chunk in chunks)
     threads = Serial() if parallel is None else parallel
@@ -148,10 +148,10 @@ def _partial(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
         return _of_candidates(work, chunks)
     if work.operation == _STATISTICS:
         parts = whole(chunks)
-        found = nearest_of(work.model["centres"], parts).statistics(parts)
-        return {"sums": found.sums, "counts": found.counts}
+        statistics = nearest_of(work.model["centres"], parts).statistics(parts)
+        return {"sums": statistics.sums, "counts": statistics.counts}
     if work.operation not in (_COUNT, _ROWS):
-        raise LocalProtocolError(f"nobody answers operation {work.operation}")
+        raise LocalProtocolError(f"operation {work.operation} is unknown to async_sgd")
     out = {name: np.zeros(shape) for name, shape in work.returns.items()}
     for chunk in chunks:
         place = int(work.model["places"][chunk.id.block]) + chunk.id.ordinal
@@ -167,28 +167,28 @@ def _partial(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
 def _of_candidates(work: Work, chunks: Sequence[Chunk]) -> dict[str, F64]:
     out = {name: np.zeros(shape) for name, shape in work.returns.items()}
     for chunk in chunks:
-        _meet(chunk, work.model["centres"])
+        _update_cache(chunk, work.model["centres"])
         weights = np.ones(chunk.n_rows) if chunk.weights is None else chunk.weights
         if work.operation == _INERTIA:
             out["inertia"] += float(chunk.state[_CLOSEST] @ weights)
         else:
             nearest = chunk.state[_NEAREST]
             out["counts"] += np.bincount(nearest, weights, minlength=out["counts"].size)
-            _forget(chunk)
+            _clear_cache(chunk)
     return out
 
 
-def _meet(chunk: Chunk, candidates: F64) -> None:
-    """Bring what the chunk's state says of candidates up to date."""
+def _update_cache(chunk: Chunk, candidates: F64) -> None:
+    """Add new candidates to the chunk's cached nearest candidates and distances."""
     state = chunk.state
-    met = int(state[_MET][0]) if _MET in state else 0
-    if met == len(candidates):
+    n_cached = int(state[_MET][0]) if _MET in state else 0
+    if n_cached == len(candidates):
         return
     own = whole([chunk])
-    nearest, closest = nearest_of(candidates[met:], own).lookup(own)
-    nearest += np.int32(met)
-    if met:
-        # Equally near ones leave a row to the first of them, as everywhere.
+    nearest, closest = nearest_of(candidates[n_cached:], own).lookup(own)
+    nearest += np.int32(n_cached)
+    if n_cached:
+        # Ties go to the first candidate, as everywhere.
         stays = state[_CLOSEST] <= closest
         nearest = np.where(stays, state[_NEAREST], nearest)
         closest = np.where(stays, state[_CLOSEST], closest)
@@ -197,7 +197,7 @@ def _meet(chunk: Chunk, candidates: F64) -> None:
     chunk.state_version += 1
 
 
-def _forget(chunk: Chunk) -> None:
+def _clear_cache(chunk: Chunk) -> None:
     if any([chunk.state.pop(name, None) is not None for name in (_CLOSEST, _NEAREST, _MET)]):
         chunk.state_version += 1
 
@@ -207,7 +207,7 @@ def _drawn(work: Work, chunk: Chunk) -> NDArray[np.int64]:
     rng = np.random.default_rng([_DRAW, seed, serial, *chunk_words(chunk)])
     chance = np.full(chunk.n_rows, float(work.parameters["rate"]))
     if "centres" in work.model:
-        _meet(chunk, work.model["centres"])
+        _update_cache(chunk, work.model["centres"])
         chance *= chunk.state[_CLOSEST]
         chance *= 1.0 if chunk.weights is None else chunk.weights
     elif chunk.weights is not None:
@@ -216,8 +216,8 @@ def _drawn(work: Work, chunk: Chunk) -> NDArray[np.int64]:
 
 
 def _model(centres: F64 | None, **others: NDArray[Any]) -> dict[str, F64]:
-    given = others if centres is None else {"centres": centres, **others}
-    return {name: np.ascontiguousarray(array, np.float64) for name, array in given.items()}
+    arrays = others if centres is None else {"centres": centres, **others}
+    return {name: np.ascontiguousarray(array, np.float64) for name, array in arrays.items()}
 
 
 def _exchange(
@@ -227,7 +227,7 @@ def _exchange(
     parameters: Mapping[str, float | int] | None = None,
     reduce: Any = "sum",
 ) -> Exchange:
-    # A start without some chunks would be one of other data; there is time to wait for them.
+    # Seeding without some chunks would be seeding of other data; waiting for them is cheap here.
     return Exchange(
         operation=operation,
         model=model,

@@ -1,16 +1,15 @@
-"""Reports: what a free-running job asks of its members now and then, and a member's answer.
+"""The periodic reports of a free-running job: their exchanges, and a member's share of them.
 
 ``async_report``
-    Down: a state (the start, or the mean of the last report), at which members evaluate the
-    objective where ``evaluate`` is set, and from which those begin that can ask nobody for one.
-    Up: what the mean is made of, how far loops are, what they have counted since their last report.
+    Down: a state (the start, or the mean of the last report). Members evaluate the objective there
+    if ``evaluate`` is set, and start from it if they have no peer to get a state from. Up: the
+    addends of the mean, the progress of loops, and their counters since the last report.
 ``async_finish``
-    The same; loops stop, and one member, the first of those that know each other, adds its own
-    state as ``one``.
+    The same, but loops stop, and the member with the lowest id adds its own state as ``one``.
 ``async_value``
-    Down: several states, one behind the other. Up: the objective's sum at each of them.
+    Down: several states. Up: the objective's sum at each of them.
 
-Nothing here stops a loop, but for the second: a report is of a copy of the state.
+Only ``async_finish`` stops loops: a report copies the state.
 """
 
 from __future__ import annotations
@@ -33,45 +32,45 @@ from elasticml.data.chunk import Chunk
 REPORT: Final = "async_report"
 FINISH: Final = "async_finish"
 VALUE: Final = "async_value"
-#: Prefixes of names: of a state that goes down or comes up, and of the one member's.
+#: Prefixes of array names: of a state sent or reduced, and of the first member's own state.
 STATE, ONE = "state.", "one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a member's loop is, as it says in a report."""
+    """A member's report on its loop."""
 
-    #: A copy; None where it has not begun.
+    #: A copy; None before the start.
     state: Arrays | None
-    #: Counted since the last report, see ``COUNTS``.
+    #: Counters since the last report, see ``COUNTS``.
     counts: NDArray[np.float64]
     batch: float
     has_ended: bool
-    #: It is the first of all members that it knows.
+    #: The member has the lowest id of all members it knows.
     is_first: bool
 
 
 class Running(Protocol):
-    """A member's loop, as its solver sees it."""
+    """A solver's interface to its member's loop."""
 
     def standing(self, start: Mapping[str, NDArray[np.float64]], begin: bool) -> Standing:
-        """Say where the loop is.
+        """Return a report on the loop.
 
         Parameters
         ----------
         start : mapping
-            A state to begin with, if there is none and nobody to ask.
+            A state to start from if the loop has none and there is no peer to get one from.
         begin : bool
-            Begin with it in any case.
+            Start from it in any case.
         """
         ...
 
     def limit(self, passes: float) -> None:
-        """Stop after so many passes."""
+        """Set the number of passes after which the loop stops."""
         ...
 
     def stop(self) -> None:
-        """Stop for good."""
+        """Stop the loop permanently."""
         ...
 
 
@@ -84,7 +83,7 @@ def report_exchange(
     seal: bool,
     passes: float | None,
 ) -> Exchange:
-    """Ask where everybody is."""
+    """Return the exchange of a report."""
     parameters: dict[str, float | bool] = {"begin": begin, "evaluate": evaluate}
     if passes is not None:
         parameters["passes"] = passes
@@ -99,7 +98,7 @@ def report_exchange(
 
 
 def finish_exchange(problem: Problem, start: Arrays, *, seal: bool) -> Exchange:
-    """Have everybody stop, and one member hand in its state."""
+    """Return the exchange that stops all loops and collects the first member's state."""
     one = {ONE + name: tuple(shape) for name, shape in problem.shapes().items()}
     return Exchange(
         operation=FINISH,
@@ -111,7 +110,7 @@ def finish_exchange(problem: Problem, start: Arrays, *, seal: bool) -> Exchange:
 
 
 def value_exchange(states: Sequence[Arrays], *, seal: bool) -> Exchange:
-    """Ask for the objective at several states."""
+    """Return the exchange for the objective at several states."""
     model = {f"{k}.{name}": array for k, s in enumerate(states) for name, array in s.items()}
     return Exchange(
         operation=VALUE,
@@ -133,18 +132,18 @@ def _named(prefix: str, arrays: Mapping[str, NDArray[np.float64]]) -> Named:
 
 
 def state_in(arrays: Mapping[str, Any], prefix: str = STATE) -> Arrays:
-    """Choose a state's arrays, by their own names."""
+    """Return the arrays of a state, without the prefix of their names."""
     n = len(prefix)
     return {name[n:]: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 class ReportSolver:
-    """A member's half: answers reports beside its loop, and whatever the start was asked with.
+    """A member's half: reports beside its loop, and the exchanges of the initialization.
 
     Parameters
     ----------
     plan : Plan
-        Has how the member loops; whoever runs the loop sets ``running``.
+        The job's definition; the owner of the loop sets ``running``.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -153,7 +152,7 @@ class ReportSolver:
         self.running: Running | None = None
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
-        """Answer an exchange; see :class:`elasticml.algorithms.base.Solver`."""
+        """Compute an exchange; see :class:`elasticml.algorithms.base.Solver`."""
         if work.operation == VALUE:
             states = [state_in(work.model, f"{k}.") for k in range(int(work.parameters["states"]))]
             values = np.array([self._value(s, chunks, parallel) for s in states])
@@ -164,7 +163,7 @@ class ReportSolver:
 
     def _report(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Named:
         running, problem = self.running, self.plan.loop.problem
-        assert running is not None, "a report was asked for before there was a loop"
+        assert running is not None, "a report was requested before the loop existed"
         start = state_in(work.model)
         if "passes" in work.parameters:
             running.limit(float(work.parameters["passes"]))
@@ -184,17 +183,17 @@ class ReportSolver:
         }
         if work.operation == FINISH:
             mine = state if state is not None and standing.is_first else None
-            # What it would answer by itself: a problem may keep more in a state than it sends.
+            # The result of this member alone: a state may have more arrays than a message.
             own = None if mine is None else problem.pooled(problem.addends(mine), 1)
             answer |= _named(ONE, blank if own is None else {name: own[name] for name in blank})
             answer["ones"] = np.array(float(mine is not None))
         return answer
 
     def _value(self, state: Arrays, chunks: Sequence[Chunk], parallel: Parallel) -> float:
-        def some(part: Sequence[Chunk]) -> float:
+        def run(part: Sequence[Chunk]) -> float:
             return self.plan.loop.problem.value(state, part)
 
-        return float(sum(parallel.map(some, runs(chunks, parallel.n_threads))))
+        return float(sum(parallel.map(run, runs(chunks, parallel.n_threads))))
 
 
 def _rows(chunks: Sequence[Chunk]) -> float:

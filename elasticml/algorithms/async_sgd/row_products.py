@@ -1,4 +1,4 @@
-"""Products with some rows of chunks, as a mini-batch has them: ``X w`` and ``X.T c``."""
+"""Products with the rows of a mini-batch: ``X w`` and ``X.T c``."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def forward(parts: Parts, w: F64, out: F64) -> None:
     at = 0
     for chunk, rows in parts:
         _check(chunk, w)
-        some = out[at : at + rows.size]
+        part = out[at : at + rows.size]
         if chunk.layout.kind == "dense":
-            _dense_forward(chunk.values, rows, w, some)
+            _dense_forward(chunk.values, rows, w, part)
         else:
-            _csr_forward(chunk.indptr, chunk.indices, chunk.values, rows, w, some)
+            _csr_forward(chunk.indptr, chunk.indices, chunk.values, rows, w, part)
         at += rows.size
 
 
@@ -76,11 +76,11 @@ def adjoint(parts: Parts, coefficients: F64, out: F64) -> None:
     """Add ``sum_i c_i x_i`` to ``out``."""
     at = 0
     for chunk, rows in parts:
-        some = coefficients[at : at + rows.size]
+        part = coefficients[at : at + rows.size]
         if chunk.layout.kind == "dense":
-            _dense_adjoint(chunk.values, rows, some, out)
+            _dense_adjoint(chunk.values, rows, part, out)
         else:
-            _csr_adjoint(chunk.indptr, chunk.indices, chunk.values, rows, some, out)
+            _csr_adjoint(chunk.indptr, chunk.indices, chunk.values, rows, part, out)
         at += rows.size
 
 

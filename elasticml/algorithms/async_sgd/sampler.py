@@ -1,10 +1,9 @@
-"""Which examples come next: shuffled, each once a pass, with a position that moves with its chunk.
+"""Shuffled sampling without replacement, with a position that moves with its chunk.
 
-A chunk's order in a pass is drawn from the seed, the chunk's id and the pass alone, so that its
-position in it, two numbers in the chunk's state, is all that a new owner needs to go on where the
-last one stopped, whoever it is. How many passes it has behind it counts for less: a chunk that was
-taken over joins the pass that its new owner is in, or that one would visit nothing else until they
-are level.
+A chunk's order in a pass depends on the seed, the chunk's id and the number of the pass only. So
+the position, two numbers in the chunk's state, is all that a new owner needs to continue where the
+last one stopped. The chunk joins the current pass of its new owner, whatever its own number of
+passes: otherwise the owner would visit only this chunk until it had caught up.
 """
 
 from __future__ import annotations
@@ -19,56 +18,56 @@ from numpy.typing import NDArray
 from elasticml.algorithms.async_sgd.base import Batch
 from elasticml.data.chunk import Chunk
 
-#: Name in a chunk's state: int64 (2,), whole passes made and rows visited of the next one.
+#: Name in a chunk's state: int64 (2,), completed passes and rows visited in the current one.
 POSITION: Final = "visited"
-#: Keeps these draws apart from all others made with the same seed.
+#: Separate these draws from all others with the same seed.
 _ROWS: Final = 0xA511
 _CHUNKS: Final = 0xA512
 
 
 class Sampler:
-    """Draws mini-batches from a member's chunks, from several of them at a time.
+    """Draws mini-batches from a member's chunks, from several at a time.
 
     Parameters
     ----------
     chunks : sequence of Chunk
-        Those that the member owns; positions in their states are gone on from.
+        The member's chunks; sampling resumes at the positions in their states.
     seed : int
-        The job's.
+        The job's seed.
     window : int
-        Chunks that a mini-batch is drawn from, as far as there are so many with examples left:
-        files are often sorted by label, and one chunk alone would make a biased step.
+        Number of chunks that a mini-batch is drawn from, if as many have examples left. Files are
+        often sorted by label, so that a single chunk would give a biased step.
     """
 
     def __init__(self, chunks: Sequence[Chunk], *, seed: int, window: int = 16) -> None:
         self._seed = seed
         self._window = max(1, window)
         self._chunks: dict[str, Chunk] = {}
-        #: Passes by which chunks that were taken over count as further than they are, or less far.
+        #: Number of passes added to the count of each taken-over chunk; may be negative.
         self._lead: dict[str, int] = {}
-        #: Orders of the chunks that are being visited, by chunk; drawn again when asked for.
+        #: Orders of the open chunks with their pass, by chunk; drawn when needed.
         self._orders: dict[str, tuple[int, NDArray[np.int64]]] = {}
         self._open: list[str] = []
         self._waiting: list[str] = []
         #: Examples in the chunks.
         self.rows = 0
-        #: Visits of them, in all their chunks' lives, as they count here.
+        #: Visits of these examples, corrected by the lead of taken-over chunks.
         self._visits = 0
         self.change(chunks)
 
     @property
     def passes(self) -> float:
-        """Visits of an example so far, on average over the examples that are here.
+        """Mean number of visits per example in the member's chunks.
 
-        Those of chunks that were taken over count as having been visited as often as the others.
+        Examples of taken-over chunks count as visited as often as the others.
         """
         return self._visits / self.rows if self.rows else 0.0
 
     def change(self, chunks: Sequence[Chunk]) -> None:
-        """Go on with these chunks: those that left are forgotten, new ones join the present pass.
+        """Continue with these chunks: drop those that left; new ones join the current pass.
 
-        Between two passes that is the last one, so that nobody who has made all passes leaves
-        alone what a lost member had not visited yet.
+        Between two passes the current pass is the completed one. Otherwise a member that has
+        completed all its passes would not visit what a lost member had left.
         """
         here = {str(chunk.id): chunk for chunk in chunks if chunk.n_rows}
         self._lead = {id: lead for id, lead in self._lead.items() if id in here}
@@ -85,26 +84,26 @@ class Sampler:
             done, position = _position(chunk)
             self.rows += chunk.n_rows
             self._visits += (done + self._lead[id]) * chunk.n_rows + position
-        self._deal()
+        self._open_chunks()
 
     def next(self, size: float) -> Batch:
-        """Draw a mini-batch and note in the chunks' states that its rows are visited.
+        """Draw a mini-batch and update the positions in the chunks' states.
 
         Parameters
         ----------
         size : float
-            Examples wanted, at least 1, or infinity. There are fewer at the end of a pass, so that
-            a mini-batch never holds an example twice.
+            Requested size, at least 1, or infinity. A batch is smaller at the end of a pass: it
+            never holds an example twice.
 
         Returns
         -------
         Batch
-            Empty where there are no chunks.
+            Empty if there are no chunks.
         """
         parts: list[tuple[Chunk, NDArray[np.int64]]] = []
         left = int(min(max(1.0, size), self.rows))
         if not self._open:
-            self._deal()
+            self._open_chunks()
         while left and self._open:
             share = -(-left // len(self._open))
             for id in list(self._open):
@@ -115,10 +114,10 @@ class Sampler:
                     break
         return Batch(parts=parts)
 
-    def _take(self, id: str, wanted: int) -> NDArray[np.int64]:
+    def _take(self, id: str, n: int) -> NDArray[np.int64]:
         chunk = self._chunks[id]
         done, position = _position(chunk)
-        rows = self._order(id, done)[position : position + wanted]
+        rows = self._order(id, done)[position : position + n]
         position += rows.size
         self._visits += rows.size
         if position == chunk.n_rows:
@@ -132,15 +131,15 @@ class Sampler:
         return rows
 
     def _order(self, id: str, done: int) -> NDArray[np.int64]:
-        known = self._orders.get(id)
-        if known is None or known[0] != done:
+        cached = self._orders.get(id)
+        if cached is None or cached[0] != done:
             chunk = self._chunks[id]
             rng = np.random.default_rng([_ROWS, self._seed, *chunk_words(chunk), done])
-            known = self._orders[id] = (done, rng.permutation(chunk.n_rows))
-        return known[1]
+            cached = self._orders[id] = (done, rng.permutation(chunk.n_rows))
+        return cached[1]
 
-    def _deal(self) -> None:
-        """Choose what is visited now and what waits: the chunks that have been visited least."""
+    def _open_chunks(self) -> None:
+        """Choose the open and the waiting chunks among those with the fewest passes."""
         if not self._chunks:
             self._open, self._waiting = [], []
             return
@@ -151,39 +150,39 @@ class Sampler:
             [_CHUNKS, self._seed, *chunk_words(self._chunks[due[0]]), least]
         )
         drawn = [due[k] for k in rng.permutation(len(due))]
-        # What has been begun is gone on with, so that few orders are kept at a time.
-        begun = [id for id in self._open if done[id] == least]
-        rest = [id for id in drawn if id not in set(begun)]
-        self._open = (begun + rest)[: self._window]
+        # Open chunks stay open, so that few orders are kept at a time.
+        still_open = [id for id in self._open if done[id] == least]
+        rest = [id for id in drawn if id not in set(still_open)]
+        self._open = (still_open + rest)[: self._window]
         self._waiting = [id for id in rest if id not in set(self._open)]
 
 
 def _pass_of(chunks: Mapping[str, Chunk], lead: Mapping[str, int]) -> tuple[int, int]:
-    """Return between how many whole passes chunks that are new have to have behind them.
+    """Return the range of completed passes to which new chunks are clamped.
 
     Parameters
     ----------
     lead : mapping
-        Of the chunks that were here before. Where there are none, the new ones that are furthest
-        take their place.
+        Leads of the chunks owned before. If there are none, the new chunks with the most passes
+        define the current pass.
     """
-    places = {id: _position(chunk) for id, chunk in chunks.items()}
-    known = {id: (places[id][0] + more, places[id][1]) for id, more in lead.items()}
-    if not known:
-        furthest = max((done for done, _ in places.values()), default=0)
-        known = {id: place for id, place in places.items() if place[0] == furthest}
-    least = min((done for done, _ in known.values()), default=0)
-    if least and all(place == (least, 0) for place in known.values()):
+    positions = {id: _position(chunk) for id, chunk in chunks.items()}
+    current = {id: (positions[id][0] + more, positions[id][1]) for id, more in lead.items()}
+    if not current:
+        furthest = max((done for done, _ in positions.values()), default=0)
+        current = {id: position for id, position in positions.items() if position[0] == furthest}
+    least = min((done for done, _ in current.values()), default=0)
+    if least and all(position == (least, 0) for position in current.values()):
         least -= 1
     return least, least + 1
 
 
 def _position(chunk: Chunk) -> tuple[int, int]:
-    found = chunk.state.get(POSITION)
-    return (0, 0) if found is None else (int(found[0]), int(found[1]))
+    stored = chunk.state.get(POSITION)
+    return (0, 0) if stored is None else (int(stored[0]), int(stored[1]))
 
 
 def chunk_words(chunk: Chunk) -> tuple[int, ...]:
-    """Two 32-bit words of a chunk's id, for seeds."""
+    """Return a hash of a chunk's id as two 32-bit words, for seeds."""
     digest = hashlib.blake2b(str(chunk.id).encode(), digest_size=8).digest()
     return (int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little"))

@@ -1,4 +1,4 @@
-"""What a job says of asynchronous SGD, checked once and typed, and the loop that follows."""
+"""The validated settings of asynchronous SGD, and the loop they define."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from elasticml.objectives.losses import LOSSES, loss_named
 F64 = NDArray[np.float64]
 Batch = int | Literal["auto", "adaptive", "inf"]
 
-#: Places of the outgoing queue where a full one is waited for: the paper's, and for the log-PI
-#: controller, which wants a short one.
+#: Capacity of a send queue that blocks when full: the paper's, and a short one for the log-PI
+#: controller.
 _PLACES_PAPER: Final = 16
 _PLACES_AUTO: Final = 2
-#: Of a turn that 'batch: auto' lets be spent on anything but its examples.
+#: Maximum share of fixed cost in an iteration with 'batch: auto'.
 _FIXED_SHARE: Final = 0.1
-#: Examples of a mini-batch at least, where its size is left to us.
+#: Default mini-batch sizes; a minimum for K-Means.
 _BATCH_KMEANS: Final = 256
 _BATCH_LINEAR: Final = 32
 _RATE_PAPER: Final = 0.05
@@ -45,56 +45,55 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of ``async_sgd``."""
+    """The ``algorithm`` section of a job."""
 
     problem: Literal["kmeans", "linear"] = "kmeans"
-    #: Clusters; K-Means only, and needed there.
+    #: Number of clusters; required for K-Means, not allowed otherwise.
     k: int | None = None
     loss: str = "logistic"
     l2: float = 0.0
     intercept: bool = False
     class_weight: ClassWeight = None
-    #: "paper": constant rate, Parzen window, merges of weight rate/2, a queue that blocks; "batch":
-    #: rounds of a pass over all data each, by MapReduce.
+    #: "paper": constant rate, Parzen window, merges of weight rate/2, a blocking queue; "batch":
+    #: synchronous rounds over all data, by MapReduce.
     mode: Literal["default", "paper", "batch"] = "default"
-    #: Examples of a mini-batch, after which the state is sent; "auto": log-PI control, "adaptive":
+    #: Size of a mini-batch, after which the state is sent; "auto": log-PI control, "adaptive":
     #: adaptiveB, "inf": nothing is sent (SimuParallelSGD); None: max(3 k, 256), linear 32.
     batch: Batch | None = None
-    #: First mini-batch of a controlled size.
+    #: Size of the first mini-batch, with a controller.
     batch_start: int | None = None
     #: adaptiveB's step, in examples per message.
     gamma: float = 10.0
-    #: Messages that shall wait in the outgoing queue; None: 1 for adaptiveB, 0.5 for log-PI.
+    #: Target length of the send queue in messages; None: 1 for adaptiveB, 0.5 for log-PI.
     queue_target: float | None = None
-    #: Places of the outgoing queue; None: one, of the newest state, for a fixed size.
+    #: Capacity of the send queue; None, with a fixed size: 1, holding the newest state.
     queue: int | None = None
-    #: Step length; None: 0.05 in mode "paper"; else of K-Means 1/mass, of linear from the data.
+    #: Step length; None: 0.05 in mode "paper"; else for K-Means 1/mass, for linear from the data.
     rate: float | None = None
-    #: Random peers that a state is sent to.
+    #: Number of random peers that a state is sent to.
     sends: int = 1
-    #: Slots of the mailbox: states that wait to be merged; when all are full the oldest is
-    #: overwritten.
+    #: Slots of the mailbox of received states; when all are full the oldest is overwritten.
     slots: int = 1
-    #: Share of the centres that a message holds.
+    #: Share of the centres in a message.
     share: float = 1.0
     start: Literal["kmeans++", "kmeans||", "sample"] = "kmeans++"
-    #: Rows of the sample that k-means++ works on, per centre.
+    #: Size of the sample for k-means++, in rows per centre.
     start_rows: int = 30
-    #: Passes of a member over its examples after which it stops; None: when the job does.
+    #: Passes of a member over its examples after which it stops; None: until the job stops.
     passes: float | None = None
-    #: Seconds from one report, a row of the history, to the next; the driver's.
+    #: Seconds between reports, each a row of the history; used by the driver.
     report_every: float = 1.0
-    #: Chunks that a mini-batch is drawn from.
+    #: Number of chunks that a mini-batch is drawn from.
     window: int = 16
     #: Passes of Lloyd's algorithm over all data at the end.
     final_passes: int = 0
     seed: int = 0
-    #: State to start from: ``centres`` and perhaps ``counts``, or ``coef`` with its intercept last.
+    #: State to start from: ``centres`` and optionally ``counts``, or ``coef``, intercept last.
     warm_start: Mapping[str, F64] = field(default_factory=dict)
 
     @property
     def loss_name(self) -> str:
-        """The loss as a job names it."""
+        """Name of the loss in a job file."""
         return self.loss
 
     @property
@@ -103,18 +102,18 @@ class Settings:
         return loss_named(self.loss).is_classification
 
 
-_PLAIN: Final = {entry.name: entry.default for entry in fields(Settings)}
-#: Settings that have no meaning where no state is sent.
+_DEFAULTS: Final = {entry.name: entry.default for entry in fields(Settings)}
+#: Keys that apply only if states are sent.
 _OF_MESSAGES: Final = ("queue", "sends", "slots")
 
 
 def read_settings(raw: Mapping[str, Any]) -> Settings:
-    """Check the ``algorithm`` section of a job.
+    """Validate the ``algorithm`` section of a job.
 
     Raises
     ------
     ConfigError
-        When a key is unknown, a value out of range, or one has no meaning for the problem.
+        When a key is unknown, a value is out of range, or a key does not apply to the problem.
     """
     check_keys("async_sgd", raw, {entry.name for entry in fields(Settings)} | {"name"}, _CHOICES)
     values = {key: raw[key] for key in (*_CHOICES, "gamma") if raw.get(key) is not None}
@@ -151,8 +150,8 @@ def _check_together(settings: Settings) -> None:
     if settings.warm_start and needed not in settings.warm_start:
         raise wrong("warm_start", sorted(settings.warm_start), f"an array {needed}")
     if settings.problem == "linear":
-        for key, plain in (("k", None), ("share", 1.0), ("final_passes", 0)):
-            if getattr(settings, key) != plain:
+        for key, default in (("k", None), ("share", 1.0), ("final_passes", 0)):
+            if getattr(settings, key) != default:
                 raise wrong(key, getattr(settings, key), "nothing: it belongs to problem: kmeans")
     _check_baselines(settings)
     if not 0.0 < settings.share <= 1.0:
@@ -171,33 +170,33 @@ def _check_together(settings: Settings) -> None:
 
 
 def _check_baselines(settings: Settings) -> None:
-    """Refuse what the paper's baselines would accept and take no notice of."""
+    """Reject settings that the paper's baselines would ignore."""
     if settings.batch == "inf":
         for key in _OF_MESSAGES:
-            _check_plain(settings, key, "batch: inf sends no states")
+            _check_default(settings, key, "batch: inf sends no states")
     if settings.mode != "batch":
         return
     if settings.problem != "kmeans":
         raise wrong("mode", "batch", "problem: kmeans; linear: see algorithm batch_gradient")
     for key in ("batch", *_OF_MESSAGES, "share"):
-        _check_plain(settings, key, "mode: batch sends no states")
+        _check_default(settings, key, "mode: batch sends no states")
     for key in ("batch_start", "gamma", "queue_target", "window"):
-        _check_plain(settings, key, "mode: batch has no mini-batches")
-    _check_plain(settings, "final_passes", "mode: batch makes no other passes; see passes")
-    _check_plain(settings, "report_every", "mode: batch reports its rounds")
+        _check_default(settings, key, "mode: batch has no mini-batches")
+    _check_default(settings, "final_passes", "mode: batch makes no other passes; see passes")
+    _check_default(settings, "report_every", "mode: batch reports its rounds")
     if settings.passes is not None and not settings.passes.is_integer():
         raise wrong("passes", settings.passes, "a whole number: mode: batch makes whole passes")
 
 
-def _check_plain(settings: Settings, key: str, why: str) -> None:
-    plain = _PLAIN[key]
-    if getattr(settings, key) != plain:
-        wanted = "none" if plain is None else f"{plain}, the default"
-        raise wrong(key, getattr(settings, key), f"{wanted}: {why}")
+def _check_default(settings: Settings, key: str, why: str) -> None:
+    default = _DEFAULTS[key]
+    if getattr(settings, key) != default:
+        allowed = "none" if default is None else f"{default}, the default"
+        raise wrong(key, getattr(settings, key), f"{allowed}: {why}")
 
 
 def make_problem(settings: Settings, facts: DataFacts) -> Problem:
-    """Make the arithmetic for a data set.
+    """Return the problem's arithmetic for a data set.
 
     Raises
     ------
@@ -228,22 +227,22 @@ def make_problem(settings: Settings, facts: DataFacts) -> Problem:
 def first_batch(settings: Settings) -> int:
     """Return the size of the first mini-batch.
 
-    A controlled size begins high: what a queue is filled with at the beginning costs a short run
-    all its time.
+    A controlled size starts high: in a short run there is no time to drain a queue that was filled
+    at the start.
     """
     if isinstance(settings.batch, int):
         return settings.batch
     if settings.batch_start is not None:
         return settings.batch_start
     if settings.problem == "linear":
-        plain = _BATCH_LINEAR
+        default = _BATCH_LINEAR
     else:
-        plain = max(3 * (settings.k or 1), _BATCH_KMEANS)
-    return plain if settings.batch in (None, "inf") else 4 * plain
+        default = max(3 * (settings.k or 1), _BATCH_KMEANS)
+    return default if settings.batch in (None, "inf") else 4 * default
 
 
 def make_loop(settings: Settings, facts: DataFacts) -> Loop:
-    """Say how a member loops.
+    """Return the configuration of a member's loop.
 
     Raises
     ------
@@ -272,7 +271,7 @@ def _controller(settings: Settings, places: int) -> Callable[[], Controller]:
     target = settings.queue_target
     if settings.batch == "auto":
         least = first_batch(settings) // 64 or 1
-        # In the paper's mode a controller follows the network alone, as the paper's own does.
+        # In the paper's mode a controller follows the network only, as in the paper.
         share = None if settings.mode == "paper" else _FIXED_SHARE
         return lambda: LogPI(
             target=0.5 if target is None else target,

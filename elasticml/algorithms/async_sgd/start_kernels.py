@@ -1,4 +1,4 @@
-"""Serial compiled loops of k-means++: what a candidate would leave, and swaps that leave less."""
+"""Serial compiled loops of k-means++: the inertia with a candidate, and local search by swaps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Rows whose distances stay in the nearest cache while the columns go by.
+#: Rows per tile: their distances stay in the L1 cache during the loop over columns.
 _TILE = 512
 
 
@@ -44,8 +44,8 @@ def potential(across: F64, candidate: F64, weights: F64, closest: F64, out: F64)
         for j in range(d):
             c = candidate[j]
             for i in range(size):
-                apart = across[j, start + i] - c
-                squares[i] += apart * apart
+                difference = across[j, start + i] - c
+                squares[i] += difference * difference
         for i in range(size):
             least = min(closest[start + i], squares[i])
             out[start + i] = least
@@ -63,7 +63,7 @@ def _square(x: F64, c: F64) -> float:
 
 @_kernel
 def _look_up(x: F64, centres: F64, near: F64, who: I64) -> None:
-    """Write the two least squared distances and whose they are."""
+    """Write the two smallest squared distances and their centres."""
     near[0], near[1], who[0], who[1] = np.inf, np.inf, -1, -1
     for k in range(len(centres)):
         square = _square(x, centres[k])
@@ -76,23 +76,23 @@ def _look_up(x: F64, centres: F64, near: F64, who: I64) -> None:
 
 @_kernel
 def swap_centres(rows: F64, weights: F64, centres: F64, uniforms: F64) -> int:
-    """Swap centres for rows that are far from all of them, wherever that leaves less inertia.
+    """Improve centres by local search: swap them for rows that reduce the inertia.
 
-    For every number in ``uniforms``, from 0 to 1, a row is drawn with a chance in proportion to
-    weight and squared distance; it takes the place of the centre that is missed least, if the
-    inertia becomes smaller.
+    For every number in ``uniforms``, from 0 to 1, a row is drawn with probability proportional to
+    weight times squared distance. It replaces the centre whose removal costs least, if this reduces
+    the inertia.
 
     Parameters
     ----------
     rows : ndarray (n, D)
     weights : ndarray (n,)
     centres : ndarray (K, D)
-        Changed in place.
+        Modified in place.
 
     Returns
     -------
     int
-        Swaps that were made.
+        Number of swaps.
     """
     n, n_centres = len(rows), len(centres)
     near, who = np.empty((n, 2)), np.empty((n, 2), np.int64)

@@ -1,8 +1,8 @@
-"""Where K-Means starts: k-means++ on a sample, k-means||, or random rows.
+"""K-Means initialization: k-means++ on a sample, k-means||, or random rows.
 
-What needs the members' examples is a generator of exchanges: a driver asks every member, or one
-process asks itself. Which rows are drawn depends on the seed and the chunks' ids, not on who has
-them; each has a place of its own in what comes up, so that a sum over members puts them together.
+The parts that need the members' examples are generators of exchanges, run by a driver or within one
+process. The rows drawn depend on the seed and the chunks' ids, not on the owners. Each row has its
+own position in the result, so that the sum over members concatenates them.
 
 Source: Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding" (SODA 2007), each
 centre the best of several candidates; Lattanzi and Sohler, "A better k-means++ algorithm via local
@@ -34,12 +34,12 @@ F64 = NDArray[np.float64]
 How = Literal["kmeans++", "kmeans||", "sample"]
 Start = Generator[Exchange, Outcome, Mapping[str, F64]]
 
-#: k-means||: rounds, and rows that a round draws on average, in units of the number of centres.
+#: k-means||: number of rounds, and mean number of rows drawn per round and centre.
 _ROUNDS: Final = 5
 _OVERSAMPLING: Final = 2.0
-#: Rows that are tried in place of a centre, per centre.
+#: Trial swaps of the local search, per centre.
 _SWAPS_EACH: Final = 4
-#: Keeps these draws apart from all others made with the same seed.
+#: Separates these draws from all others with the same seed.
 _CENTRES: Final = 0xA523
 
 
@@ -58,22 +58,22 @@ def start(
     Parameters
     ----------
     how : "kmeans++", "kmeans||" or "sample"
-        ``kmeans++`` works on a random sample of about ``rows_each`` rows a centre; ``kmeans||``
-        goes over all data in five rounds, in each past its new candidates; ``sample`` takes rows
-        at random.
+        ``kmeans++`` runs on a random sample of about ``rows_each`` rows per centre; ``kmeans||``
+        passes over all data five times, each time with its new candidates; ``sample`` takes random
+        rows.
     n_rows, n_blocks : int
-        Of the data set.
+        Size of the data set.
 
     Raises
     ------
     DataError
-        When the data have fewer different rows than there are centres.
+        When the data have fewer distinct rows than there are centres.
     """
     rng = np.random.default_rng([_CENTRES, seed])
     at = places_in((yield places_exchange(n_blocks)))
-    # A little more than wanted: the draws' number is left to chance.
-    wanted = rows_each * clusters + 5.0 * math.sqrt(rows_each * clusters)
-    share = min(1.0, wanted / max(1, n_rows))
+    # Draw a few more than needed: their number is random.
+    n_drawn = rows_each * clusters + 5.0 * math.sqrt(rows_each * clusters)
+    share = min(1.0, n_drawn / max(1, n_rows))
     rows = yield from _draw(share, None, at, columns, seed, 0)
     if how == "kmeans||":
         return {"centres": (yield from _parallel(rows, clusters, at, seed, rng))}
@@ -81,14 +81,14 @@ def start(
         different = np.unique(rows, axis=0)
         _check(len(different), clusters)
         return {"centres": rng.permutation(different)[:clusters].copy()}
-    some = rng.permutation(rows)[: rows_each * clusters]
-    return {"centres": plus_plus(some, np.ones(len(some)), clusters, rng)}
+    sample = rng.permutation(rows)[: rows_each * clusters]
+    return {"centres": plus_plus(sample, np.ones(len(sample)), clusters, rng)}
 
 
 def _draw(
     rate: float, centres: F64 | None, at: NDArray[np.int64], columns: int, seed: int, serial: int
 ) -> Generator[Exchange, Outcome, F64]:
-    """Count what every chunk draws, give each draw a place, and fetch them."""
+    """Count the rows that each chunk draws, then fetch them."""
     outcome = yield count_exchange(rate, centres, at, seed, serial)
     counts = outcome.arrays["counts"]
     if not counts.any():
@@ -99,11 +99,11 @@ def _draw(
 
 
 def plus_plus(rows: F64, weights: F64, clusters: int, rng: np.random.Generator) -> F64:
-    """Choose centres among rows, each with a chance in proportion to weight and squared distance.
+    """Choose centres among rows by greedy k-means++ and local search.
 
-    Of ``2 + log K`` candidates for a centre the one that leaves the least inertia is taken. Then
-    rows, drawn alike, take the places of centres where that leaves less still: what no choice of
-    one centre after the other can do is take one back.
+    Rows are drawn with probability proportional to weight times squared distance. Of ``2 + log K``
+    candidates for a centre the one with the least inertia is taken. Then rows drawn the same way
+    replace centres if this reduces the inertia: greedy choices alone can never be revised.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def plus_plus(rows: F64, weights: F64, clusters: int, rng: np.random.Generator) 
     Raises
     ------
     DataError
-        When there are fewer different rows than centres.
+        When there are fewer distinct rows than centres.
     """
     n = len(rows)
     _check(n, clusters)
@@ -163,9 +163,9 @@ def _parallel(
     return plus_plus(candidates, outcome.arrays["counts"], clusters, rng)
 
 
-def _check(found: int, clusters: int) -> None:
-    if found < clusters:
+def _check(n_rows: int, clusters: int) -> None:
+    if n_rows < clusters:
         raise DataError(
-            f"algorithm.k is {clusters}, but the data have only {found} different rows to start "
+            f"algorithm.k is {clusters}, but the data have only {n_rows} different rows to start "
             "from; use a smaller k"
         )

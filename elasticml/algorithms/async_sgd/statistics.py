@@ -1,4 +1,4 @@
-"""What K-Means asks of rows: their nearest centres, sums by centre, squared distances."""
+"""Nearest centres of rows, sums by centre, and squared distances, for K-Means."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ I32 = NDArray[np.int32]
 #: A chunk and int64 rows of it; None: all.
 Parts = Sequence[tuple[Chunk, NDArray[np.int64] | None]]
 
-#: Rows are gathered in blocks of about so many bytes, which stay in the nearest caches.
+#: Size in bytes of a block of gathered rows, which stays in the L1 and L2 caches.
 _BLOCK_BYTES: Final = 2**17
 _BLOCK_ROWS_MAX: Final = 2048
-#: Rows of a mini-batch that one thread sums; of fewer the hand-over would take longer.
+#: Rows of a mini-batch per task; for fewer rows the dispatch to a thread would cost more.
 _PIECE_ROWS: Final = 512
 _NO_WEIGHTS: Final = np.empty(0)
 
@@ -33,20 +33,20 @@ class Statistics:
 
     sums: F64
     counts: F64
-    #: Their weighted squared distances to the nearest centres, where these were asked for.
+    #: Weighted sum of squared distances to the nearest centres, if requested.
     inertia: float = 0.0
 
 
 class Nearest:
-    """Centres laid out for looking rows up among them.
+    """Nearest-centre search with a fixed set of centres.
 
     Parameters
     ----------
     centres : ndarray (K, D), float64, C-contiguous
-        Not to be changed while this is in use.
+        Must not change while this object is in use.
     is_single : bool
-        Compare in single precision, with everything moved to the centres' mean: far from the
-        origin single precision has no digits left for differences.
+        Compare in single precision, relative to the mean of the centres: far from the origin
+        single precision has too few digits for differences.
     """
 
     def __init__(self, centres: F64, *, is_single: bool) -> None:
@@ -60,7 +60,7 @@ class Nearest:
         kernels.prepare(centres, self._shift, self._across, self._half_squares)
 
     def statistics(self, parts: Parts, *, squares: bool = False) -> Statistics:
-        """Sum rows by nearest centre, and their squared distances if wanted; new arrays."""
+        """Sum rows by nearest centre, and with ``squares`` their squared distances; new arrays."""
         sums, counts = np.zeros(self.centres.shape), np.zeros(len(self.centres))
         inertia, out = 0.0, np.empty(_BLOCK_ROWS_MAX)
         for block in self._blocks(parts):
@@ -72,7 +72,7 @@ class Nearest:
         return Statistics(sums=sums, counts=counts, inertia=inertia)
 
     def inertia(self, parts: Parts) -> float:
-        """Sum the rows' weighted squared distances to their nearest centres."""
+        """Return the weighted sum of squared distances to the nearest centres."""
         total, out = 0.0, np.empty(_BLOCK_ROWS_MAX)
         for block in self._blocks(parts):
             total += self._squares(block, out)
@@ -80,13 +80,13 @@ class Nearest:
 
     def lookup(self, parts: Parts) -> tuple[I32, F64]:
         """Return each row's nearest centre and squared distance to it; new, shape (n,)."""
-        found, near = [np.empty(0, np.int32)], [np.empty(0)]
+        labels, distances = [np.empty(0, np.int32)], [np.empty(0)]
         for block in self._blocks(parts):
             squares = np.empty(block.n)
             self._squares(block, squares)
-            found.append(block.labels[: block.n].copy())
-            near.append(squares)
-        return np.concatenate(found), np.concatenate(near)
+            labels.append(block.labels[: block.n].copy())
+            distances.append(squares)
+        return np.concatenate(labels), np.concatenate(distances)
 
     def _squares(self, block: _Block, out: F64) -> float:
         return float(
@@ -96,11 +96,11 @@ class Nearest:
         )
 
     def _blocks(self, parts: Parts) -> Iterator[_Block]:
-        """Gather rows into blocks, whichever chunks they are of, and label them."""
-        wanted = sum(chunk.n_rows if rows is None else rows.size for chunk, rows in parts)
+        """Gather rows into blocks across chunks, and label them."""
+        n_rows = sum(chunk.n_rows if rows is None else rows.size for chunk, rows in parts)
         d = self.centres.shape[1]
-        size = min(_BLOCK_ROWS_MAX, max(32, _BLOCK_BYTES // (8 * d)), max(1, wanted))
-        # One row more, since rows are looked up by twos.
+        size = min(_BLOCK_ROWS_MAX, max(32, _BLOCK_BYTES // (8 * d)), max(1, n_rows))
+        # One additional row, since the kernel processes rows in pairs.
         X = np.zeros((size + 1, d), self._dtype)
         labels = np.empty(size + 1, np.int32)
         weighted = any(chunk.weights is not None for chunk, _ in parts)
@@ -110,13 +110,13 @@ class Nearest:
             taken = np.arange(chunk.n_rows) if rows is None else rows
             at = 0
             while at < taken.size:
-                some = taken[at : at + size - n]
-                _gather(chunk, some, self._shift, X, n)
+                part = taken[at : at + size - n]
+                _gather(chunk, part, self._shift, X, n)
                 if weighted:
-                    weights[n : n + some.size] = (
-                        1.0 if chunk.weights is None else chunk.weights[some]
+                    weights[n : n + part.size] = (
+                        1.0 if chunk.weights is None else chunk.weights[part]
                     )
-                at, n = at + some.size, n + some.size
+                at, n = at + part.size, n + part.size
                 if n == size:
                     yield self._labelled(X, n, weights, labels)
                     n = 0
@@ -131,7 +131,7 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
-    """The first ``n`` rows of these arrays, which the next block overwrites."""
+    """The first ``n`` rows of these arrays, which are reused by the next block."""
 
     X: NDArray[Any]
     n: int
@@ -140,22 +140,22 @@ class _Block:
 
 
 def nearest_of(centres: F64, parts: Parts) -> Nearest:
-    """Lay centres out for rows of these chunks, in their precision."""
+    """Prepare centres for rows of these chunks, in the chunks' precision."""
     return Nearest(centres, is_single=bool(parts) and parts[0][0].layout.dtype == "float32")
 
 
 def statistics_of(centres: F64, parts: Parts, parallel: Parallel) -> Statistics:
-    """Sum rows by nearest centre, in pieces of 512 rows: the same bits whatever the threads."""
+    """Sum rows by nearest centre, in pieces of 512 rows; independent of the number of threads."""
     nearest = nearest_of(centres, parts)
-    found = parallel.map(nearest.statistics, _pieces(parts))
-    for more in found[1:]:
-        found[0].sums[...] += more.sums
-        found[0].counts[...] += more.counts
-    return found[0]  # type: ignore[no-any-return]
+    sums = parallel.map(nearest.statistics, _pieces(parts))
+    for more in sums[1:]:
+        sums[0].sums[...] += more.sums
+        sums[0].counts[...] += more.counts
+    return sums[0]  # type: ignore[no-any-return]
 
 
 def _pieces(parts: Parts) -> list[Parts]:
-    """Cut rows into consecutive runs of 512, at least one."""
+    """Split rows into consecutive pieces of 512, at least one piece."""
     pieces: list[list[tuple[Chunk, NDArray[np.int64] | None]]] = [[]]
     room = _PIECE_ROWS
     for chunk, rows in parts:
@@ -170,7 +170,7 @@ def _pieces(parts: Parts) -> list[Parts]:
 
 
 def whole(chunks: Sequence[Chunk]) -> Parts:
-    """All rows of the chunks."""
+    """Return parts with all rows of the chunks."""
     return [(chunk, None) for chunk in chunks]
 
 

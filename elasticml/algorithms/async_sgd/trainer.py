@@ -1,8 +1,8 @@
-"""The driver's half of a free-running job: it asks where everybody is, and never holds anybody up.
+"""The driver's half of a free-running job: it collects reports and never blocks a member.
 
-A round is one report. What comes up is the sum that the members' mean is made of, and what they
-have counted; members that were lost are simply not in it, and whoever takes their chunks over goes
-on from its own state. The result is the mean of all states, and beside it one member's own.
+A round is one report. It reduces the addends of the members' mean and their counters. Lost members
+are missing in it, and the new owners of their chunks continue from their own states. The result is
+the mean of all states, and additionally one member's own state.
 
 Source: Algorithm 2 of the asynchronous SGD paper, whose result is the first member's state.
 """
@@ -39,20 +39,20 @@ from elasticml.algorithms.base import (
 from elasticml.data.source import DataFacts
 from elasticml.errors import ConfigError, JobFailedError
 
-#: What may be done with the chunks of members that are gone: others read them, or nobody does
-#: until somebody is free.
+#: Treatment of the chunks of lost members: other members read them, or they stay absent until a
+#: member is free.
 ABSENT: Final = ("auto", "reload", "ignore")
-#: Times that members are asked for one state before the mean has to do.
+#: Maximum attempts to get one member's state, after which the result has the mean only.
 ASKED_MAX: Final = 5
-#: Name of one member's own arrays in the result.
+#: Prefix of the one member's arrays in the result.
 MEMBER: Final = "member_"
 
-#: Settings and facts of a job to its plan.
+#: Maps a job's settings and data statistics to its definition.
 Planner = Callable[[Mapping[str, Any], DataFacts], Plan]
 
 
 def free_running(name: str, planner: Planner) -> Algorithm:
-    """Make an algorithm whose members run free."""
+    """Return an algorithm whose members run without barriers."""
 
     def trainer(
         settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
@@ -85,27 +85,27 @@ def _train(plan: Plan, facts: DataFacts, resume: Resume | None) -> Trainer:
 
 @dataclass(slots=True, kw_only=True)
 class Following:
-    """What the driver knows of its members' loops between two reports."""
+    """The trainer's state between two reports."""
 
     plan: Plan
-    #: Examples of all data.
+    #: Number of examples in the data set.
     rows: int
-    #: The mean of the last report's states; the start before the first.
+    #: The mean of the last report's states; the initial state before the first.
     mean: Arrays
     totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0.0))
     rounds: int = 0
     has_begun: bool = False
-    #: Every loop has made its passes.
+    #: Every loop has completed its passes.
     has_ended: bool = False
-    #: Chunks have vanished since the last exchange: the next one makes them a group.
+    #: Chunks were lost in the last exchange: the next one makes them a group.
     seal: bool = False
-    #: Examples visited when the objective was evaluated last; None: not yet.
+    #: Examples visited at the last evaluation of the objective; None: not yet evaluated.
     evaluated_at: float | None = None
-    #: Passes made by processes of the job before this one.
+    #: Passes made before this trainer resumed the job.
     passes_before: float = 0.0
 
     def report(self) -> Generator[Exchange, Outcome, RoundEnd]:
-        """Ask where everybody is; the row's objective is the last report's mean's."""
+        """Run one report; the row's objective is that of the last report's mean."""
         problem, former = self.plan.loop.problem, self.mean
         evaluates = self._is_evaluation_due()
         outcome = yield from self._exchange(
@@ -122,7 +122,7 @@ class Following:
         arrays = outcome.arrays
         self._count(arrays)
         running, ended = float(arrays["running"]), float(arrays["ended"])
-        # Somebody who waits for chunks or for a first state has not ended.
+        # A member that waits for chunks or for its first state has not ended.
         self.has_ended = running > 0 and ended == outcome.members
         objective = None
         if evaluates and float(arrays["rows"]) > 0:
@@ -156,12 +156,15 @@ class Following:
         return outcome
 
     def _mean_of(self, value: float, rows: float) -> float:
-        """Divide the objective's sum over so many examples; of some, it is an estimate for all."""
+        """Return the mean of the objective from its sum over ``rows`` examples.
+
+        If these are not all examples, it is an estimate.
+        """
         weight = self.rows if self.plan.weight is None else self.plan.weight
         return value / (weight * max(rows, 1.0) / self.rows)
 
     def _is_evaluation_due(self) -> bool:
-        """Whether the objective may be evaluated: it costs a visit of every example."""
+        """Whether an evaluation of the objective, which visits every example, is due."""
         if self.evaluated_at is None:
             return True
         visited = self.totals["examples"] - self.evaluated_at
@@ -190,13 +193,13 @@ class Following:
     # --- the end --------------------------------------------------------------------------------
 
     def finish(self, reason: str) -> Generator[Exchange, Outcome, Model]:
-        """Have everybody stop, and make the result: the mean, and one member's own state."""
+        """Stop all loops and return the result: the mean, and one member's own state."""
         problem, result = self.plan.loop.problem, self.plan.result
         one: Arrays | None = None
         for _ in range(ASKED_MAX):
             outcome = yield from self._exchange(finish_exchange(problem, self.mean, seal=self.seal))
             self._count(outcome.arrays)
-            # It may just have been lost, or members may not agree yet on who is the first.
+            # That member may just have been lost, or members may not yet agree on the first one.
             if float(outcome.arrays["ones"]) == 1.0:
                 one = {k: np.array(v) for k, v in state_in(outcome.arrays, ONE).items()}
                 break
@@ -205,30 +208,30 @@ class Following:
         states = [self.mean] if one is None else [self.mean, one]
         named = {name: [s[name] for s in states] for name in problem.shapes()}
         outcome = yield value_exchange(
-            [{name: found[k] for name, found in named.items()} for k in range(len(states))],
+            [{name: arrays[k] for name, arrays in named.items()} for k in range(len(states))],
             seal=self.seal,
         )
         rows = float(outcome.arrays["rows"])
         values = [self._mean_of(float(value), rows) for value in outcome.arrays["values"]]
         arrays = dict(result(self.mean))
         is_whole = outcome.absent_examples == 0
-        known: dict[str, float | int | str | None] = self._columns(None)
+        extra: dict[str, float | int | str | None] = self._columns(None)
         if one is not None:
             arrays |= {MEMBER + name: array for name, array in result(one).items()}
-            known[MEMBER + "objective"] = values[1] if is_whole else None
+            extra[MEMBER + "objective"] = values[1] if is_whole else None
         return Model(
             arrays=arrays,
             converged=reason == "passes",
             reason=self._why(reason),
             objective=values[0] if is_whole else None,
-            extra=known,
+            extra=extra,
         )
 
     def _why(self, reason: str) -> str:
         passes = self.plan.loop.passes
         return reason if passes is None or reason != "passes" else f"{passes:g} passes"
 
-    # --- in another process -----------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def _resume(self) -> Resume:
         names = self.plan.loop.problem.shapes()
@@ -238,7 +241,7 @@ class Following:
         )
 
     def go_on(self, resume: Resume) -> None:
-        """Begin where another process has ended: its members' positions are lost."""
+        """Restore the state of another process; its members' positions are lost."""
         self.rounds = int(resume.values["rounds"])
         self.totals.update(resume.values["totals"])
         self.passes_before = float(resume.values["passes"])

@@ -1,4 +1,4 @@
-"""How far found centres are from the true ones, where these are known."""
+"""Distance between found and true cluster centres."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ F64 = NDArray[np.float64]
 
 
 def centre_error(centres: F64, truth: F64) -> float:
-    """Return the mean distance between true and found centres, each true one with one of its own.
+    """Return the mean distance between true and found centres in the best one-to-one matching.
 
     Parameters
     ----------
@@ -19,8 +19,8 @@ def centre_error(centres: F64, truth: F64) -> float:
     Returns
     -------
     float
-        Of the one-to-one matching with the least sum of distances: an order of centres means
-        nothing, and two found near one true centre do not make up for one that was missed.
+        The matching minimises the sum of distances: the order of centres is irrelevant, and two
+        found near one true centre do not make up for one that was missed.
 
     Raises
     ------
@@ -29,6 +29,6 @@ def centre_error(centres: F64, truth: F64) -> float:
     """
     if centres.shape != truth.shape:
         raise ValueError(f"centres have shape {centres.shape}, wanted {truth.shape}")
-    apart = np.sqrt(((centres[:, None, :] - truth[None, :, :]) ** 2).sum(axis=2))
-    mine, theirs = linear_sum_assignment(apart)
-    return float(apart[mine, theirs].mean())
+    distances = np.sqrt(((centres[:, None, :] - truth[None, :, :]) ** 2).sum(axis=2))
+    rows, columns = linear_sum_assignment(distances)
+    return float(distances[rows, columns].mean())

@@ -1,21 +1,21 @@
-"""What a member's turns take besides their examples, learned from the turns themselves."""
+"""A cost model of a member's iterations: the fixed cost besides their examples, fitted online."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: Turns of about a size that must have been seen before they tell anything.
+#: Minimum iterations of one size class before it is used.
 SEEN_MIN: Final = 8
-#: How many times larger the large turns are that small ones are compared with.
+#: Minimum ratio of the largest to the smallest size used in a fit.
 APART_MIN: Final = 4
-#: How many times larger than any turn that was seen one may be told to be.
+#: The recommended size is at most this multiple of the largest size observed.
 GROWTH_MAX: Final = 4
-#: Turns of a stretch; the present one and the one before it are remembered.
+#: Iterations per window; the current window and the one before it are kept.
 STRETCH: Final = 512
 
 
 class _Quickest(NamedTuple):
-    """Turns of about a size that were seen, and the quickest of them for each example."""
+    """The number of iterations in a size class, and the one with the least time per example."""
 
     seen: int
     n: int
@@ -23,39 +23,39 @@ class _Quickest(NamedTuple):
 
 
 class TurnCosts:
-    """Fits ``seconds = fixed + c n`` to the last turns of n examples.
+    """Fits ``seconds = fixed + c n`` to the latest iterations, n the number of examples.
 
-    Of turns of about the same size (from one power of two to the next) the quickest one counts:
-    what else the machine does makes turns longer, never shorter. The line goes through the smallest
-    and the largest of these. What was seen more than two stretches ago is forgotten, so that a
-    member whose speed changes, or whose data do, is followed; of one that has made turns of one
-    size only since, nothing is known until it makes others.
+    Of iterations of about the same size (from one power of two to the next) the fastest counts:
+    other load on the machine only makes them slower. The line goes through the smallest and the
+    largest size class. Observations older than two windows are dropped, to follow changes of a
+    member's speed or data. After two windows with a single size there is no estimate until other
+    sizes occur.
     """
 
     def __init__(self) -> None:
-        #: By binary digits of n: of both stretches, and of the present one.
-        self._known: dict[int, _Quickest] = {}
-        self._fresh: dict[int, _Quickest] = {}
-        #: Turns of the present stretch.
-        self._n_turns = 0
+        #: By bit length of n: of both windows, and of the current one.
+        self._recent: dict[int, _Quickest] = {}
+        self._current: dict[int, _Quickest] = {}
+        #: Iterations in the current window.
+        self._n_iterations = 0
 
     def add(self, n: int, seconds: float) -> None:
-        """Take in a turn of n >= 1 examples that has waited for nobody."""
-        if self._n_turns == STRETCH:
-            self._known, self._fresh, self._n_turns = self._fresh, {}, 0
-        self._n_turns += 1
+        """Add an iteration of n >= 1 examples that did not have to wait."""
+        if self._n_iterations == STRETCH:
+            self._recent, self._current, self._n_iterations = self._current, {}, 0
+        self._n_iterations += 1
         size = n.bit_length()
-        for found in (self._known, self._fresh):
-            known = found.get(size)
-            if known is None:
-                found[size] = _Quickest(1, n, seconds)
-            elif seconds * known.n < known.seconds * n:
-                found[size] = _Quickest(known.seen + 1, n, seconds)
+        for window in (self._recent, self._current):
+            quickest = window.get(size)
+            if quickest is None:
+                window[size] = _Quickest(1, n, seconds)
+            elif seconds * quickest.n < quickest.seconds * n:
+                window[size] = _Quickest(quickest.seen + 1, n, seconds)
             else:
-                found[size] = known._replace(seen=known.seen + 1)
+                window[size] = quickest._replace(seen=quickest.seen + 1)
 
     def least(self, share: float) -> float:
-        """Return the n from which on a turn's fixed part is at most that share of it.
+        """Return the smallest n for which the fixed cost is at most ``share`` of an iteration.
 
         Parameters
         ----------
@@ -65,13 +65,13 @@ class TurnCosts:
         Returns
         -------
         float
-            ``fixed / c (1 / share - 1)``, at most ``GROWTH_MAX`` times the largest n that counts; 0
-            as long as too few sizes have been seen, or where there is no fixed part.
+            ``fixed / c (1 / share - 1)``, at most ``GROWTH_MAX`` times the largest n used; 0 while
+            too few sizes have been observed, or if there is no fixed cost.
         """
-        sizes = sorted(size for size, found in self._known.items() if found.seen >= SEEN_MIN)
+        sizes = sorted(size for size, best in self._recent.items() if best.seen >= SEEN_MIN)
         if not sizes:
             return 0.0
-        (_, few, short_s), (_, many, long_s) = (self._known[sizes[at]] for at in (0, -1))
+        (_, few, short_s), (_, many, long_s) = (self._recent[sizes[at]] for at in (0, -1))
         if many < APART_MIN * few:
             return 0.0
         each_s = (long_s - short_s) / (many - few)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from elasticml.algorithms.async_sgd import literal
 from elasticml.algorithms.async_sgd.base import Batch, Mail
 from elasticml.algorithms.async_sgd.kmeans import KMeans, inertia
+from elasticml.algorithms.async_sgd.literal import parzen_accepts
 from elasticml.algorithms.async_sgd.literal_kmeans import LiteralKMeans
 from elasticml.data.chunk import dense_chunk
 from elasticml.errors import ConfigError
@@ -97,11 +97,11 @@ def test_literal_steps_are_stable_at_every_batch_size(size):
 def test_the_parzen_window_by_hand():
     """Equation (2) with w = 0, eps Delta = -1 (so that w goes to 1), and peers on both sides."""
     w, projected = np.zeros(1), np.ones(1)
-    assert literal.accepts(w, projected, np.array([3.0]))  # |1-3|^2 = 4 < 9
-    assert literal.accepts(w, projected, np.array([0.6]))  # 0.16 < 0.36
-    assert not literal.accepts(w, projected, np.array([0.5]))  # 0.25 < 0.25: not nearer
-    assert not literal.accepts(w, projected, np.array([0.4]))  # 0.36 < 0.16
-    assert not literal.accepts(w, projected, np.array([-2.0]))  # 9 < 4
+    assert parzen_accepts(w, projected, np.array([3.0]))  # |1-3|^2 = 4 < 9
+    assert parzen_accepts(w, projected, np.array([0.6]))  # 0.16 < 0.36
+    assert not parzen_accepts(w, projected, np.array([0.5]))  # 0.25 < 0.25: not nearer
+    assert not parzen_accepts(w, projected, np.array([0.4]))  # 0.36 < 0.16
+    assert not parzen_accepts(w, projected, np.array([-2.0]))  # 9 < 4
 
 
 def test_an_accepted_message_is_merged_with_half_the_rate_at_the_state_before_the_step():
