@@ -1,9 +1,9 @@
-"""Columns far from zero next to how much they vary, moved to where they can be told apart.
+"""Explicit centring of columns whose mean is large compared with their standard deviation.
 
-In ``sum x^2 - n mean^2`` nothing is left of a column whose mean is 1e8 times its deviation, and so
-it is with inner products. Dense columns are centred entry by entry; of sparse ones those that
-hardly vary are, which are stored nearly whole anyway: by Cauchy and Schwarz the rows without an
-entry have at most the share of the weight that the variance has of the mean square.
+``sum x^2 - n mean^2`` loses all digits for a column whose mean is 1e8 times its standard deviation,
+and so do inner products. Dense columns are centred entry by entry. Of sparse columns only those
+with a relatively small variance are; they are nearly dense anyway: by Cauchy and Schwarz, the
+rows without an entry have at most the share of the weight that the variance has of the mean square.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
-#: Share of a sparse column's mean square below which its variance is taken of moved entries.
+#: A sparse column is centred explicitly if its variance is below this share of its mean square.
 CLOSE: Final = 1e-6
 
 
 def moved(X: Any, shifts: F64, is_flat: NDArray[np.bool_] | None = None) -> Any:
-    """Return a copy of the columns less their shifts, in float64.
+    """Return a copy of the columns minus their shifts, in float64.
 
     Parameters
     ----------
     X : ndarray or sparse in CSC format (n, d)
-        Columns of a sparse one whose shift is not 0 are stored whole.
+        Sparse columns with a non-zero shift become dense.
     shifts : ndarray (d,)
     is_flat : ndarray (d,), bool, optional
-        Moved columns of which only rounding is left; they become zeros.
+        Shifted columns that are constant up to rounding; they become zero.
     """
     is_moved = shifts != 0.0
     is_left = is_moved if is_flat is None else is_moved & ~is_flat

@@ -1,9 +1,9 @@
 """The elastic net by working sets of columns, with a certified gap and gap-safe screening.
 
-``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2``. Each turn takes the correlations of columns with the
-residual, from them the duality gap and what columns cannot be in any solution, and descends on the
-columns that are in the model or nearest to it. While these are few, that is done on their inner
-products, which are kept along a path.
+``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2``. Each iteration computes the correlations of the columns
+with the residual, and from them the duality gap and the columns that are zero in every solution. It
+then descends on a working set: the columns in the model or closest to entering it. For a small
+working set this uses the Gram matrix, which is kept along a path.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from elasticml.algorithms.columns.screening import nearest, screen
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Columns of the first working set; later ones have twice the model's.
+#: Size of the first working set; later ones have twice as many columns as the model.
 FIRST: Final = 50
-#: Share of the gap to which a working set's own is brought before columns are looked at again.
+#: Accuracy of a working set's problem, as a share of the gap over all columns.
 INNER: Final = 0.1
-#: Columns whose inner products are kept at most: 18 MiB.
+#: Maximum number of columns in the Gram matrix: 18 MiB.
 PRODUCTS_MAX: Final = 1500
-#: Sweeps over residuals between two looks at a large working set's gap.
+#: Sweeps over residuals between two evaluations of a large working set's gap.
 SWEEPS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A model, and how good it is."""
+    """A model with its duality gap."""
 
     #: (d,)
     w: F64
     gap: float
     #: Sweeps over working sets.
     sweeps: int
-    #: Columns that gap-safe spheres have ruled out.
+    #: Columns eliminated by gap-safe screening.
     screened: int
 
 
 @dataclass(slots=True)
 class _Products:
-    """Inner products of the columns that have been in working sets."""
+    """A cache of the Gram matrix of columns that have been in working sets."""
 
     matrix: ColumnMatrix
     most: int
@@ -59,13 +59,13 @@ class _Products:
         self._places = np.full(self.matrix.d, -1)
 
     def of(self, features: I64) -> F64 | None:
-        """Return ``X.T @ X`` for some features; None where that would be too many."""
+        """Return ``X.T @ X`` for some features; None if they are too many."""
         new = features[self._places[features] < 0]
         if new.size:
             if self.features.size + new.size > self.most:
                 if features.size > self.most:
                     return None
-                # Those of former working sets make room.
+                # Evict the columns of earlier working sets.
                 self._places[self.features] = -1
                 self.features, self.G, new = self.features[:0], self.G[:0, :0], features
             self._add(new)
@@ -75,28 +75,28 @@ class _Products:
         return np.ascontiguousarray(self.G[np.ix_(places, places)])
 
     def _add(self, new: I64) -> None:
-        known = self.features.size
+        n_old = self.features.size
         across = self.matrix.products(new, np.concatenate([self.features, new]))
-        G = np.empty((known + new.size, known + new.size))
-        G[:known, :known] = self.G
-        G[known:] = across
-        G[:known, known:] = across[:, :known].T
-        self._places[new] = known + np.arange(new.size)
+        G = np.empty((n_old + new.size, n_old + new.size))
+        G[:n_old, :n_old] = self.G
+        G[n_old:] = across
+        G[:n_old, n_old:] = across[:, :n_old].T
+        self._places[new] = n_old + np.arange(new.size)
         self.features, self.G = np.concatenate([self.features, new]), G
 
 
 class ElasticNetSolver:
-    """Solves for one penalty after another, each from the last one's model.
+    """Solves for a sequence of penalties, each warm-started from the previous model.
 
     Parameters
     ----------
     matrix : ColumnMatrix
     w : ndarray (d,), optional
-        To begin with.
+        Initial coefficients.
     by_products : bool
-        Take the inner products of all columns at once, and no more passes over rows.
+        Compute the Gram matrix of all columns at once; then no more passes over rows are needed.
     products_max : int
-        Columns whose inner products are kept at most; larger working sets are swept over rows.
+        Maximum number of columns in the Gram matrix; larger working sets sweep over residuals.
     """
 
     def __init__(
@@ -112,13 +112,13 @@ class ElasticNetSolver:
         self._products = _Products(matrix, products_max)
         self._all = np.arange(matrix.d)
         self._whole = self._products.of(self._all) if by_products else None
-        #: ``X.T @ residual`` of all columns; None where it must be computed.
+        #: ``X.T @ residual`` of all columns; None if it has to be computed.
         self._slopes: F64 | None = None
         self._residual = np.empty(0)
         self._begin()
 
     def _begin(self) -> None:
-        """Compute what belongs to the present model."""
+        """Compute the residual or the slopes of the current model."""
         matrix = self._matrix
         if self._whole is not None:
             self._slopes = matrix.linear - self._whole @ self.w
@@ -127,9 +127,9 @@ class ElasticNetSolver:
             self._slopes = None if self.w.any() else matrix.linear
 
     def solve(self, penalty: Penalty, gap: float, sweeps: int) -> Fitted:
-        """Descend until the gap is at most so large, or for so many sweeps."""
+        """Run at most ``sweeps`` sweeps, until the gap is at most ``gap``."""
         if penalty.positive and self.w.min(initial=0.0) < 0.0:
-            # The gap is that of a model within the restriction.
+            # The gap is only defined for a feasible model.
             self.w = np.maximum(self.w, 0.0)
             self._begin()
         if self._whole is None or self._slopes is None:
@@ -141,19 +141,19 @@ class ElasticNetSolver:
         return Fitted(w=self.w.copy(), gap=max(reached, 0.0), sweeps=done, screened=0)
 
     def gap(self, penalty: Penalty) -> float:
-        """Return the gap of the present model, from the rows."""
+        """Return the gap of the current model, recomputed from the data."""
         residual = self._matrix.residual(self.w)
         slopes = self._matrix.correlations(residual)
         return max(self._gap(penalty, self._all, slopes, residual)[0], 0.0)
 
-    def _by_working_sets(self, penalty: Penalty, wanted: float, sweeps: int) -> Fitted:
+    def _by_working_sets(self, penalty: Penalty, gap_target: float, sweeps: int) -> Fitted:
         features, done, size = self._all, 0, 0
         slopes = self._slopes
         if slopes is None:
             slopes = self._matrix.correlations(self._residual)
         while True:
             gap, scaled, share = self._gap(penalty, features, slopes, self._residual)
-            if gap <= wanted or done >= sweeps:
+            if gap <= gap_target or done >= sweeps:
                 break
             alive, distance = self._screen(penalty, features, slopes, scaled, share)
             dropped = bool(np.any(self.w[features[~alive]]))
@@ -164,22 +164,23 @@ class ElasticNetSolver:
             size = max(FIRST, 2 * support, size)
             working = nearest(features, distance, self.w[features], size)
             before = self.w[features]
-            used = self._descend(penalty, working, max(INNER * gap, 0.5 * wanted), sweeps - done)
+            target = max(INNER * gap, 0.5 * gap_target)
+            used = self._descend(penalty, working, target, sweeps - done)
             done += max(used, 1)
             if np.array_equal(before, self.w[features]):
                 if working.size == features.size and not dropped:
-                    break  # What is left of the gap is rounding. One before a drop is stale.
-                size *= 2  # The working set is solved, and the gap is elsewhere.
+                    break  # The remaining gap is rounding, unless it was computed before a drop.
+                size *= 2  # The working set is solved; the gap is due to other columns.
             slopes = self._matrix.correlations(self._residual, features)
         screened = self._matrix.d - features.size
-        # The next penalty begins with all columns.
+        # The next penalty starts with all columns.
         self._slopes = None if screened else slopes
         return Fitted(w=self.w.copy(), gap=max(gap, 0.0), sweeps=done, screened=screened)
 
     def _gap(
         self, penalty: Penalty, features: I64, slopes: F64, r: F64
     ) -> tuple[float, float, float]:
-        """Return the gap, that of the scaled residual, and the share of it that is feasible."""
+        """Return the gap, the gap of the scaled residual, and the scale that makes it feasible."""
         w = self.w[features]
         leaning = slopes - penalty.a2 * w
         steepest = float((leaning if penalty.positive else np.abs(leaning)).max(initial=0.0))
@@ -193,7 +194,7 @@ class ElasticNetSolver:
     def _screen(
         self, penalty: Penalty, features: I64, slopes: F64, gap: float, share: float
     ) -> tuple[NDArray[np.bool_], F64]:
-        """Return which features may be in a solution, and how far each is from its constraint."""
+        """Return which features may be in a solution, and each one's distance to its constraint."""
         leaning = share * (slopes - penalty.a2 * self.w[features])
         if not penalty.positive:
             leaning = np.abs(leaning)
@@ -201,14 +202,14 @@ class ElasticNetSolver:
         return screen(leaning, penalty.a1, lengths, gap)
 
     def _drop(self, features: I64) -> None:
-        """Take columns that are in no solution out of the model."""
+        """Remove screened columns from the model."""
         gone = features[self.w[features] != 0.0]
         if gone.size:
             self._residual += self._matrix.combination(gone, self.w[gone])
             self.w[gone] = 0.0
 
     def _descend(self, penalty: Penalty, working: I64, gap: float, sweeps: int) -> int:
-        """Solve for the working set alone; return the sweeps that took."""
+        """Solve the problem of the working set; return the number of sweeps."""
         matrix = self._matrix
         G = self._products.of(working)
         if G is None:

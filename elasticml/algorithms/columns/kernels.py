@@ -1,7 +1,7 @@
-"""Coordinate descent on the elastic net: sweeps over columns, on residuals or on inner products.
+"""Coordinate descent for the elastic net: sweeps over columns, on residuals or on a Gram matrix.
 
 ``1/2 |y - X w|^2 + a1 |w|_1 + a2/2 |w|^2``. With ``t = x_j.r + |x_j|^2 w_j`` the best value of one
-coordinate is ``sign(t) max(|t| - a1, 0) / (|x_j|^2 + a2)``.
+coordinate is ``sign(t) max(|t| - a1, 0) / (|x_j|^2 + a2)`` (soft thresholding).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ I64 = NDArray[np.int64]
 
 @inlined_kernel
 def best(t: float, a1: float, curvature: float, positive: bool) -> float:
-    """Return the best value of one coordinate."""
+    """Return the best value of one coordinate by soft thresholding."""
     if t > a1:
         return (t - a1) / curvature
     if t < -a1 and not positive:
@@ -50,23 +50,23 @@ def sweep(
     place : ndarray (4,)
         Kind of the columns, addresses of their pointers, indices and values.
     n : int
-        Rows.
+        Number of rows.
     grams : ndarray (0, any)
     means : ndarray (d,)
-        What columns are centred by on the way; 0 where they are centred already.
+        Means for implicit centring; 0 for columns that are centred already.
     total : float
-        Weight of all rows.
+        Sum of the row weights.
     norms : ndarray (d,)
-        Squared, of centred columns.
+        Squared norms of the centred columns.
     w : ndarray (d,)
     r : ndarray (n,)
-        The residual is r plus ``shift`` times the roots of the rows' weights, so that a step costs
+        The residual is r plus ``shift`` times the roots of the row weights, so that a step costs
         no more than the column's stored values.
     """
     like = r[:0]
     for j in features:
         if norms[j] <= 0.0:
-            # A column of zeros: the penalty alone decides.
+            # A column of zeros: only the penalty matters.
             if a1 > 0.0 or a2 > 0.0:
                 w[j] = 0.0
             continue
@@ -87,7 +87,7 @@ def sweep(
 
 @kernel
 def correlate(features: I64, place: I64, n: int, grams: I64, r: F64, out: F64) -> None:
-    """Write ``x_j.r`` of the stored, uncentred columns for each feature into ``out`` (m,)."""
+    """Write ``x_j.r`` for the stored, uncentred columns of ``features`` into ``out`` (m,)."""
     like = r[:0]
     for k in range(features.size):
         at, count, values_at = rows.locate(
@@ -116,7 +116,7 @@ def descend(
     w: F64,
     q: F64,
 ) -> tuple[int, float]:
-    """Sweep over inner products until the gap is small enough.
+    """Run coordinate descent on a Gram matrix until the gap is small enough.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def descend(
     yy : float
         ``y.y``.
     w, q : ndarray (m,)
-        Changed in place; ``q = X.T @ (y - X w)``.
+        Modified in place; ``q = X.T @ (y - X w)``.
 
     Returns
     -------
@@ -138,7 +138,7 @@ def descend(
     gap = gap_of_products(linear, yy, a1, a2, positive, w, q)
     done, until = 0, 0
     while gap > gap_wanted and done < sweeps_max:
-        # Gaps cost as much as sweeps over what is not zero: the further, the fewer.
+        # A gap costs as much as a sweep over the non-zeros: evaluate it less often over time.
         until = min(sweeps_max, done + 5 + done // 4)
         while done < until:
             done += 1
@@ -146,7 +146,7 @@ def descend(
             for j in range(m):
                 old = w[j]
                 if G[j, j] <= 0.0:
-                    # A column of zeros: the penalty alone decides.
+                    # A column of zeros: only the penalty matters.
                     if old != 0.0 and (a1 > 0.0 or a2 > 0.0):
                         w[j] = 0.0
                         moved = True
@@ -168,7 +168,7 @@ def descend(
 def gap_of_products(
     linear: F64, yy: float, a1: float, a2: float, positive: bool, w: F64, q: F64
 ) -> float:
-    """Return the duality gap at w from inner products alone; see :func:`gap_at`."""
+    """Return the duality gap at w from inner products; see :func:`gap_at`."""
     wl, wq, ww, l1, steepest, over = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for j in range(w.size):
         wl += w[j] * linear[j]
@@ -193,12 +193,12 @@ def gap_at(
     a1: float,
     a2: float,
 ) -> tuple[float, float]:
-    """Return the duality gap at a model, and that of its residual made feasible.
+    """Return the duality gap at a model, and the gap of its residual scaled to be feasible.
 
-    With the ridge's rows ``sqrt(a2) I`` below X it is a lasso, whose dual objective at u is
-    ``u.y - |u|^2 / 2`` where ``|x_j.u| <= a1``: the residual is scaled until that holds. With
-    ``a2 > 0`` the dual of the elastic net itself takes any u, at the cost of
-    ``(|x_j.u| - a1)_+^2 / (2 a2)`` for each column; the smaller gap counts.
+    With rows ``sqrt(a2) I`` appended to X the problem is a lasso. Its dual objective at u is
+    ``u.y - |u|^2 / 2`` subject to ``|x_j.u| <= a1``: the residual is scaled until this holds. With
+    ``a2 > 0`` the dual of the elastic net itself accepts any u, at the cost of
+    ``(|x_j.u| - a1)_+^2 / (2 a2)`` for each column. The smaller gap is returned.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def gap_at(
     ww, l1 : float
         ``w.w`` and ``|w|_1``.
     steepest : float
-        Largest ``|x_j.r - a2 w_j|``; without the bars for coefficients that must not be negative.
+        Largest ``|x_j.r - a2 w_j|``; without absolute values for non-negative coefficients.
     over : float
         Sum of ``(|x_j.r| - a1)_+^2``, likewise.
     """

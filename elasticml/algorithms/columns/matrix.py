@@ -1,7 +1,8 @@
-"""Columns of weighted rows, centred where there is an intercept: what coordinate descent works on.
+"""The matrix for coordinate descent: columns over weighted rows, centred if there is an intercept.
 
-Rows are multiplied by the roots of their weights, so that a weighted sum of squares is a plain one.
-Dense columns are centred in a copy; sparse ones on the way, but for those that hardly vary.
+Rows are multiplied by the roots of their weights, which turns weighted into plain sums of squares.
+Dense columns are centred in a copy; sparse ones implicitly, except those with a relatively small
+variance.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from elasticml.algorithms.columns.centring import CLOSE, moved
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 _NO_GRAMS: Final = np.zeros((0, GRAM_FIELDS), np.int64)
-#: Share of a column's square below which what centring leaves of it is rounding.
+#: A column is constant up to rounding if centring leaves less than this share of its squared norm.
 FLAT: Final = 1e-14
 
 
@@ -29,17 +30,17 @@ class ColumnMatrix:
     Parameters
     ----------
     X : ndarray or sparse in CSC format (n, d)
-        Not changed.
+        Not modified.
     y : ndarray (n,)
     weights : ndarray (n,), optional
-        None where all are one.
+        None for ones.
     centred : bool
-        There is a free intercept: columns and targets lose their weighted means.
+        There is an unpenalised intercept: weighted means are subtracted from columns and targets.
 
     Raises
     ------
     ValueError
-        When the squares of a column, or of the targets, are beyond float64.
+        When the squared norm of a column or of the targets overflows float64.
     """
 
     def __init__(self, X: Any, y: F64, weights: F64 | None, *, centred: bool) -> None:
@@ -53,7 +54,7 @@ class ColumnMatrix:
         self.y = root * (y - self.y_mean)
         self.yy = float(self.y @ self.y)
         self.means = np.zeros(self.d)
-        #: (d,) what has been taken off the columns as they are stored.
+        #: (d,) explicitly subtracted from the stored columns.
         self.shifts = np.zeros(self.d)
         if self.is_sparse:
             self._take_sparse(X, weights, centred)
@@ -64,12 +65,12 @@ class ColumnMatrix:
         self.linear = self.correlations(self.y) if self.yy else np.zeros(self.d)
 
     def _refuse_overflow(self) -> None:
-        """Refuse values whose squares are beyond float64: they have neither objective nor gap."""
-        wrong = ~np.isfinite(self.norms)
-        if wrong.any():
+        """Reject values whose squares overflow float64: they have no objective and no gap."""
+        overflows = ~np.isfinite(self.norms)
+        if overflows.any():
             raise ValueError(
-                f"the squares of column {int(np.argmax(wrong))} of X add up to more than float64 "
-                "holds; divide the column by its largest value"
+                f"the squares of column {int(np.argmax(overflows))} of X add up to more than "
+                "float64 holds; divide the column by its largest value"
             )
         if not np.isfinite(self.yy):
             raise ValueError(
@@ -78,16 +79,16 @@ class ColumnMatrix:
 
     def _take_sparse(self, X: Any, weights: F64 | None, centred: bool) -> None:
         if not X.has_canonical_format:
-            # Squares of entries that are parts of one value are not the value's square.
+            # The squares of duplicate entries do not add up to the square of their sum.
             X = X.copy()
             X.sum_duplicates()
         self._weigh_sparse(X, weights, centred)
-        # Of the mean square: what the variance and the mean's square add up to.
+        # Compare with the square of the mean, which is then nearly the mean square.
         close = self.norms <= CLOSE * self.total * self.means**2
         if np.any(close & (self.means != 0.0)):
             self.shifts = np.where(close, self.means, 0.0)
             self._weigh_sparse(moved(X, self.shifts), weights, centred)
-            # What rounding left of a constant column is no column.
+            # The remainder of a constant column is rounding.
             self.norms[self.norms <= FLAT**2 * self.total * self.shifts**2] = 0.0
         self.offsets = self.shifts + self.means
 
@@ -113,28 +114,28 @@ class ColumnMatrix:
 
     def _take_dense(self, X: Any, weights: F64 | None, centred: bool) -> None:
         is_changed = centred or weights is not None
-        found = np.array(X, np.float64, order="F", copy=True if is_changed else None)
-        #: (d,) what predictions need to be centred by; ``means`` stay 0, columns are centred.
+        columns = np.array(X, np.float64, order="F", copy=True if is_changed else None)
+        #: (d,) column means for predictions; ``means`` stay 0, as the columns are centred.
         self.offsets = np.zeros(self.d)
         if centred:
-            self.offsets = np.asarray((self.root * self.root) @ found) / self.total
+            self.offsets = np.asarray((self.root * self.root) @ columns) / self.total
             self.shifts = self.offsets
-            found -= self.offsets
+            columns -= self.offsets
         if weights is not None:
-            found *= self.root[:, None]
-        whole = np.einsum("ij,ij->j", found, found)
+            columns *= self.root[:, None]
+        whole = np.einsum("ij,ij->j", columns, columns)
         rounding = FLAT**2 * self.total * self.offsets**2
         self.norms = np.where((whole <= rounding) & np.isfinite(whole), 0.0, whole)
         if is_changed:
-            # What rounding left of a constant column is no column.
-            found[:, self.norms == 0.0] = 0.0
+            # The remainder of a constant column is rounding.
+            columns[:, self.norms == 0.0] = 0.0
         self._kind = KIND_CODES["dense"]
-        self._columns = found
-        self._arrays = (found,)
+        self._columns = columns
+        self._arrays = (columns,)
 
     @property
     def stored(self) -> tuple[Any, Any, Any]:
-        """Return pointers, row numbers and values of sparse columns; not to be changed."""
+        """Return CSC pointers, row numbers and values of sparse columns; do not modify them."""
         indptr, indices, values = self._arrays
         return indptr, indices, values
 
@@ -145,7 +146,7 @@ class ColumnMatrix:
         return np.array([self._kind, 0, 0, address(self._arrays[0])], np.int64)
 
     def correlations(self, r: F64, features: I64 | None = None) -> F64:
-        """Return ``X.T @ r`` for all or some features; ``r`` (n,) as residuals are, centred."""
+        """Return ``X.T @ r`` for all or some features; ``r`` (n,) centred, as residuals are."""
         features = self._all if features is None else features
         out = np.empty(features.size)
         kernels.correlate(features, self._place, self.n, _NO_GRAMS, r, out)
@@ -158,38 +159,38 @@ class ColumnMatrix:
         """Return ``X[:, features] @ coefficients``, (n,)."""
         is_whole = features.size == self.d and np.array_equal(features, self._all)
         columns = self._columns if is_whole else self._columns[:, features]
-        found = np.asarray(columns @ coefficients)
+        image = np.asarray(columns @ coefficients)
         if self.is_sparse:
-            found = found - float(self.means[features] @ coefficients) * self.root
-        return found
+            image = image - float(self.means[features] @ coefficients) * self.root
+        return image
 
     def take(self, features: I64) -> Any:
-        """Return some columns as they are stored: an ndarray, or sparse in CSC format."""
+        """Return some columns as stored: an ndarray, or sparse in CSC format."""
         return self._columns[:, features]
 
     def products(self, one: I64, other: I64) -> F64:
         """Return ``X[:, one].T @ X[:, other]``."""
         if self.is_sparse and gram.pays(self._arrays[0], self.n, one, other):
             indptr, indices, values = self._arrays
-            found = gram.products(indptr, indices, values, self.n, one, other)
+            G = gram.products(indptr, indices, values, self.n, one, other)
         else:
-            found = self._columns[:, one].T @ self._columns[:, other]
+            G = self._columns[:, one].T @ self._columns[:, other]
         if self.is_sparse:
-            found = found.toarray() if hasattr(found, "toarray") else found
-            found = found - self.total * np.outer(self.means[one], self.means[other])
-            found[self.norms[one] == 0.0] = 0.0
-            found[:, self.norms[other] == 0.0] = 0.0
-        return np.asarray(found, np.float64)
+            G = G.toarray() if hasattr(G, "toarray") else G
+            G = G - self.total * np.outer(self.means[one], self.means[other])
+            G[self.norms[one] == 0.0] = 0.0
+            G[:, self.norms[other] == 0.0] = 0.0
+        return np.asarray(G, np.float64)
 
     def row_products(self) -> F64:
         """Return ``X @ X.T``, (n, n)."""
-        found = self._columns @ self._columns.T
+        K = self._columns @ self._columns.T
         if not self.is_sparse:
-            return np.asarray(found, np.float64)
+            return np.asarray(K, np.float64)
         # (A - root m^T)(A - root m^T)^T
         across = np.outer(np.asarray(self._columns @ self.means), self.root)
         square = float(self.means @ self.means) * np.outer(self.root, self.root)
-        return np.asarray(found.toarray() - across - across.T + square, np.float64)
+        return np.asarray(K.toarray() - across - across.T + square, np.float64)
 
     def residual(self, w: F64) -> F64:
         """Return ``y - X @ w``."""
@@ -201,7 +202,7 @@ class ColumnMatrix:
     def sweep(
         self, features: I64, w: F64, r: F64, a1: float, a2: float, positive: bool, times: int
     ) -> None:
-        """Sweep so many times over some coordinates, changing w (d,) and its residual (n,)."""
+        """Sweep ``times`` times over some coordinates; updates w (d,) and its residual r (n,)."""
         shift, place = 0.0, self._place
         for _ in range(times):
             shift = kernels.sweep(
@@ -212,37 +213,38 @@ class ColumnMatrix:
             r += shift * self.root
 
     def intercept(self, w: F64) -> float:
-        """Return the free intercept that belongs to a model."""
+        """Return the optimal intercept of a model."""
         return self.y_mean - float(self.offsets @ w)
 
 
 def movable(X: Any, weights: F64 | None, *, intercept: bool) -> tuple[ColumnMatrix, F64, F64]:
-    """Return columns for models that have their own intercept, and what has been taken off them.
+    """Return unweighted columns for models with their own intercept, shifted for accuracy.
 
     Parameters
     ----------
     X : ndarray or sparse in CSC format (n, d)
-        Not changed.
+        Not modified.
     weights : ndarray (n,), optional
-        None where all are one.
+        None for ones.
     intercept : bool
-        There is a free one, which takes up what columns are moved by: without, none are.
+        There is an unpenalised intercept, which absorbs the shifts: without, there are none.
 
     Returns
     -------
     columns : ColumnMatrix
-        Neither weighted nor centred further; dense ones have lost their weighted means, sparse
-        ones as :class:`ColumnMatrix` moves them.
+        Neither weighted nor implicitly centred. Dense columns have weighted mean 0; sparse ones
+        are shifted as in :class:`ColumnMatrix`.
     shifts : ndarray (d,)
+        Subtracted from the columns.
     norms : ndarray (d,)
-        Squared, of the weighted columns, centred where there is an intercept.
+        Squared norms of the weighted columns, centred if there is an intercept.
     """
     zeros = np.zeros(int(X.shape[0]))
     weighted = ColumnMatrix(X, zeros, weights, centred=intercept)
     shifts, norms = weighted.shifts, weighted.norms
     if weights is None and not intercept:
-        return weighted, shifts, norms  # Nothing has been done to it.
-    del weighted  # A dense one is a copy.
+        return weighted, shifts, norms  # Neither weighted nor centred.
+    del weighted  # A dense one is a copy: free it before the next is made.
     if shifts.any():
         X = moved(X, shifts, norms == 0.0)
     return ColumnMatrix(X, zeros, None, centred=False), shifts, norms

@@ -1,13 +1,13 @@
-"""Coordinate descent on a loss's parabola over sparse columns, of which nothing is made.
+"""The subproblem of a proximal Newton step: coordinate descent over sparse columns without a copy.
 
 ``slopes.u + 1/2 sum_i D_i u_i^2 + a1 |w|_1 + a2/2 |w|^2`` with ``u = X (w - w_old) + shift``: the
-loss at the present margins, and the step from there. Columns stay as they are stored; rows' weights
-D are looked up on the way, so that a step costs one pass for its squares and slopes, and then as
-many sweeps as it takes to bring the slopes down to a share of what they were. Columns that stay at
-zero well within the bar are left out of a step's later sweeps, until those that are left are solved
-for; where there is an intercept, it is at its best all along, as if columns had been centred.
+quadratic model of the loss at the current margins. Columns stay as stored; the row weights D are
+looked up on the way. So a step costs one pass for squares and slopes, and then as many sweeps as
+needed to reduce the constraint violations to a share of their initial size. Columns that stay at
+zero well within the threshold are left out of later sweeps until the others have converged
+(shrinking). With an intercept, it is kept optimal throughout, as if the columns had been centred.
 
-Source: Yuan, Ho and Lin (2012), algorithms 1 and 2, for inexact steps and for what is left out.
+Source: Yuan, Ho and Lin (2012), algorithms 1 and 2, for inexact steps and shrinking.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from elasticml.data.kernels import inlined_kernel, kernel
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
-#: Pointers, row numbers and values of columns, as a sparse matrix in CSC format has them.
+#: Pointers, row numbers and values of a matrix in CSC format.
 Stored = tuple[I32, I32, F64]
 
-#: Share of how far slopes lean over the bar that a step leaves: another step soon pays better than
-#: a parabola's very best.
+#: Share of the constraint violations that a step leaves: the next Newton step soon pays off more
+#: than an exact solution of the subproblem.
 SHARE: Final = 0.1
-#: The least that is asked for, where such steps gain little.
+#: The smallest share, used when inexact steps gain little.
 FINE_SHARE: Final = 1e-4
-#: Sweeps of a step at most, and of one that is to leave less than ``SHARE``.
-SWEEPS_MAX: Final = 100
+#: Maximum sweeps of a step, and of one with a smaller share than ``SHARE``.
+SPARSE_SWEEPS_MAX: Final = 100
 FINE_SWEEPS_MAX: Final = 1000
 _0, _1, _2, _3, _4 = (np.uint64(k) for k in range(5))
 
@@ -51,25 +51,25 @@ def best_on_parabola(
     intercept: bool,
     share: float,
 ) -> tuple[F64, float] | None:
-    """Return the coefficients that a step goes to, (m,), and by what it moves the intercept.
+    """Return the coefficients that minimise the quadratic model, (m,), and the intercept's step.
 
     Parameters
     ----------
     stored : tuple of ndarray
-        X (n, d), by columns.
+        X (n, d) in CSC format.
     features : ndarray (m,)
     w : ndarray (m,)
-        Their coefficients; not changed.
+        Their coefficients; not modified.
     slopes, curvature : ndarray (n,)
         Weighted first and second derivatives of the rows' losses.
     intercept : bool
-        There is a free one.
+        Whether there is an unpenalised intercept.
     share : float, in (0, 1)
-        Of how far slopes lean over the bar, that may be left.
+        Share of the constraint violations that may remain.
 
     Returns
     -------
-    tuple, or None where an intercept leaves too little of a column to be told from rounding
+    tuple, or None if eliminating the intercept leaves only rounding of a column
     """
     facts, total, shift = np.empty((features.size, 3)), 0.0, 0.0
     _measure(features, *stored, curvature, slopes, facts)
@@ -85,7 +85,7 @@ def best_on_parabola(
     new, q = w.copy(), np.zeros(curvature.size)
     shift = _descend(
         features, *stored, curvature, facts, total, penalty.a1, penalty.a2,
-        share, FINE_SWEEPS_MAX if share < SHARE else SWEEPS_MAX, new, q, shift,
+        share, FINE_SWEEPS_MAX if share < SHARE else SPARSE_SWEEPS_MAX, new, q, shift,
     )  # fmt: skip
     return new, shift
 
@@ -130,7 +130,7 @@ def _measure(
 
 @inlined_kernel
 def _leans(slope: float, w: float, a1: float) -> float:
-    """Return how far a coordinate's slope is from what an optimum has; negative within the bar."""
+    """Return a coordinate's violation of optimality; negative strictly within the threshold."""
     if w > 0.0:
         return abs(slope + a1)
     if w < 0.0:
@@ -139,8 +139,8 @@ def _leans(slope: float, w: float, a1: float) -> float:
 
 
 @kernel
-def _mix(places: I64, count: int, state: np.uint64) -> np.uint64:
-    """Put the first ``count`` places into a random order; return the generator's state."""
+def _shuffle(places: I64, count: int, state: np.uint64) -> np.uint64:
+    """Shuffle the first ``count`` entries; return the generator's new state."""
     for i in range(count - 1, 0, -1):
         state ^= state << np.uint64(13)
         state ^= state >> np.uint64(7)
@@ -167,24 +167,24 @@ def _descend(
     q: F64,
     shift: float,
 ) -> float:
-    """Sweep over coordinates in a random order until slopes lean little; return the new shift.
+    """Sweep over coordinates in random order until the violations are small; return the new shift.
 
     Parameters
     ----------
     facts : ndarray (m, 3)
-        Each column's centred square, its sum (0 without an intercept), and its slope at the begin.
+        Each column's centred squared norm, its sum (0 without an intercept), and its initial slope.
     total : float
         Sum of the curvature; 0 without an intercept.
     w : ndarray (m,)
-        Changed in place.
+        Modified in place.
     q : ndarray (n,)
-        ``D X (w - w_old)``, changed in place; the shift is not in it.
+        ``D X (w - w_old)``, modified in place; does not include the shift.
     """
     m = features.size
     active, n_active = np.arange(m), m
-    wanted, room, state = 0.0, math.inf, np.uint64(0x9E3779B97F4A7C15)
+    target, room, state = 0.0, math.inf, np.uint64(0x9E3779B97F4A7C15)
     for done in range(sweeps_max):
-        state = _mix(active, n_active, state)
+        state = _shuffle(active, n_active, state)
         leaning, largest, at = 0.0, 0.0, 0
         while at < n_active:
             k = np.uint64(active[at])
@@ -201,7 +201,7 @@ def _descend(
             leaning += max(over, 0.0)
             largest = max(largest, over)
             square = facts[k, 0] + a2
-            # A column of zeros: the penalty alone decides.
+            # A column of zeros: only the penalty matters.
             new = best(square * old - slope, a1, square, False) if square > 0.0 else 0.0
             if new != old:
                 w[k] = new
@@ -211,11 +211,11 @@ def _descend(
                 if total > 0.0:
                     shift -= (new - old) * facts[k, 1] / total
         if done == 0:
-            wanted = share * leaning
-        elif leaning <= wanted:
+            target = share * leaning
+        elif leaning <= target:
             if n_active == m:
                 break
-            # What was left out is looked at once more.
+            # Check the columns that were left out once more.
             n_active, room = m, math.inf
             continue
         room = largest / curvature.size

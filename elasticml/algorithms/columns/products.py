@@ -1,8 +1,8 @@
-"""Descent on inner products alone: sweeps, and between them steps to the optimum of a sign pattern.
+"""Coordinate descent on a Gram matrix, alternating with steps to the optimum of a sign pattern.
 
-Sweeps find the columns of a solution and their signs soon, and its values slowly where columns are
-much alike. With the signs given these solve linear equations. A step goes towards that solution as
-far as the signs hold, so that the objective never grows.
+Sweeps identify the support and the signs of a solution quickly, but its values only slowly if
+columns are highly correlated. For fixed signs the values solve linear equations. A step moves
+towards that solution as far as the signs are preserved, so that the objective never increases.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from elasticml.algorithms.columns import kernels
 
 F64 = NDArray[np.float64]
 
-#: Sweeps between two steps on all coefficients other than zero.
+#: Sweeps between two steps on all non-zero coefficients.
 SWEEPS: Final = 30
-#: Share of a column's square that is left of it next to others, below which it depends on them.
+#: A column is linearly dependent on others if less than this share of its squared norm remains.
 DEPENDENT: Final = 1e-11
-#: Share of a gradient below which what it has along open directions is rounding.
+#: A gradient component along flat directions below this share of the gradient is rounding.
 LEVEL: Final = 1e-9
-#: Rounding of a gradient, as a share of the sums that cancel in it.
+#: Rounding error of a gradient, as a share of the terms that cancel in it.
 ROUNDING: Final = 1e-12
-#: Most coefficients for which equations are solved.
+#: Maximum number of coefficients for which equations are solved.
 EQUATIONS_MAX: Final = 500
 
 
@@ -53,12 +53,12 @@ def descend(
     w: F64,
     q: F64,
 ) -> tuple[int, float]:
-    """Descend until the gap is small enough, or nothing moves, or for so many sweeps.
+    """Descend until the gap is small enough, nothing changes, or ``sweeps`` sweeps are done.
 
     Parameters
     ----------
     G, linear, yy, w, q
-        As :func:`elasticml.algorithms.columns.kernels.descend` has them.
+        As in :func:`elasticml.algorithms.columns.kernels.descend`.
 
     Returns
     -------
@@ -67,25 +67,25 @@ def descend(
     """
     done = 0
     while True:
-        asked = min(SWEEPS, sweeps - done)
+        budget = min(SWEEPS, sweeps - done)
         used, reached = kernels.descend(
-            G, linear, yy, penalty.a1, penalty.a2, penalty.positive, gap, asked, w, q
+            G, linear, yy, penalty.a1, penalty.a2, penalty.positive, gap, budget, w, q
         )
         done += used
-        if reached <= gap or used < asked or done >= sweeps:
+        if reached <= gap or used < budget or done >= sweeps:
             return done, reached
         _step(G, linear, penalty, w, q)
 
 
 def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> None:
-    """Step towards the best coefficients with these signs, changing ``w`` and ``q`` in place."""
+    """Step towards the best coefficients with these signs; updates ``w`` and ``q`` in place."""
     support = np.flatnonzero(w)
     if not 0 < support.size <= EQUATIONS_MAX:
         return
     H = G[np.ix_(support, support)]
     H[np.diag_indices_from(H)] += penalty.a2
     own = w[support]
-    # The gradient with the signs of now.
+    # The gradient for the current signs.
     gradient = penalty.a2 * own + penalty.a1 * np.sign(own) - q[support]
     size = np.abs(linear[support]) + np.abs(H) @ np.abs(own)
     direction = downhill(H, gradient, ROUNDING * size)
@@ -97,28 +97,28 @@ def _step(G: F64, linear: F64, penalty: Penalty, w: F64, q: F64) -> None:
     if not (np.isfinite(length) and change < 0.0):
         return  # Rounding.
     new = own + length * direction
-    # What has met zero is zero, and not what rounding leaves of it.
+    # A coefficient that has reached zero is exactly zero, without rounding.
     new[ends <= length] = 0.0
     q -= G[:, support] @ (new - own)
     w[support] = new
 
 
 def downhill(H: F64, gradient: F64, rounding: F64 | None = None) -> F64:
-    """Return where a quadratic function falls: to its least value, or along where it is linear.
+    """Return a descent direction of a quadratic function: to its minimum, or along a linear part.
 
-    Where columns depend on each other, directions are open in which it has no curvature. A gradient
-    along these is followed alone; where it is rounding, which nothing but rounding's own curvature
-    would end, the shortest step to a least value is taken. Lengths are those of columns of unit
-    length. Neither depends on how rounding would tell columns apart, as equations do that are made
-    solvable by something small on their diagonal.
+    If columns are linearly dependent, the function has flat directions without curvature. If the
+    gradient has a component along these, that component alone is followed. If the component is
+    rounding, only the curvature of rounding errors would bound such a step, so the shortest step to
+    a minimum is taken instead. Lengths refer to columns of unit norm. Unlike regularising the
+    equations by a small diagonal, the result does not depend on rounding errors.
 
     Parameters
     ----------
     H : ndarray (m, m)
-        Symmetric, without negative curvature but for rounding.
+        Symmetric positive semidefinite up to rounding.
     gradient : ndarray (m,)
     rounding : ndarray (m,), optional
-        How far the gradient may be off; 0 by default.
+        Error bound of the gradient; 0 by default.
 
     Source: Higham (2002), section 10.3, for the Cholesky factor with pivots.
     """
@@ -131,11 +131,11 @@ def downhill(H: F64, gradient: F64, rounding: F64 | None = None) -> F64:
     step = np.zeros(g.size)
     step[order[:rank]] = -scipy.linalg.cho_solve((independent, False), g[order[:rank]])
     if rank < g.size:
-        # Columns: a basis of the open directions.
-        open_ = np.zeros((g.size, g.size - rank))
-        open_[order[:rank]] = -scipy.linalg.solve_triangular(independent, R[:rank, rank:])
-        open_[order[rank:]] = np.eye(g.size - rank)
-        basis = np.linalg.qr(open_)[0]
+        # Columns: a basis of the flat directions.
+        null = np.zeros((g.size, g.size - rank))
+        null[order[:rank]] = -scipy.linalg.solve_triangular(independent, R[:rank, rank:])
+        null[order[rank:]] = np.eye(g.size - rank)
+        basis = np.linalg.qr(null)[0]
         along = basis @ (basis.T @ g)
         level = 0.0 if rounding is None else float((rounding / lengths).max())
         if np.abs(along).max() > max(level, LEVEL * np.abs(g).max()):

@@ -1,7 +1,8 @@
-"""Which columns can be in a solution: gap-safe spheres, and who comes nearest.
+"""Gap-safe screening of columns, and working sets by distance to the constraint.
 
-A dual objective that is 1-concave has its best point within ``sqrt(2 gap)`` of any feasible one; a
-column whose product with every point of that sphere stays below the bar has the coefficient zero.
+The maximum of a 1-strongly concave dual objective lies within ``sqrt(2 gap)`` of any feasible
+point. A column whose product with every point of that sphere is below the threshold has coefficient
+zero in every solution.
 
 Source: Ndiaye, Fercoq, Gramfort and Salmon (2017); Massias, Gramfort and Salmon (2018) for working
 sets by the distance from the constraint.
@@ -24,30 +25,30 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A model's objective, its gap, and the dual point that screening goes by."""
+    """A model's objective, its gap, and the dual point used for screening."""
 
     value: float
     gap: float
     scaled_gap: float
     #: (..., d) absolute products of the feasible dual point with the columns.
     leaning: F64
-    #: What makes the model's own dual point feasible is this share of it.
+    #: Scale factor that makes the model's dual point feasible.
     share: float
 
 
 def bound_at(
     loss: float, penalty: Penalty, w: F64, products: F64, minus: Callable[[float], float]
 ) -> Bound:
-    """Bound the least objective from below by a model's dual point, made feasible.
+    """Return the objective, the duality gap, and a feasible dual point of a model.
 
     Parameters
     ----------
     loss : float
-        The model's.
+        The model's sum of losses.
     w, products : ndarray of one shape
-        Coefficients, and each one's product of its column with the dual point.
+        Coefficients, and the products of their columns with the dual point.
     minus : callable
-        Given a share of the dual point, minus the sum of the losses' conjugates there.
+        Maps a scale of the dual point to minus the sum of the losses' conjugates there.
     """
     value = loss + penalty.of(w.ravel())
     leaning = np.abs(products - penalty.a2 * w)
@@ -57,7 +58,7 @@ def bound_at(
     dual = minus(share) - share * share * square
     scaled_gap = value - dual
     if penalty.a2 > 0.0:
-        # The elastic net's own dual takes any point, at a price for what leans over the bar.
+        # The elastic net's own dual accepts any point, at a cost for violated constraints.
         over = np.maximum(np.abs(products) - penalty.a1, 0.0)
         dual = max(dual, minus(1.0) - 0.5 / penalty.a2 * float((over * over).sum()))
     return Bound(
@@ -70,18 +71,18 @@ def bound_at(
 
 
 def screen(leaning: F64, bar: float, lengths: F64, gap: float) -> tuple[NDArray[np.bool_], F64]:
-    """Return which columns may be in a solution, and how far each is from its constraint.
+    """Return which columns may be in a solution, and each one's distance to its constraint.
 
     Parameters
     ----------
     leaning : ndarray (m,)
         Products of columns with a feasible dual point, absolute unless signs are restricted.
     bar : float
-        What they must not exceed.
+        Threshold of the constraint.
     lengths : ndarray (m,)
-        Of columns, in the units in which the dual objective is 1-concave.
+        Column norms, scaled such that the dual objective is 1-concave.
     gap : float
-        Of that dual point.
+        Gap of that dual point.
     """
     room = bar - leaning
     radius = math.sqrt(2.0 * max(gap, 0.0))
@@ -89,12 +90,16 @@ def screen(leaning: F64, bar: float, lengths: F64, gap: float) -> tuple[NDArray[
 
 
 def nearest(features: I64, distance: F64, w: F64, size: int) -> I64:
-    """Return the features in the model and those nearest to it, ``size`` in all, sorted.
+    """Return the working set: features in the model and those closest to it, ``size`` in all.
 
     Parameters
     ----------
     features, distance, w : ndarray (m,)
-        ``w`` are their coefficients.
+        Features, distances to their constraints, and coefficients.
+
+    Returns
+    -------
+    ndarray, sorted
     """
     if features.size <= size:
         return features

@@ -1,12 +1,12 @@
 """Sparse multinomial logistic regression by working sets of coefficients, with a certified gap.
 
 ``sum_i s_i (log sum_k exp z_ik - z_i,y_i) + sum_k (a1 |w_k|_1 + a2/2 |w_k|^2)`` with
-``z_ik = x_i.w_k + b_k`` and b free or absent. Each turn takes the products of all columns with the
-residuals, from them the gap, what coefficients cannot be in any solution, and those that are in the
-model or nearest to it; proximal Newton steps on these follow, in one block or, where they are
-many, block after block. Dual variables are distributions over the classes, made feasible as in
-:mod:`elasticml.algorithms.distributions`, then drawn towards the rows' own classes until no
-column leans over the bar.
+``z_ik = x_i.w_k + b_k``, b not penalised or absent. Each iteration multiplies all columns by the
+residuals. This gives the gap, the coefficients that are zero in every solution, and the working
+set: those in the model or closest to entering it. Proximal Newton steps on the working set follow,
+in one block or, if it is large, block by block. The dual variables are distributions over the
+classes, made feasible as in :mod:`elasticml.algorithms.distributions`, then moved towards the rows'
+own classes until every column satisfies its constraint.
 """
 
 from __future__ import annotations
@@ -29,48 +29,49 @@ from elasticml.algorithms.newton import ROUNDED
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Of a row's loss, in the Euclidean norm of its margins.
+#: Smoothness of a row's loss in the Euclidean norm of its margins.
 SMOOTHNESS: Final = 0.5
-#: Multiplications that the second derivatives of a block of coefficients may cost.
+#: Maximum multiplications for the second derivatives of a block of coefficients.
 BLOCK_WORK: Final = 2e9
-#: Turns of several blocks without telling progress that stand for rounding.
+#: Iterations over several blocks without measurable progress after which the gap is rounding.
 PATIENCE: Final = 30
-#: Coefficients of a block, at least and at most.
+#: Minimum and maximum number of coefficients in a block.
 BLOCK_MIN: Final = 20
 BLOCK_MAX: Final = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Softmax:
-    """A model, and how good it is."""
+    """A model with its certificate."""
 
     #: (classes, d)
     W: F64
     #: (classes,)
     b: F64
     gap: float
-    #: Turns, in each of which every coefficient that may be in the model is in a Newton step.
+    #: Iterations, each a Newton step on every block of the working set.
     turns: int
-    #: Coefficients that gap-safe spheres have ruled out.
+    #: Coefficients eliminated by gap-safe screening.
     screened: int
-    #: The gap is as small as wanted, or rounding of the objective.
+    #: The gap is at most the requested one, or rounding of the objective.
     converged: bool
 
 
 class SparseSoftmax:
-    """See the module.
+    """Solves for a sequence of penalties, each warm-started from the previous model.
 
     Parameters
     ----------
     X : ndarray or sparse in CSC format (n, d)
-        Not changed.
+        Not modified.
     codes : ndarray (n,), int
-        Each row's class, from 0 on.
+        Each row's class, numbered from 0.
     weights : ndarray (n,), optional
-        None where all are one.
+        None for ones.
     classes : int
+        Number of classes.
     intercept : bool
-        There are free ones.
+        Whether there are unpenalised intercepts.
     """
 
     def __init__(
@@ -83,27 +84,27 @@ class SparseSoftmax:
         self._of_class = np.asarray(
             np.bincount(codes, weights=self._s, minlength=classes), np.float64
         )
-        #: (classes, d) squared lengths in which the dual objective is 1-concave, less the ridge's.
+        #: (classes, d) squared norms scaled for a 1-concave dual objective, without the l2 term.
         self._squares = np.broadcast_to(SMOOTHNESS * norms, self.model.W.shape)
         self._block = int(min(BLOCK_MAX, max(BLOCK_MIN, math.sqrt(BLOCK_WORK / n))))
 
     def begin(self, W: F64, b: F64) -> None:
-        """Take over a model, (classes, d) and its intercepts."""
+        """Set the model, (classes, d) and intercepts."""
         self.model.begin(W, b + W @ self._shifts)
 
     def solve(self, penalty: Penalty, gap: float, turns: int) -> Softmax:
-        """Take turns until the gap is at most so large, or so many of them."""
+        """Run at most ``turns`` iterations, until the gap is at most ``gap``."""
         model, done, size = self.model, 0, FIRST
         if not model.value + penalty.of(model.W.ravel()) <= model.value_of_zero():
-            # Where a wrong class is as good as certain steps are led astray: see the two classes'.
+            # If wrong classes are nearly certain, Newton steps diverge, as with two classes.
             model.begin(np.zeros_like(model.W), np.zeros_like(model.b))
         alive = np.ones(model.W.size, bool)
-        best, stale, patience, is_told, is_whole = np.inf, 0, 1, True, False
+        best, stale, patience, is_measurable, is_whole = np.inf, 0, 1, True, False
         while True:
             bound = self._bound(penalty)
             is_better = bound.gap < 0.5 * best
             best = bound.gap if is_better else best
-            stale = 0 if is_told or is_better else stale + 1
+            stale = 0 if is_measurable or is_better else stale + 1
             is_stuck = stale >= patience
             if bound.gap <= gap or done >= turns or (is_stuck and is_whole):
                 break
@@ -118,13 +119,13 @@ class SparseSoftmax:
             is_whole = working.size == features.size and not dropped
             blocks = np.array_split(working, max(1, math.ceil(working.size / self._block)))
             patience = 1 if len(blocks) == 1 else PATIENCE
-            is_told = any([model.newton_step(penalty, block) for block in blocks])
+            is_measurable = any([model.newton_step(penalty, block) for block in blocks])
             done += 1
         rounded = ROUNDED * bound.value if is_stuck else 0.0
         b = model.b - model.W @ self._shifts
         return Softmax(
             W=model.W.copy(),
-            # What all have in common changes no probability.
+            # A shift common to all classes changes no probability.
             b=b - b.mean(),
             gap=max(bound.gap, 0.0),
             turns=done,
@@ -133,7 +134,7 @@ class SparseSoftmax:
         )
 
     def _bound(self, penalty: Penalty) -> Bound:
-        """Bound the least objective from below by the model's probabilities made feasible."""
+        """Return the bound from the model's probabilities, made feasible."""
         model, s = self.model, self._s[:, None]
         q, own = model.probabilities(), model.own
         if model.has_intercept:

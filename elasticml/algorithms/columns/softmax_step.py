@@ -1,9 +1,8 @@
-"""A sparse multinomial model, its margins, and proximal Newton steps on some of its coefficients.
+"""A sparse multinomial model with its margins, and proximal Newton steps on some coefficients.
 
-The loss is replaced by its parabola at the present margins, with all second derivatives between the
-coefficients of a block; the intercepts' own are eliminated. Coordinate descent on that goes on with
-steps to the optimum of a sign pattern, and the model goes towards its solution as far as the
-objective itself goes down.
+The loss is replaced by its quadratic model at the current margins, with all second derivatives
+between the coefficients of a block; the intercepts are eliminated. Coordinate descent on this model
+alternates with steps to the optimum of a sign pattern; a line search on the objective follows.
 """
 
 from __future__ import annotations
@@ -23,25 +22,26 @@ from elasticml.algorithms.columns.products import Penalty, descend
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Sweeps over a block's parabola at most.
+#: Maximum sweeps for a block's subproblem.
 SWEEPS_MAX: Final = 300
-#: Of the mean curvature, what keeps intercepts' equations solvable.
+#: Regularisation of the intercepts' equations, as a share of the mean curvature.
 LIFT: Final = 1e-12
 
 
 class SoftmaxModel:
-    """A model, its margins, and the loss there.
+    """A model with its margins and the loss there.
 
     Parameters
     ----------
     columns : ColumnMatrix
         Neither weighted nor centred.
     codes : ndarray (n,), int
-        Each row's class, from 0 on.
+        Each row's class, numbered from 0.
     weights : ndarray (n,)
     classes : int
+        Number of classes.
     intercept : bool
-        There are free ones.
+        Whether there are unpenalised intercepts.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SoftmaxModel:
         self.has_intercept = intercept
         #: (classes, d) and (classes,)
         self.W, self.b = np.zeros((classes, columns.d)), np.zeros(classes)
-        #: (n, classes) margins, and 1 where a row's class is.
+        #: (n, classes) margins, and the one-hot encoding of the classes.
         self.z = np.zeros((columns.n, classes))
         self.own = np.zeros((columns.n, classes))
         self.own[np.arange(columns.n), codes] = 1.0
@@ -59,26 +59,26 @@ class SoftmaxModel:
         self.value = self._at(self.z)
 
     def begin(self, W: F64, b: F64) -> None:
-        """Take over a model."""
+        """Set the model."""
         self.W, self.b = np.array(W, np.float64), np.array(b, np.float64)
         self.z = self._along(self.W) + self.b
         self.value = self._at(self.z)
 
     def value_of_zero(self) -> float:
-        """Return the losses of no model and no intercepts."""
+        """Return the sum of losses at zero coefficients and intercepts."""
         return float(self._s.sum()) * math.log(len(self.b))
 
     def probabilities(self) -> F64:
         """Return each row's distribution over the classes, (n, classes)."""
-        found: F64 = softmax(self.z, axis=1)
-        return found
+        q: F64 = softmax(self.z, axis=1)
+        return q
 
     def products(self, theta: F64) -> F64:
         """Return ``theta.T @ X``, (classes, d)."""
         return np.stack([self._columns.correlations(np.ascontiguousarray(c)) for c in theta.T])
 
     def drop(self, gone: NDArray[np.bool_]) -> bool:
-        """Take coefficients that are in no solution out; say whether there were any."""
+        """Remove screened coefficients; return whether any was non-zero."""
         gone = gone & (self.W != 0.0)
         if not gone.any():
             return False
@@ -96,12 +96,14 @@ class SoftmaxModel:
         return np.asarray(self._columns.take(features) @ W[:, features].T)
 
     def newton_step(self, penalty: Penalty, block: I64) -> bool:
-        """Step on some coefficients and all intercepts; False where values do not tell how well.
+        """Take a proximal Newton step on some coefficients and all intercepts.
+
+        Returns False if the predicted decrease was below rounding.
 
         Parameters
         ----------
         block : ndarray (m,)
-            Places in the model's coefficients, class by class, sorted.
+            Flat indices of coefficients, class by class, sorted.
         """
         k, j = np.divmod(block, self._columns.d)
         q = self.probabilities()
@@ -115,7 +117,7 @@ class SoftmaxModel:
         )
         level = slopes.sum(axis=0)
         if self.has_intercept:
-            # The best intercepts for given coefficients: what is left after eliminating them.
+            # Eliminate the intercepts (Schur complement).
             inverse = _inverse(corner)
             G = G - across @ inverse @ across.T
             products = products - across @ (inverse @ level)
@@ -130,7 +132,7 @@ class SoftmaxModel:
         return self._go(penalty, step, rise, slopes)
 
     def _curvature(self, q: F64, j: I64, k: I64) -> tuple[F64, F64, F64]:
-        """Return second derivatives: coefficients by intercepts, intercepts, coefficients."""
+        """Return second derivatives: coefficients by intercepts, intercepts, and coefficients."""
         weighted_q = q * self._s[:, None]
         columns = self._columns.take(j)
         scaled, weighted = _times(columns, q, k), _times(columns, weighted_q, k)
@@ -145,7 +147,7 @@ class SoftmaxModel:
         return across, corner, G
 
     def _go(self, penalty: Penalty, step: F64, rise: F64, slopes: F64) -> bool:
-        """Go along a step as far as it is downhill enough."""
+        """Take a step by backtracking line search."""
         along = self._along(step) + rise
         before = self.value + penalty.of(self.W.ravel())
         promised = (
@@ -153,25 +155,25 @@ class SoftmaxModel:
             + penalty.of(self.W.ravel())
             - penalty.of((self.W + step).ravel())
         )
-        # So near the best objective its values are rounding: there whole steps are good ones.
-        is_told = promised > HIDDEN * abs(before)
+        # This close to the optimum differences of values are rounding: take the full step.
+        is_measurable = promised > HIDDEN * abs(before)
         if not promised >= -HIDDEN * abs(before):
-            return False  # Uphill, or not finite: rounding has made a bad step.
+            return False  # Uphill or not finite: a step spoilt by rounding.
         share = 1.0
         for _ in range(HALVINGS_MAX):
             W, z = self.W + share * step, self.z + share * along
             value = self._at(z)
             is_downhill = value + penalty.of(W.ravel()) <= before - TAKEN * share * promised
-            if is_downhill or (not is_told and np.isfinite(value)):
+            if is_downhill or (not is_measurable and np.isfinite(value)):
                 self.W, self.b, self.z = W, self.b + share * rise, z
                 self.value = value
-                return is_told
+                return is_measurable
             share *= 0.5
         return False
 
 
 def _inverse(corner: F64) -> F64:
-    """Invert the intercepts' second derivatives, whose rows sum to zero, as slopes do."""
+    """Invert the intercepts' second derivatives on the space of vectors that sum to zero."""
     size = float(np.trace(corner)) / len(corner)
     lifted = corner + size
     lifted[np.diag_indices_from(lifted)] += LIFT * size + np.finfo(np.float64).tiny
@@ -187,5 +189,5 @@ def _times(columns: Any, q: F64, place: I64) -> Any:
     return type(columns)((values, columns.indices, columns.indptr), shape=columns.shape)
 
 
-def _dense(found: Any) -> F64:
-    return np.asarray(found.toarray() if scipy.sparse.issparse(found) else found, np.float64)
+def _dense(matrix: Any) -> F64:
+    return np.asarray(matrix.toarray() if scipy.sparse.issparse(matrix) else matrix, np.float64)
