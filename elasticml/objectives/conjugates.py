@@ -1,4 +1,4 @@
-"""Losses as the dual problem sees them: conjugates, feasible intervals, the map from margins."""
+"""Losses in the dual problem: conjugates, feasible intervals, and dual variables of margins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from elasticml.objectives.losses import (
 )
 
 F64 = NDArray[np.float64]
-#: Stands for weights that are all one.
+#: Replaces ``None`` for unit weights in kernels.
 _NO_WEIGHTS: Final = np.empty(0)
 
 
@@ -29,15 +29,15 @@ _NO_WEIGHTS: Final = np.empty(0)
 class DualLoss:
     """A loss's conjugate ``minus(a) = -conj(-a)``, concave in the dual variable of one example.
 
-    In classification ``a`` belongs to the label-folded margin ``y z`` and is feasible on
+    In classification ``a`` refers to the label-folded margin ``y z`` and is feasible on
     ``[0, 1]`` or ``[0, inf)``; the squared loss has ``a = y - z`` on the whole line.
     """
 
     loss: MarginLoss
     low: float
     high: float
-    #: ``-minus''`` where ``minus`` is a parabola or a line, else 0: ``minus`` along a step ``u`` is
-    #: ``minus(a) + t minus' u - t^2 curvature u^2 / 2``, and above its chord for the others.
+    #: ``-minus''`` if ``minus`` is quadratic or linear, else 0. If so, ``minus`` along a step ``u``
+    #: is ``minus(a) + t minus' u - t^2 curvature u^2 / 2``; otherwise it lies above its chord.
     curvature: float
 
     @property
@@ -47,25 +47,25 @@ class DualLoss:
 
     @property
     def code(self) -> int:
-        """What the kernels know it by."""
+        """Code of the loss in the kernels."""
         return self.loss.code
 
     def minus_conjugate(self, alpha: F64, targets: F64, weights: F64 | None) -> float:
-        """Sum ``s_i minus(a_i)``; minus infinity when one is infeasible.
+        """Return the sum of ``s_i minus(a_i)``; minus infinity if one is infeasible.
 
         Parameters
         ----------
         alpha, targets : ndarray (n,)
         weights : ndarray (n,), optional
-            None stands for ones.
+            None for ones.
         """
         s = _NO_WEIGHTS if weights is None else weights
         return float(kernels.minus_conjugate(self.code, alpha, targets, s))
 
     def alpha_from_margin(self, margins: F64, targets: F64, out: F64) -> None:
-        """Write the dual variables that belong to margins: ``-loss'``, label-folded.
+        """Write the dual variables of margins: ``-loss'``, label-folded.
 
-        Always feasible. At the kink of the hinge it is 0.
+        They are always feasible; 0 at the kink of the hinge.
 
         Parameters
         ----------
@@ -95,12 +95,12 @@ DUAL_LOSSES: Final[dict[str, DualLoss]] = {
 
 
 def dual_loss_named(name: str) -> DualLoss:
-    """Return the loss that a job file names, as the dual problem sees it.
+    """Return the dual loss with this name in a job file.
 
     Raises
     ------
     ConfigError
-        When there is none of that name.
+        When there is no such loss.
     """
     if name not in DUAL_LOSSES:
         raise ConfigError(
@@ -111,7 +111,7 @@ def dual_loss_named(name: str) -> DualLoss:
 
 
 def warm_kernels() -> None:
-    """Compile the kernels for float64 arrays, or load their machine code from the cache."""
+    """Compile the kernels for float64 arrays, or load them from the cache."""
     one = np.ones(1)
     for loss in DUAL_LOSSES.values():
         loss.minus_conjugate(one, one, None)

@@ -1,11 +1,11 @@
-"""Serial compiled loops over dual variables, and the exact step of one of them.
+"""Serial compiled loops over dual variables, and the exact coordinate step of one of them.
 
-For classification a dual variable ``a`` belongs to the label-folded margin ``m = y z``:
-``a = -loss'(m)`` at the optimum, and ``minus(a) = -conj(-a)`` is the concave function of it in the
-dual problem. The squared loss keeps its target: ``a = y - z``.
+In classification a dual variable ``a`` refers to the label-folded margin ``m = y z``:
+``a = -loss'(m)`` at the optimum, and ``minus(a) = -conj(-a)`` is its concave term in the dual
+problem. The squared loss keeps its target: ``a = y - z``.
 
 A step maximises ``minus(a') - (a' - a) m - q/2 (a' - a)^2`` over the feasible interval; ``q >= 0``
-says how much the example's own margin moves with its dual variable.
+is the derivative of the example's margin with respect to its dual variable.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 F64 = NDArray[np.float64]
 
-#: Newton steps of the logistic loss after its start.
+#: Newton steps for the logistic loss.
 NEWTON_STEPS: Final = 2
-#: Logistic dual variables keep this distance from 0 and 1, where their entropy has no slope.
+#: Logistic dual variables keep this distance from 0 and 1, where the entropy has no derivative.
 EDGE: Final = 1e-15
-#: Distance from 0 and 1 within which one Newton step does not begin at the old value.
+#: Closer to 0 and 1 than this, a single Newton step does not start at the old value.
 NEWTON_MARGIN: Final = 0.05
 
 
@@ -40,7 +40,7 @@ def _kernel(function: _Function) -> _Function:
 
 @_inlined
 def _logistic_goal(m: float) -> float:
-    """Return ``sigma(-m)``, kept off the ends: where a row goes whose margin stays as it is."""
+    """Return ``sigma(-m)``, kept off 0 and 1: the best dual variable for a constant margin."""
     e = math.exp(-abs(m))
     goal = (e if m > 0.0 else 1.0) / (1.0 + e)
     return min(max(goal, EDGE), 1.0 - EDGE)
@@ -48,7 +48,7 @@ def _logistic_goal(m: float) -> float:
 
 @_inlined
 def _weighed_start(old: float, goal: float, q: float) -> float:
-    """Weigh two dual variables by the largest curvature of the logistic loss between them."""
+    """Interpolate two dual variables by the largest curvature of the loss between them."""
     spread = max(old * (1.0 - old), goal * (1.0 - goal))
     if (old - 0.5) * (goal - 0.5) < 0.0:
         spread = 0.25
@@ -57,7 +57,7 @@ def _weighed_start(old: float, goal: float, q: float) -> float:
 
 @_inlined
 def _newton_trial(new: float, slope: float, q: float, low: float, high: float) -> float:
-    """Take a Newton step towards the root of ``slope``, or half the way to the end it crosses."""
+    """Take a Newton step towards the root of ``slope``; halve the way to a bound it crosses."""
     step = slope * new * (1.0 - new) / (1.0 + q * new * (1.0 - new))
     trial = new + step
     if trial <= low:
@@ -69,15 +69,15 @@ def _newton_trial(new: float, slope: float, q: float, low: float, high: float) -
 
 @_kernel
 def logistic_step(a: float, m: float, q: float) -> float:
-    """Return the new dual variable of the logistic loss after a few safeguarded Newton steps.
+    """Return the new dual variable of the logistic loss after safeguarded Newton steps.
 
     The root of ``g(a') = log((1 - a')/a') - m - q (a' - a)``, which falls from infinity to minus
-    infinity on (0, 1), lies between ``a`` and ``sigma(-m)``: one term of ``g`` vanishes at either
-    end. The start weighs the two ends by the largest curvature between them, and Newton steps that
-    would leave the interval halve the way to its end instead.
+    infinity on (0, 1), lies between ``a`` and ``sigma(-m)``: one term of ``g`` vanishes at each
+    end. The start interpolates the two ends by the largest curvature between them. A Newton step
+    that would leave the interval goes half the way to its bound instead.
 
-    Error: over a grid of a, m and q the two steps lose at most a sixth of what the row could gain,
-    and nothing that rounding would not in the median.
+    Error: over a grid of a, m and q the two steps lose at most a sixth of the possible gain of a
+    row, and in the median only rounding.
     """
     goal = _logistic_goal(m)
     old = min(max(a, EDGE), 1.0 - EDGE)
@@ -97,11 +97,11 @@ def logistic_step(a: float, m: float, q: float) -> float:
 def logistic_newton_step(a: float, m: float, q: float) -> float:
     """Return the new dual variable of the logistic loss after one Newton step from its old value.
 
-    Near 0 and 1, where the entropy's slope has no bound and a Newton step hardly moves, the step
-    begins where :func:`logistic_step` begins.
+    Near 0 and 1, where the entropy's derivative is unbounded and a Newton step hardly moves, the
+    step starts at the same value as :func:`logistic_step`.
 
-    Source: Snap ML, section 3.1, "Extension for Logistic Regression"; the start at the ends and
-    the halved way where a step would leave the interval of the root are ours.
+    Source: Snap ML, section 3.1, "Extension for Logistic Regression"; the start near 0 and 1 and
+    the safeguard of the interval are ours.
     """
     goal = _logistic_goal(m)
     old = min(max(a, EDGE), 1.0 - EDGE)
@@ -119,10 +119,10 @@ def logistic_newton_step(a: float, m: float, q: float) -> float:
 
 @_inlined
 def stepped(code: int, a: float, m: float, y: float, q: float) -> float:
-    """Return the new dual variable; ``y`` counts for the squared loss only."""
+    """Return the new dual variable; ``y`` is used by the squared loss only."""
     if code == 4:
         room = 1.0 - m
-        # With q = 0 the row is empty and its loss a constant: its best dual variable is 1.
+        # With q = 0 the row is empty and its loss constant: the best dual variable is 1.
         return min(max(a + room / q, 0.0), 1.0) if q > 0.0 else (1.0 if room > 0.0 else 0.0)
     if code == 0:
         return logistic_step(a, m, q)
@@ -153,10 +153,10 @@ def minus_conjugate_of(code: int, a: float, y: float) -> float:
 
 @_inlined
 def gap_of(code: int, a: float, m: float, y: float) -> float:
-    """Return what one example adds to the duality gap: ``loss(m) - minus(a) + a m``, 0 at least.
+    """Return one example's share of the duality gap: ``loss(m) - minus(a) + a m``, at least 0.
 
-    With the sum of ``a_i x_i`` for the model, these add up to the gap. ``m`` is label-folded, but
-    for the squared loss the margin itself.
+    If the model is the sum of ``a_i x_i``, the shares add up to the gap. ``m`` is label-folded,
+    except for the squared loss.
     """
     if code == 1:
         return 0.5 * (y - m - a) * (y - m - a)
@@ -174,7 +174,7 @@ def gap_of(code: int, a: float, m: float, y: float) -> float:
 
 @_inlined
 def alpha_of_margin(code: int, z: float, y: float) -> float:
-    """Return ``-loss'``: by the label-folded margin, or by the margin for the squared loss."""
+    """Return ``-loss'`` with respect to the label-folded margin, or for the squared loss to z."""
     if code == 1:
         return y - z
     m = y * z
@@ -190,7 +190,7 @@ def alpha_of_margin(code: int, z: float, y: float) -> float:
 
 @_kernel
 def minus_conjugate(code: int, duals: F64, targets: F64, weights: F64) -> float:
-    """Sum of ``s_i minus(a_i)``; ``weights`` (0,) stands for ones."""
+    """Return the sum of ``s_i minus(a_i)``; ``weights`` (0,) means ones."""
     weighted = weights.size > 0
     total = 0.0
     for i in range(duals.size):
@@ -208,6 +208,6 @@ def alpha_from_margin(code: int, margins: F64, targets: F64, out: F64) -> None:
 
 @_kernel
 def step_rows(code: int, duals: F64, margins: F64, targets: F64, q: F64, out: F64) -> None:
-    """Write each row's new dual variable by itself into ``out``; margins are label-folded."""
+    """Write each row's new dual variable, independently, into ``out``; margins are label-folded."""
     for i in range(duals.size):
         out[i] = stepped(code, duals[i], margins[i], targets[i], q[i])

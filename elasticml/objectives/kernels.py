@@ -1,9 +1,9 @@
-"""Serial compiled loops over margins; every loss is reached through one code, in one set of loops.
+"""Serial compiled loops over margins: one set of loops for all losses, selected by a code.
 
-The loops are single-threaded, release the GIL and sum in float64 in row order. ``code`` does not
-change within a call, so that the branch on it costs nothing. The logistic loss has loops of its own
-(:mod:`elasticml.objectives.logistic_kernels`), of which ``along`` adds up the sums of
-tiles of rows. A million rows take 2 to 5 ms per step length; a chunk has at most some ten thousand.
+The loops are single-threaded, release the GIL and sum in float64 in row order. ``code`` is constant
+within a call, so that the branch on it costs nothing. The logistic loss has its own loops
+(:mod:`elasticml.objectives.logistic_kernels`), of which ``along`` sums by tiles of rows. A million
+rows take 2 to 5 ms per step length; a chunk has at most about ten thousand.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def _curvature(code: int, z: float, y: float) -> float:
 
 @_kernel
 def value_and_slope(code: int, margins: F64, targets: F64, weights: F64, slope_out: F64) -> float:
-    """Sum of weighted losses, and each row's weighted slope; ``weights`` (0,) stands for ones."""
+    """Return the sum of weighted losses, and write each row's weighted slope.
+
+    ``weights`` (0,) means ones.
+    """
     if code == 0:
         return logistic_kernels.value_and_slope(margins, targets, weights, slope_out)
     total = 0.0
@@ -96,7 +99,7 @@ def along(
     values_out: F64,
     slopes_out: F64,
 ) -> None:
-    """Add the loss and its derivative by the length to the outputs, for every length ``t_j``.
+    """Add the loss and its derivative with respect to ``t_j`` to the outputs, for each length.
 
     ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and ``sum_i s_i u_i loss'(z_i + t_j u_i, y_i)``.
     """
@@ -130,7 +133,7 @@ def curvature(code: int, margins: F64, targets: F64, weights: F64, out: F64) -> 
 
 @_kernel
 def curvature_along(code: int, margins: F64, directions: F64, targets: F64, weights: F64) -> float:
-    """Sum of ``s_i loss''(z_i, y_i) u_i^2``: the loss's curvature along a direction."""
+    """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``: the curvature along a direction."""
     if code == 0:
         return logistic_kernels.curvature_along(margins, directions, targets, weights)
     weighted = weights.size > 0

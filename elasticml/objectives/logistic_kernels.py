@@ -1,8 +1,8 @@
-"""The logistic loss of many rows: plain arithmetic, which the compiler does for several at a time.
+"""The logistic loss of many rows in plain arithmetic, which the compiler vectorises.
 
 With the C library's exponential and logarithm a row takes 11 to 19 ns, here a quarter of that.
-Every row's numbers come from the same operations in the same order, whatever rows are beside it and
-however many at a time are computed: sums and products are not fused, and no sum is regrouped.
+Each row's result comes from the same operations in the same order, whatever the neighbouring rows
+and the vector width: products and sums are not fused, and no sum is reassociated.
 
 With ``m = y z`` the loss is ``log(1 + exp(-m)) = max(-m, 0) + log(1 + e)``, ``e = exp(-|m|)``.
 """
@@ -21,27 +21,26 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 F64 = NDArray[np.float64]
 
-#: Rows whose losses are computed before they are added up: their sums are in row order, which the
-#: processor must do one by one.
+#: Rows per tile: losses are computed for a tile, then added in row order, which is sequential.
 _TILE_ROWS: Final = 512
 
-#: ``log(2)``, and it in two parts, 32 bits and the rest: a whole number times the first is exact.
+#: ``log(2)``, and its split into 32 bits and the rest: an integer times the first part is exact.
 _LN2: Final = 0.6931471805599453
 _LN2_HIGH: Final = math.floor(_LN2 * 2.0**32) * 2.0**-32
 _LN2_LOW: Final = 1.9082149292705877e-10
 _LOG2_E: Final = 1.4426950408889634
-#: Least power of e whose power of two is a normal number; what is smaller counts as this.
+#: Least exponent whose result is a normal number; smaller ones are clamped to it.
 _LEAST: Final = -708.0
 #: Coefficients of ``(exp(r) - 1 - r) / r^2``, highest power first, for ``|r| <= log(2) / 2``.
 _EXP: Final = tuple(1.0 / math.factorial(k) for k in range(13, 1, -1))
 #: Coefficients of ``(2 artanh(s) - 2 s) / s^3`` in ``s^2``, likewise, for ``|s| <= 0.172``.
 _ARTANH: Final = tuple(2.0 / (2 * k + 1) for k in range(11, 0, -1))
-#: From here on half of ``1 + e`` is nearer to 1 than ``1 + e``.
+#: Above this e, half of ``1 + e`` is closer to 1 than ``1 + e``.
 _SQRT2_LESS_1: Final = 0.41421356
 
 
 def _kernel(function: _Function) -> _Function:
-    # Division as NumPy has it: a test for zero would keep rows from being computed side by side.
+    # NumPy's division: Python's test for zero would prevent vectorisation.
     return cast(_Function, njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
@@ -53,7 +52,7 @@ def _inlined(function: _Function) -> _Function:
 @_inlined
 def _exponential(x: float) -> float:
     """Return ``exp(x)`` for ``x <= 0``: ``2^n exp(r)``; relative error at most 2 units of 2^-53."""
-    x = _LEAST if x < _LEAST else x  # which leaves what is no number
+    x = _LEAST if x < _LEAST else x  # keeps NaN
     n = np.floor(x * _LOG2_E + 0.5)
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW
     p = 0.0
@@ -96,7 +95,10 @@ def _second_derivative(margin: float, target: float) -> float:
 
 @_kernel
 def value_and_slope(margins: F64, targets: F64, weights: F64, slope_out: F64) -> float:
-    """Sum of weighted losses, and each row's weighted slope; ``weights`` (0,) stands for ones."""
+    """Return the sum of weighted losses, and write each row's weighted slope.
+
+    ``weights`` (0,) means ones.
+    """
     values, total = np.empty(_TILE_ROWS), 0.0
     for first in range(0, margins.size, _TILE_ROWS):
         tile = slice(first, first + _TILE_ROWS)
@@ -122,7 +124,7 @@ def along(
     values_out: F64,
     slopes_out: F64,
 ) -> None:
-    """Add the loss and its derivative by the length to the outputs, for every length ``t_j``."""
+    """Add the loss and its derivative with respect to ``t_j`` to the outputs, for each length."""
     moved, values, slopes = np.empty(_TILE_ROWS), np.empty(_TILE_ROWS), np.empty(_TILE_ROWS)
     for first in range(0, margins.size, _TILE_ROWS):
         tile = slice(first, first + _TILE_ROWS)
@@ -152,7 +154,7 @@ def curvature(margins: F64, targets: F64, weights: F64, out: F64) -> None:
 
 @_kernel
 def curvature_along(margins: F64, directions: F64, targets: F64, weights: F64) -> float:
-    """Sum of ``s_i loss''(z_i, y_i) u_i^2``: the loss's curvature along a direction."""
+    """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``: the curvature along a direction."""
     second, total = np.empty(margins.size), 0.0
     curvature(margins, targets, weights, second)
     for i in range(margins.size):

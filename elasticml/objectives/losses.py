@@ -1,4 +1,4 @@
-"""Losses of one margin: value, slope, curvature, conjugate, summed over rows without the GIL."""
+"""Losses of a margin: value, slope, curvature and conjugate; sums over rows release the GIL."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from elasticml.errors import ConfigError
 from elasticml.objectives import kernels
 
 F64 = NDArray[np.float64]
-#: Stands for weights that are all one.
+#: Replaces ``None`` for unit weights in kernels.
 _NO_WEIGHTS: Final = np.empty(0)
 
 
 class Loss(Protocol):
     """A convex loss of a margin z and a target y, weighted by s.
 
-    Targets are -1 or +1 where ``is_classification``, else real.
+    Targets are -1 or +1 if ``is_classification``, else real.
     """
 
     @property
@@ -47,7 +47,7 @@ class Loss(Protocol):
         ----------
         margins, targets : ndarray (n,)
         weights : ndarray (n,), optional
-            None stands for ones.
+            None for ones.
         slope_out : ndarray (n,)
             Overwritten by ``s_i loss'(z_i, y_i)``.
 
@@ -68,9 +68,9 @@ class Loss(Protocol):
         values_out: F64,
         slopes_out: F64,
     ) -> None:
-        """Add value and slope of the summed loss along a direction, for every step length.
+        """Add value and slope of the summed loss along a direction, for each step length.
 
-        ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and its derivative by ``t_j``.
+        ``sum_i s_i loss(z_i + t_j u_i, y_i)`` and its derivative with respect to ``t_j``.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Loss(Protocol):
     def curvature_along(
         self, margins: F64, directions: F64, targets: F64, weights: F64 | None
     ) -> float:
-        """Sum ``s_i loss''(z_i, y_i) u_i^2``."""
+        """Return the sum of ``s_i loss''(z_i, y_i) u_i^2``."""
         ...
 
     def conjugate(self, duals: F64, targets: F64, out: F64) -> None:
@@ -96,7 +96,7 @@ class Loss(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarginLoss:
-    """A loss known to the kernels by its code."""
+    """A loss that is implemented by the kernels under its code."""
 
     name: str
     code: int
@@ -153,7 +153,7 @@ SQUARED: Final = MarginLoss(
 SMOOTHED_HINGE: Final = MarginLoss(
     name="smoothed_hinge", code=kernels.SMOOTHED_HINGE, smoothness=1.0, is_classification=True
 )
-#: ``max(0, 1 - y z)^2``, without the half, as LIBLINEAR has it.
+#: ``max(0, 1 - y z)^2``, without the factor 1/2, as in LIBLINEAR.
 SQUARED_HINGE: Final = MarginLoss(
     name="squared_hinge", code=kernels.SQUARED_HINGE, smoothness=2.0, is_classification=True
 )
@@ -168,12 +168,12 @@ LOSSES: Final[dict[str, Loss]] = {
 
 
 def loss_named(name: str) -> Loss:
-    """Return the loss that a job file names.
+    """Return the loss with this name in a job file.
 
     Raises
     ------
     ConfigError
-        When there is none of that name.
+        When there is no such loss.
     """
     if name not in LOSSES:
         raise ConfigError(
@@ -183,9 +183,9 @@ def loss_named(name: str) -> Loss:
 
 
 def warm_kernels() -> None:
-    """Compile the kernels for float64 arrays, or load their machine code from the cache.
+    """Compile the kernels for float64 arrays, or load them from the cache.
 
-    Members call it before they report ready, so that no exchange waits for a compiler.
+    Members call it before they report ready, so that no exchange waits for the compiler.
     """
     one, out = np.ones(1), np.zeros(1)
     for weights in (None, one):

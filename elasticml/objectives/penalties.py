@@ -1,4 +1,4 @@
-"""Penalties on the model: added once, on the driver, never by a member."""
+"""Penalties on the model; the driver adds them once, members never do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F64 = NDArray[np.float64]
 class L2:
     """``strength / 2 * sum_j w_j^2`` over the first ``n_penalised`` coordinates.
 
-    What follows them is the intercept, which is free.
+    The remaining coordinate, if any, is the intercept, which is not penalised.
     """
 
     strength: float
@@ -26,13 +26,13 @@ class L2:
         return 0.5 * self.strength * float(p @ p)
 
     def value_along(self, w: F64, direction: F64, steps: F64) -> F64:
-        """Return the penalty of ``w + t * direction`` for every step; new, shape (J,)."""
+        """Return the penalty of ``w + t * direction`` for each step t; new, shape (J,)."""
         p, d = w[: self.n_penalised], direction[: self.n_penalised]
         ww, wd, dd = float(p @ p), float(p @ d), float(d @ d)
         return 0.5 * self.strength * (ww + steps * (2.0 * wd + steps * dd))
 
     def slope_along(self, w: F64, direction: F64, steps: F64) -> F64:
-        """Return the derivative of :meth:`value_along` by the length; new, shape (J,)."""
+        """Return the derivative of :meth:`value_along` with respect to t; new, shape (J,)."""
         p, d = w[: self.n_penalised], direction[: self.n_penalised]
         return self.strength * (float(p @ d) + steps * float(d @ d))
 
@@ -54,7 +54,7 @@ class L2:
         return out
 
     def conjugate(self, v: F64) -> float:
-        """Return ``sup_w (v.w - value(w))``: infinite where a free coordinate of ``v`` is not 0."""
+        """Return ``sup_w (v.w - value(w))``: infinite if ``v`` is not 0 at the intercept."""
         p, free = v[: self.n_penalised], v[self.n_penalised :]
         if np.any(free != 0.0):
             return float("inf")

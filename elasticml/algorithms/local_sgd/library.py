@@ -1,4 +1,4 @@
-"""PyTorch, loaded when it is first needed, and what a user is told where it is missing."""
+"""Lazy import of PyTorch, and the error if it is not installed."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def load_torch() -> Any:
     except ImportError as error:
         raise torch_missing(error) from None
     with warnings.catch_warnings():
-        # Said once a process: memory of chunks is read-only, and nobody here writes to it.
+        # Torch warns once per process that a buffer is read-only. Chunks are, on purpose.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         torch.frombuffer(b"\0\0\0\0", dtype=torch.float32)
     return torch
 
 
 def has_torch() -> bool:
-    """Say whether PyTorch is installed, without loading it: that takes seconds."""
+    """Return whether PyTorch is installed, without importing it, which takes seconds."""
     try:
         return importlib.util.find_spec("torch") is not None
-    except ValueError:  # somebody has put something else in its place
+    except ValueError:  # sys.modules["torch"] is not a module
         return False
 
 
 def torch_missing(error: ImportError | None = None) -> ConfigError:
-    """Make the error for a process without PyTorch."""
-    found = "" if error is None or isinstance(error, ModuleNotFoundError) else f" ({error})"
+    """Return the error for a process without PyTorch."""
+    detail = "" if error is None or isinstance(error, ModuleNotFoundError) else f" ({error})"
     return ConfigError(
-        f"algorithm.name is local_sgd, which needs PyTorch, and that is not installed here{found}; "
-        "pip install 'elasticml[torch]', here, on every worker and on the scheduler",
+        f"algorithm.name is local_sgd, which needs PyTorch, and that is not installed here{detail}"
+        "; pip install 'elasticml[torch]', here, on every worker and on the scheduler",
         key="algorithm.name",
     )

@@ -1,4 +1,4 @@
-"""What a job's module is made of: its factory, loss, device, and what of the data they need."""
+"""Construction of a job's torch module: factory, loss, device, and the data's shape and classes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from elasticml.algorithms.local_sgd.settings import Settings
 from elasticml.data.facts import DataFacts
 from elasticml.errors import ConfigError, DataError
 
-#: Names in a model, beside the module's own: what inputs are shifted by, then divided by.
+#: Names of a model's additional arrays: inputs are shifted by the first and divided by the second.
 INPUT_MEAN: Final = "input_mean"
 INPUT_STD: Final = "input_std"
 
 
 class Seeded:
-    """Sets the generators of torch that a module's own chance comes from, and puts them back.
+    """A context that seeds torch's random generators, and restores them.
 
-    Not by ``torch.manual_seed``, which also sees to devices that are not there: it took 1.5 ms.
+    ``torch.manual_seed`` is not used: it also seeds absent devices and took 1.5 ms.
     """
 
     def __init__(self, torch: Any, seed: int, device: Any) -> None:
@@ -44,12 +44,14 @@ class Seeded:
 
 
 def shape_of(settings: Settings, facts: DataFacts) -> tuple[int, ...]:
-    """Return the shape of one example as the module takes it.
+    """Return the shape of one example as the module's input.
 
     Raises
     ------
     ConfigError
-        When the columns do not fill it.
+        When it does not match the number of columns.
+    DataError
+        When the data are not dense.
     """
     if facts.layout.kind != "dense":
         raise DataError(
@@ -76,28 +78,28 @@ def shape_of(settings: Settings, facts: DataFacts) -> tuple[int, ...]:
 
 
 def classes_of(settings: Settings, facts: DataFacts) -> tuple[float, ...] | None:
-    """Return the labels, ascending, of which outputs are the numbers; None where they are values.
+    """Return the class labels in the order of the outputs, ascending; None for regression.
 
     Raises
     ------
     DataError
-        When there are no classes, and the loss wants some.
+        When there are no classes, and the loss needs them.
     """
     if settings.loss == "mse" or (settings.loss != "cross_entropy" and facts.classes is None):
         return None
     if facts.classes is None or len(facts.classes) < 2:
-        found = "continuous" if facts.classes is None else f"{len(facts.classes)} label"
+        labels = "continuous" if facts.classes is None else f"{len(facts.classes)} label"
         raise DataError(
-            f"algorithm.loss cross_entropy wants labels of at least 2 classes, the data have "
-            f"{found}; use loss: mse for numbers"
+            f"algorithm.loss cross_entropy needs labels of at least 2 classes, the data have "
+            f"{labels}; use loss: mse for numbers"
         )
     return facts.classes
 
 
-def device_of(torch: Any, wanted: str) -> Any:
-    """Return the device that a job asks for; a ConfigError where it is not there."""
-    has_cuda = wanted != "cpu" and torch.cuda.is_available()
-    if wanted == "cuda" and not has_cuda:
+def device_of(torch: Any, setting: str) -> Any:
+    """Return the device of a job's setting; raises ConfigError if it is not available."""
+    has_cuda = setting != "cpu" and torch.cuda.is_available()
+    if setting == "cuda" and not has_cuda:
         raise ConfigError(
             "algorithm.device is cuda, and this process has no CUDA device; use device: auto",
             key="algorithm.device",
@@ -108,17 +110,18 @@ def device_of(torch: Any, wanted: str) -> Any:
 def make_module(
     torch: Any, settings: Settings, shape: tuple[int, ...], classes: tuple[float, ...] | None
 ) -> Any:
-    """Call the factory; it gets ``shape`` and ``classes`` where it has parameters of these names.
+    """Call the factory; ``shape`` and ``classes`` are passed if it has parameters of these names.
 
-    Its first weights are the seed's.
+    The initial weights are drawn from the job's seed.
     """
     factory = cnn if settings.model == "cnn" else _imported("model", settings.model)
-    known: dict[str, Any] = {"shape": shape}
+    available: dict[str, Any] = {"shape": shape}
     if classes is not None:
-        known["classes"] = len(classes)
+        available["classes"] = len(classes)
     try:
-        wanted = inspect.signature(factory).parameters
-        options = {k: v for k, v in known.items() if k in wanted} | dict(settings.model_options)
+        parameters = inspect.signature(factory).parameters
+        options = {k: v for k, v in available.items() if k in parameters}
+        options |= dict(settings.model_options)
         with Seeded(torch, settings.seed, torch.device("cpu")):
             module = factory(**options)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -139,23 +142,23 @@ def make_module(
 def _imported(key: str, path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        imported = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"algorithm.{key} is {path!r}, which cannot be imported ({error}); every worker and "
             "the scheduler must be able to import it",
             key=f"algorithm.{key}",
         ) from error
-    if not callable(found):
+    if not callable(imported):
         raise ConfigError(
-            f"algorithm.{key} is {path!r}, a {type(found).__name__}, wanted a callable",
+            f"algorithm.{key} is {path!r}, a {type(imported).__name__}, wanted a callable",
             key=f"algorithm.{key}",
         )
-    return found  # type: ignore[no-any-return]
+    return imported  # type: ignore[no-any-return]
 
 
 def check_parameters(settings: Settings, trained: Sequence[Any], names: Sequence[str]) -> None:
-    """Raise a ConfigError where parameters have several types, or a name that is taken."""
+    """Raise a ConfigError if parameters have different types, or a reserved name."""
     types = sorted({str(p.dtype).removeprefix("torch.") for _, p in trained})
     if len(types) != 1 or types[0] not in ("float32", "float64"):
         raise ConfigError(
@@ -166,14 +169,14 @@ def check_parameters(settings: Settings, trained: Sequence[Any], names: Sequence
     for name in (INPUT_MEAN, INPUT_STD, "classes"):
         if name in names:
             raise ConfigError(
-                f"algorithm.model {settings.model} has a parameter named {name}, which is what "
-                "results call something else; rename it",
+                f"algorithm.model {settings.model} has a parameter named {name}, which is reserved "
+                "in results; rename it",
                 key="algorithm.model",
             )
 
 
 def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
-    """Return a function of output, target and weights or None: the weighted mean loss."""
+    """Return the weighted mean loss as a function of output, target, and weights or None."""
     functional = load_torch().nn.functional
     if name in ("cross_entropy", "mse"):
         plain = functional.cross_entropy if name == "cross_entropy" else functional.mse_loss
@@ -190,7 +193,7 @@ def loss_of(name: str) -> Callable[[Any, Any, Any], Any]:
     def own_loss(output: Any, target: Any, weights: Any) -> Any:
         if weights is not None:
             raise DataError(
-                f"the data have sample weights, of which algorithm.loss {name} knows nothing; use "
+                f"the data have sample weights, which algorithm.loss {name} does not support; use "
                 "cross_entropy or mse, or leave the weights out"
             )
         alike = target.is_floating_point() and output.numel() == target.numel()

@@ -1,4 +1,4 @@
-"""The exchanges of local SGD: what goes down, what comes up."""
+"""The exchanges of local SGD: the arrays sent and reduced, by name."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ SURVEY: Final = "survey"
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 
-#: Places in the sums of a round: samples, their losses, samples that the epoch has left there,
-#: samples that were computed on CUDA, and members that lack what is frozen.
+#: Indices of a round's sums: samples, their losses, samples left in the epoch, samples computed on
+#: CUDA, and members without the frozen parameters.
 SAMPLES, LOSSES, LEFT, ON_CUDA, LACKING = range(5)
-#: Places in the sums of an evaluation: weight, losses, correct ones.
+#: Indices of an evaluation's sums: weight, losses, correct examples.
 WEIGHT, LOSS, CORRECT = range(3)
-#: Places in the moments: values, their sum, the sum of their squares.
+#: Indices of the moments: number of values, their sum, the sum of their squares.
 VALUES, FIRST, SECOND = range(3)
 
 
 def blocks_exchange() -> Exchange:
-    """Ask for the number of blocks; members know those of their own chunks."""
+    """Return the exchange for the number of blocks, from the members' chunk ids."""
     return Exchange(
         operation=BLOCKS, model={}, returns={"blocks": ()}, reduce="max", require="everybody"
     )
 
 
 def ordinals_exchange(n_blocks: int) -> Exchange:
-    """Ask how many chunks each block has."""
+    """Return the exchange for the number of chunks in each block."""
     return Exchange(
         operation=ORDINALS,
         model={},
@@ -48,7 +48,7 @@ def ordinals_exchange(n_blocks: int) -> Exchange:
 
 
 def survey_exchange(starts: F64) -> Exchange:
-    """Ask how many examples of each chunk are trained on, and for the values' moments."""
+    """Return the exchange for each chunk's number of training examples, and the values' moments."""
     return Exchange(
         operation=SURVEY,
         model={"starts": starts},
@@ -64,12 +64,12 @@ def train_exchange(
     require: Require = "any",
     seal: bool = False,
 ) -> Exchange:
-    """Have every member take its local steps.
+    """Return the exchange in which every member takes its local steps.
 
-    Down go ``weights``, ``momentum``, ``buffers``, the table of ``positions`` and its ``starts``,
-    and ``inputs`` (mean and standard deviation); and what is ``frozen``, or nothing where members
-    have had it. Up come the first three, each times the member's samples, how many of each chunk
-    were ``seen``, and ``sums``.
+    Down: ``weights``, ``momentum``, ``buffers``, the table of ``positions`` with its ``starts``,
+    ``inputs`` (mean and standard deviation), and ``frozen`` parameters, empty if all members have
+    them. Up: the first three, each times the member's number of samples; ``seen``, the samples
+    taken from each chunk; and ``sums``.
     """
     kept = ("weights", "momentum", "buffers")
     returns = {name: model[name].shape for name in kept}
@@ -84,6 +84,6 @@ def train_exchange(
 
 
 def evaluate_exchange(model: Mapping[str, F64], *, seal: bool = False) -> Exchange:
-    """Have every member evaluate the examples of its chunks that are never trained on."""
+    """Return the exchange in which every member evaluates its held-out examples."""
     down = {name: model[name] for name in ("weights", "buffers", "frozen", "inputs")}
     return Exchange(operation=EVALUATE, model=down, returns={"scores": (3,)}, seal=seal)

@@ -1,4 +1,4 @@
-"""Networks that a job can name: factories of ``torch.nn.Module``."""
+"""Built-in networks: factories of ``torch.nn.Module``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from elasticml.algorithms.local_sgd.library import load_torch
 from elasticml.errors import ConfigError
 
-#: Side of the filters, and of the windows of which the largest value is kept.
+#: Kernel size of the convolutions and of max-pooling.
 _FILTER = 5
 _WINDOW = 2
 
@@ -20,7 +20,7 @@ def cnn(
     channels: Sequence[int] = (6, 16),
     hidden: Sequence[int] = (120, 84),
 ) -> Any:
-    """Make the uni-task paper's CNN.
+    """Return the uni-task paper's CNN.
 
     Two convolutions, each with ReLU and max-pooling, then three fully connected layers with ReLU
     between them.
@@ -30,7 +30,7 @@ def cnn(
     shape : (channels, height, width) of an example, at least 16 pixels high and wide
     classes : int
     channels : (int, int)
-        Of the two convolutions.
+        Output channels of the two convolutions.
     hidden : (int, int)
         Widths of the first two fully connected layers.
 
@@ -43,8 +43,8 @@ def cnn(
     ConfigError
         When an image is too small, or a setting has the wrong length.
 
-    Source: the uni-task paper, section 5.1, which gives no sizes; the defaults are those of
-    PyTorch's own CIFAR-10 tutorial, whose accuracy the paper's is.
+    Source: the uni-task paper, section 5.1, which gives no sizes. The defaults are those of
+    PyTorch's CIFAR-10 tutorial, whose accuracy matches the paper's.
     """
     nn = load_torch().nn
     if len(shape) != 3 or len(channels) != 2 or len(hidden) != 2:
@@ -78,12 +78,12 @@ def cnn(
 
 
 def _after(side: int) -> int:
-    """Side of an image after a convolution and a pooling."""
+    """Return the side of an image after a convolution and a pooling."""
     return (side - _FILTER + 1) // _WINDOW
 
 
 def image_shape(n_columns: int) -> tuple[int, int, int] | None:
-    """Guess the shape of square images of so many values, grey or of three colours."""
+    """Guess the shape of square images with ``n_columns`` values, greyscale or RGB; else None."""
     for n_channels in (1, 3):
         side = math.isqrt(n_columns // n_channels)
         if n_channels * side * side == n_columns:

@@ -1,7 +1,7 @@
-"""A module whose parameters lie in one vector: how it is made, filled, trained and asked.
+"""A torch module with flat parameters: loading, training and evaluation.
 
-One vector for all parameters, one for their gradients and one for the momentum: a step is three
-operations whatever the module is made of, and a model goes up and down as it lies.
+All parameters are views of one vector, and so are gradients and momentum. So a step is three tensor
+operations whatever the module, and the model is sent and received as one array.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from elasticml.errors import ConfigError, DataError
 
 F64 = NDArray[np.float64]
 
-#: Examples that are evaluated at once.
+#: Batch size of evaluations.
 EVALUATED_ROWS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Sums over examples, each with its weight."""
+    """Weighted sums over examples."""
 
     weight: float
     loss: float
-    #: Of those whose largest output is their class; 0 in regression.
+    #: Weight of the examples whose largest output is their class; 0 in regression.
     correct: float
 
 
@@ -55,20 +55,20 @@ class Network:
     settings : Settings
     facts : DataFacts
     device : str, optional
-        By default the one that the settings say; "auto" is CUDA where this process has it.
+        By default the device of the settings; "auto" is CUDA if available.
 
     Attributes
     ----------
     n_parameters, n_buffers, n_frozen : int
-        Values of all parameters that are trained, of all buffers, and of all parameters that are
-        frozen: no member changes these.
+        Number of values in trained parameters, in buffers, and in frozen parameters, which no
+        member changes.
 
     Raises
     ------
     ConfigError
-        When PyTorch is missing, the module cannot be made, or does not take the data.
+        When PyTorch is missing, the module cannot be created, or does not accept the data.
     DataError
-        When the data are not dense, or have no classes to tell apart.
+        When the data are not dense, or have no classes although the loss needs them.
     """
 
     def __init__(self, settings: Settings, facts: DataFacts, device: str | None = None) -> None:
@@ -98,9 +98,9 @@ class Network:
             parameter.data = self._flat[at:end].view_as(parameter)
             parameter.grad = self._gradient[at:end].view_as(parameter)
             at = end
-        #: To look whether all are in training mode takes less than to set it anew.
+        #: Checking that all are in training mode is faster than setting it each time.
         self._layers = list(self._module.modules())
-        #: Those that refuse a single example to train on.
+        #: Layers that cannot train on a single example.
         self._norms = [m for m in self._layers if isinstance(m, torch.nn.BatchNorm1d)]
         self._loss = loss_of(settings.loss)
         self._dtype = dtype
@@ -125,9 +125,9 @@ class Network:
         return _flattened(self._frozen)
 
     def fill(self, weights: F64, momentum: F64, buffers: F64) -> None:
-        """Take over what :meth:`weights`, :meth:`momentum` and :meth:`buffers` have given.
+        """Set the values returned by :meth:`weights`, :meth:`momentum` and :meth:`buffers`.
 
-        An empty momentum is one of 0.
+        An empty momentum means zero.
         """
         torch = self._torch
         self._flat.copy_(torch.from_numpy(np.array(weights)))
@@ -138,20 +138,20 @@ class Network:
         self._copy(buffers, self._buffers)
 
     def freeze(self, frozen: F64) -> None:
-        """Take over what :meth:`frozen` has given; it stays until it is given anew."""
+        """Set the frozen parameters, as returned by :meth:`frozen`."""
         self._copy(frozen, self._frozen)
 
     def _copy(self, values: F64, tensors: Mapping[str, Any]) -> None:
         at = 0
         for tensor in tensors.values():
-            some = np.array(values[at : at + tensor.numel()])
+            part = np.array(values[at : at + tensor.numel()])
             if not tensor.is_floating_point():
-                np.rint(some, out=some)
-            tensor.copy_(self._torch.from_numpy(some).view_as(tensor))
+                np.rint(part, out=part)
+            tensor.copy_(self._torch.from_numpy(part).view_as(tensor))
             at += tensor.numel()
 
     def named(self, weights: F64, buffers: F64, frozen: F64) -> dict[str, F64]:
-        """Look at weights, buffers and what is frozen by the names that the module has for them."""
+        """Return views of weights, buffers and frozen parameters by the module's names."""
         named: dict[str, F64] = {}
         parts_of = (self._parameters, _shapes(self._buffers), _shapes(self._frozen))
         for vector, parts in zip((weights, buffers, frozen), parts_of, strict=True):
@@ -163,25 +163,25 @@ class Network:
         return named
 
     def fill_named(self, arrays: Mapping[str, F64]) -> None:
-        """Take over a model as :meth:`named` has given it, or a module's ``state_dict()``.
+        """Set a model from the result of :meth:`named` or a module's ``state_dict()``.
 
-        Of weights that are tied the first name counts. Buffers that no ``state_dict()`` has
-        (``persistent=False``) may be missing, and stay as they are.
+        For tied weights the first name is used. Buffers that are not in ``state_dict()``
+        (``persistent=False``) may be missing, and keep their values.
 
         Raises
         ------
         ConfigError
-            When an array is missing, strange, or of another shape: it is another module's.
+            When an array is missing, unknown, or has another shape: it is another module's.
         """
         shapes = _shapes(self._buffers) | _shapes(self._frozen) | self._parameters
         state = {n: tuple(np.shape(v)) for n, v in self._module.state_dict().items()}
         needed = [name for name in shapes if name in state]
         for name in (*needed, *(arrays.keys() - {INPUT_MEAN, INPUT_STD})):
-            found = np.shape(arrays[name]) if name in arrays else "missing"
-            wanted = (state | shapes).get(name, "no such array")
-            if found != wanted:
+            shape = np.shape(arrays[name]) if name in arrays else "missing"
+            expected = (state | shapes).get(name, "no such array")
+            if shape != expected:
                 raise ConfigError(
-                    f"the network's array {name} is {found}, wanted {wanted} for model "
+                    f"the network's array {name} is {shape}, wanted {expected} for model "
                     f"{self._settings.model}; give the arrays of the same module",
                     key="warm_start",
                 )
@@ -194,37 +194,37 @@ class Network:
         self.freeze(frozen)
 
     def whole(self, chunk: Chunk, inputs: F64, rows: NDArray[np.int64] | None = None) -> Any:
-        """Make batch, targets and sample weights or None of a chunk, or of some rows of it."""
-        found = self.rows_of(chunk)
-        picked: Any = slice(None) if rows is None else rows
-        found = found.clone() if rows is None else found[self._torch.from_numpy(rows)]
-        x = self.inputs(found, float(inputs[0]), float(inputs[1]))
-        y = self.targets(chunk.labels[picked])
-        return x, y, None if chunk.weights is None else self.sample_weights(chunk.weights[picked])
+        """Return batch, targets, and sample weights or None, of a chunk or some of its rows."""
+        values = self.rows_of(chunk)
+        index: Any = slice(None) if rows is None else rows
+        values = values.clone() if rows is None else values[self._torch.from_numpy(rows)]
+        x = self.inputs(values, float(inputs[0]), float(inputs[1]))
+        y = self.targets(chunk.labels[index])
+        return x, y, None if chunk.weights is None else self.sample_weights(chunk.weights[index])
 
     @property
     def is_on_cuda(self) -> bool:
-        """Whether it computes where the order of additions is not the same every time."""
+        """Whether it computes on CUDA, where the order of additions is not reproducible."""
         return bool(self.device.type == "cuda")
 
     @property
     def loss_name(self) -> str:
-        """The loss as the job names it."""
+        """Name of the loss in the job file."""
         return self._settings.loss
 
     @property
     def module(self) -> Any:
-        """The ``torch.nn.Module`` itself."""
+        """The ``torch.nn.Module``."""
         return self._module
 
-    # --- training and asking --------------------------------------------------------------------
+    # --- training and evaluation ----------------------------------------------------------------
 
     def seeded(self, seed: int) -> Any:
-        """Return a context in which the module's own chance, such as dropout, is this seed's."""
+        """Return a context that seeds the module's random operations, such as dropout."""
         return Seeded(self._torch, seed, self.device)
 
     def rows_of(self, chunk: Chunk) -> Any:
-        """Look at a chunk's rows as a tensor (n, columns), where they lie: nobody may write to it.
+        """Return a chunk's rows as a tensor (n, columns) without a copy; do not modify it.
 
         Source: the uni-task paper, section 4.4, ``torch::from_blob``.
         """
@@ -233,53 +233,53 @@ class Network:
         return self._torch.frombuffer(values, dtype=dtype).view(values.shape)
 
     def tensor(self, rows: NDArray[Any]) -> Any:
-        """Look at an array of this process's own as a tensor."""
+        """Return a writable array as a tensor without a copy."""
         return self._torch.from_numpy(rows)
 
     def inputs(self, rows: Any, mean: float, std: float) -> Any:
-        """Make a batch of rows, a Tensor (n, columns) that may be written to, for the module."""
+        """Return the module's normalised input for rows, a Tensor (n, columns) it may modify."""
         x = rows.to(device=self.device, dtype=self._dtype)
         return x.sub_(mean).mul_(1.0 / std).view(-1, *self.shape)
 
     def sample_weights(self, weights: F64) -> Any:
-        """Make a tensor of sample weights (n,)."""
+        """Return sample weights (n,) as a tensor."""
         return self._torch.tensor(weights, dtype=self._dtype, device=self.device)
 
     def targets(self, labels: F64) -> Any:
-        """Make targets of labels (n,): numbers of classes, or the labels themselves.
+        """Return the targets of labels (n,): class numbers, or in regression the labels.
 
         Raises
         ------
         DataError
-            When a label is none of the training data's.
+            When a label does not occur in the training data.
         """
         if self.classes is None:
             return self._torch.from_numpy(np.array(labels)).to(self.device, self._dtype)
-        known = np.asarray(self.classes)
-        numbers = np.minimum(np.searchsorted(known, labels), known.size - 1)
-        strange = np.flatnonzero(known[numbers] != labels)
-        if strange.size:
+        classes = np.asarray(self.classes)
+        numbers = np.minimum(np.searchsorted(classes, labels), classes.size - 1)
+        unknown = np.flatnonzero(classes[numbers] != labels)
+        if unknown.size:
             raise DataError(
-                f"the data have the label {labels[strange[0]]:g}, wanted one of the "
-                f"{known.size} labels of the training data; name the right file"
+                f"the data have the label {labels[unknown[0]]:g}, wanted one of the "
+                f"{classes.size} labels of the training data; name the right file"
             )
         return self._torch.from_numpy(numbers).to(self.device)
 
     def train(self, x: Any, y: Any, weights: Any, sizes: Sequence[int], rate: float) -> float:
-        """Take one step after the other; return the sum over examples of their losses.
+        """Take SGD steps on consecutive batches; return the sum of the examples' losses.
 
         Parameters
         ----------
         x, y : Tensor (n, ...), (n,)
         weights : Tensor (n,) or None
         sizes : sequence of int
-            Examples of each step, one behind the other.
+            Batch size of each step.
         rate : float
             Learning rate.
         """
         torch, settings = self._torch, self._settings
         flat, gradient, momentum = self._flat, self._gradient, self._momentum
-        # A module may have changed its mode by itself.
+        # The module's own code may have changed its mode.
         if not all(layer.training for layer in self._layers):
             self._module.train()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -290,7 +290,7 @@ class Network:
             gradient.zero_()
             part = None if weights is None else weights[rows]
             for norm in self._norms:
-                # One example has no variance: it is measured by those before it.
+                # A single example has no variance: use the running statistics.
                 norm.train(size > 1)
             loss = self._loss(self._module(x[rows]), y[rows], part)
             loss.backward()
@@ -311,7 +311,7 @@ class Network:
         return self._torch.cat(parts)
 
     def scores(self, x: Any, y: Any, weights: Any) -> Scores:
-        """Evaluate a batch."""
+        """Return the scores of a batch."""
         n = y.shape[0]
         if n == 0:
             return Scores(0.0, 0.0, 0.0)
@@ -326,7 +326,7 @@ class Network:
         )
 
     def _check_output(self) -> None:
-        """Try one example, so that a wrong shape is told before a member computes."""
+        """Run one example, to report a wrong shape before any member computes."""
         x = self._torch.zeros(1, *self.shape, dtype=self._dtype, device=self.device)
         try:
             output = self.outputs(x)
@@ -356,6 +356,6 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _flattened(parts: Mapping[str, Any]) -> F64:
-    """Copy tensors or arrays one behind the other, (n,)."""
+    """Concatenate tensors or arrays into one vector, (n,)."""
     arrays = (p if isinstance(p, np.ndarray) else _array(p) for p in parts.values())
     return np.concatenate([np.zeros(0), *(np.asarray(a, np.float64).reshape(-1) for a in arrays)])

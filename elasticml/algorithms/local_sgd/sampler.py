@@ -1,12 +1,11 @@
-"""In which order a member takes its examples: each once per epoch, whoever has it meanwhile.
+"""The order in which members sample their examples: each once per epoch, also if chunks move.
 
-Every example of every epoch has a key, drawn from the seed, the epoch and its place in the data. A
-member goes through the examples that it has by ascending key, whatever chunks they are in: a
-uniformly random order over all of them. What has been taken of a chunk is then one number, its
-position in the chunk's own order. The positions of all chunks stand in the trainer's table, which
-takes in what is in a round's sum and nothing else, and goes down with the model. So they move with
-the chunks, a chunk that was lost with its owner is gone on with exactly where its last merged
-update left it, and a member keeps nothing that could be lost.
+Every example has a random key for each epoch, which depends on the seed, the epoch and its position
+in the data. A member samples the examples of its chunks by ascending key: a uniformly random order
+over all of them. So a chunk's progress is one number, the position in the chunk's own order. The
+positions of all chunks are in the trainer's table, which is updated from a round's sum only, and is
+sent with the model. Therefore positions move with the chunks, a chunk that was lost with its owner
+continues exactly after its last merged update, and a member has no state that could be lost.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from elasticml.terms import ChunkId
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: What seeds are spawned for.
+#: Spawn keys of the random streams.
 _ORDER: Final = 1
 _HOLDOUT: Final = 2
 _NOISE: Final = 3
@@ -32,9 +31,9 @@ _NOISE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Number of each chunk in the trainer's table: blocks one after another, then ordinals.
+    """The numbers of chunks in the trainer's table: by block, then by ordinal.
 
-    ``starts`` (n_blocks + 1,), int64: number of each block's first chunk.
+    ``starts`` (n_blocks + 1,), int64: the number of each block's first chunk.
     """
 
     starts: I64
@@ -47,9 +46,9 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Examples in the order in which they are to be taken, (n,) each."""
+    """Examples in sampling order, (n,) each."""
 
-    #: Which of the chunks, by its place among those given.
+    #: Index of the chunk.
     chunk: I64
     row: I64
 
@@ -60,14 +59,14 @@ def order_keys(seed: int, id: ChunkId, epoch: int, n_rows: int) -> F64:
 
 
 def held_out(seed: int, id: ChunkId, n_rows: int, share: float) -> NDArray[np.bool_]:
-    """Say which of a chunk's examples are never trained on, shape (n_rows,)."""
+    """Return a mask of a chunk's held-out examples, shape (n_rows,)."""
     if share <= 0.0:
         return np.zeros(n_rows, np.bool_)
     return _rng(seed, _HOLDOUT, id.block, id.ordinal).random(n_rows) < share
 
 
 def noise_seed(seed: int, serial: int, chunks: Sequence[Chunk]) -> int:
-    """Seed a member's dropout and its like in a round: from what it has, not from who it is."""
+    """Return the seed of a round's random operations; it depends on the chunks, not the member."""
     first = (chunks[0].id.block, chunks[0].id.ordinal) if chunks else (0, 0)
     sequence = np.random.SeedSequence(seed, spawn_key=(_NOISE, serial, *first))
     return int(sequence.generate_state(1)[0])
@@ -78,46 +77,46 @@ def _rng(seed: int, *key: int) -> np.random.Generator:
 
 
 class Sampler:
-    """Goes through a member's examples, epoch after epoch.
+    """Samples a member's examples without replacement in each epoch.
 
     Parameters
     ----------
     seed : int
     holdout : float
-        Share of the examples that is left out.
+        Share of the examples that is held out.
     """
 
     def __init__(self, seed: int, holdout: float) -> None:
         self._seed = seed
         self._holdout = holdout
         self._epoch = -1
-        #: By chunk, for this epoch: the rows that are trained on by ascending key, and their keys.
+        #: By chunk, for this epoch: training rows by ascending key, and their keys.
         self._orders: dict[ChunkId, tuple[I64, F64]] = {}
         self._ids: tuple[ChunkId, ...] = ()
-        #: Positions from which ``_rest`` goes on at ``_next``; (chunks,).
+        #: Positions of the chunks that correspond to ``_next`` in ``_rest``; (chunks,).
         self._position: I64 = np.zeros(0, np.int64)
         self._rest = Taken(np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._next = 0
 
     def n_trained(self, chunk: Chunk) -> int:
-        """Count a chunk's examples that are trained on."""
+        """Return the number of a chunk's training examples."""
         held = held_out(self._seed, chunk.id, chunk.n_rows, self._holdout)
         return chunk.n_rows - int(held.sum())
 
     def begin(self, chunks: Sequence[Chunk], position: I64, epoch: int) -> int:
-        """Stand where an epoch stands.
+        """Set the chunks and their positions in an epoch.
 
         Parameters
         ----------
         chunks : sequence of Chunk
         position : ndarray (chunks,), int64
-            How many examples of each have been taken in this epoch.
+            Number of examples of each chunk already taken in this epoch.
         epoch : int
 
         Returns
         -------
         int
-            How many are left.
+            Number of examples left.
         """
         ids = tuple(chunk.id for chunk in chunks)
         if epoch != self._epoch:
@@ -125,9 +124,9 @@ class Sampler:
         elif ids == self._ids and np.array_equal(position, self._position):
             return self._rest.row.size - self._next
         self._orders = {c.id: self._orders.get(c.id) or self._order(c, epoch) for c in chunks}
-        found = [self._orders[id] for id in ids]
-        rests = [order[at:] for (order, _), at in zip(found, position.tolist(), strict=True)]
-        keys = [keys[at:] for (_, keys), at in zip(found, position.tolist(), strict=True)]
+        orders = [self._orders[id] for id in ids]
+        rests = [order[at:] for (order, _), at in zip(orders, position.tolist(), strict=True)]
+        keys = [keys[at:] for (_, keys), at in zip(orders, position.tolist(), strict=True)]
         sizes = [rest.size for rest in rests]
         merged = np.argsort(np.concatenate([np.zeros(0), *keys]), kind="stable")
         self._rest = Taken(
@@ -144,7 +143,7 @@ class Sampler:
         -------
         Taken
         ndarray (chunks,), int64
-            How many of each chunk are among them.
+            Number of examples taken from each chunk.
         """
         rows = slice(self._next, self._next + n)
         taken = Taken(self._rest.chunk[rows], self._rest.row[rows])

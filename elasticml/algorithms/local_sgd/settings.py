@@ -1,4 +1,4 @@
-"""What a job says of local SGD, checked once and typed."""
+"""The validated settings of local SGD."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "device": ("auto", "cpu", "cuda"),
 }
 _ABSENT: Final = ("auto", "reload", "ignore", "stall")
-#: Rules that other algorithms have for absent examples, and local SGD has not.
+#: Values of ``absent`` that other algorithms support and local SGD does not.
 _FOREIGN: Final = ("taylor", "ignore_rescaled", "freeze")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of ``local_sgd``."""
+    """The ``algorithm`` section of a job."""
 
-    #: "cnn", or the import path of a callable that makes a ``torch.nn.Module``.
+    #: "cnn", or the import path of a factory of a ``torch.nn.Module``.
     model: str = "cnn"
     #: Keyword arguments of the factory.
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    #: Shape of one example as the module takes it; None: a row of columns, or what "cnn" makes
-    #: of the number of columns.
+    #: Shape of one example as the module's input; None: a vector, or for "cnn" a square image.
     shape: tuple[int, ...] | None = None
     #: "cross_entropy", "mse", or the import path of a function of output and targets.
     loss: str = "cross_entropy"
@@ -45,38 +44,38 @@ class Settings:
     batch: int = 8
     #: H: local steps of a round; 1 is mini-batch SGD.
     local_steps: int = 16
-    #: alpha, before the rule.
+    #: alpha, before ``rate_rule`` is applied.
     learning_rate: float = 5e-4
     rate_rule: RateRule = "sqrt"
     momentum: float = 0.9
     weight_decay: float = 0.0
     #: "auto": mean and standard deviation of the training values; "none"; or these two numbers.
     normalize: Literal["auto", "none"] | tuple[float, float] = "auto"
-    #: Share of the examples that is never trained on, but evaluated on the members.
+    #: Share of the examples that is held out from training and evaluated on the members.
     holdout: float = 0.0
-    #: Rounds from one evaluation of these to the next; None: at the beginning of every epoch.
+    #: Rounds between evaluations of the held-out examples; None: at the start of every epoch.
     holdout_every: int | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: Stop after so many epochs.
+    #: Number of epochs after which to stop.
     epochs: int | None = None
     seed: int = 0
-    #: The arrays to start from, by the module's names, and what inputs were normalised by; empty
-    #: where the factory's own weights are.
+    #: Initial arrays by the module's names, with the normalisation of inputs; empty: the factory's
+    #: initial weights.
     warm_start: Mapping[str, F64] = field(default_factory=dict)
 
     @property
     def is_classification(self) -> bool:
-        """Whether targets are the numbers of classes."""
+        """Whether targets are class numbers."""
         return self.loss != "mse"
 
 
 def read_settings(raw: Mapping[str, Any]) -> Settings:
-    """Check the ``algorithm`` section of a job.
+    """Validate the ``algorithm`` section of a job.
 
     Parameters
     ----------
     raw : mapping
-        As in a job record; a ``name`` is allowed.
+        As in a job record, with or without ``name``.
 
     Raises
     ------
@@ -120,7 +119,7 @@ def read_absent(absent: str) -> Absent:
     Raises
     ------
     ConfigError
-        When there is no such rule, or when it is one that local SGD has no use for.
+        When there is no such rule, or local SGD does not support it.
     """
     if absent in _FOREIGN:
         raise ConfigError(

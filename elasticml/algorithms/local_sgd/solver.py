@@ -1,8 +1,8 @@
-"""A member's half of local SGD: H steps over samples of its chunks, and sums of what came of them.
+"""A member's half of local SGD: H steps on samples of its chunks, and weighted sums of the results.
 
-It keeps caches alone: the module's memory, the order of an epoch, and the parameters that nobody
-trains, which come once. Where it has not had these it says so, and takes no step. Else what it
-returns follows from what goes down with the exchange, its chunks and its number of threads.
+Its state is caches only: the module, the order of an epoch, and the frozen parameters, which are
+sent once. If it lacks these, it reports so and takes no step. Otherwise its result is a function of
+the arrays sent, its chunks and its number of threads.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class LocalSGDSolver:
         self._settings = read_settings(settings)
         self._facts = facts
         self._sampler = Sampler(self._settings.seed, self._settings.holdout)
-        #: Made at the first exchange that wants it, in the thread that computes.
+        #: Created at the first exchange that needs it, in the computing thread.
         self._network: Network | None = None
-        #: What is frozen has come.
+        #: The frozen parameters have been received.
         self._is_whole = False
 
     def compute(self, work: Work, chunks: Sequence[Chunk], parallel: Parallel) -> Arrays:
         """Return the arrays named in ``work.returns``, over these chunks."""
         match work.operation:
             case messages.BLOCKS:
-                # The first exchange: so that the others are not held up by it.
+                # Import torch in the first exchange, so that later ones are not delayed by it.
                 load_torch()
                 return {"blocks": np.array(max((c.id.block + 1 for c in chunks), default=0), float)}
             case messages.ORDINALS:
@@ -79,8 +79,8 @@ class LocalSGDSolver:
         rows = np.zeros(work.returns["rows"])
         numbers = _places(work).of(chunks)
         rows[numbers] = [self._sampler.n_trained(chunk) for chunk in chunks]
-        wanted = chunks if self._settings.normalize == "auto" else []
-        moments = np.sum([np.zeros(3), *parallel.map(_moments, wanted)], axis=0)
+        measured = chunks if self._settings.normalize == "auto" else []
+        moments = np.sum([np.zeros(3), *parallel.map(_moments, measured)], axis=0)
         return {"rows": rows, "moments": moments}
 
     # --- rounds ---------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class LocalSGDSolver:
         }
 
     def _freeze(self, work: Work, parallel: Parallel) -> None:
-        """Take what is frozen where it comes."""
+        """Load the frozen parameters if the exchange contains them."""
         frozen = work.model["frozen"]
         if frozen.size:
             self._ready(parallel).freeze(frozen)
@@ -146,7 +146,7 @@ class LocalSGDSolver:
     def _batch(
         self, network: Network, chunks: Sequence[Chunk], taken: Taken, inputs: F64
     ) -> tuple[Any, Any, Any]:
-        """Gather examples, in their order: inputs, targets, and weights or None."""
+        """Gather examples in sampling order; return inputs, targets, and weights or None."""
         pairs = list(zip(taken.chunk.tolist(), taken.row.tolist(), strict=True))
         rows = np.empty((len(pairs), self._facts.n_columns), chunks[0].values.dtype)
         values = [chunk.values for chunk in chunks]
@@ -156,8 +156,8 @@ class LocalSGDSolver:
         x = network.inputs(network.tensor(rows), float(inputs[0]), float(inputs[1]))
         weights = None
         if any(chunk.weights is not None for chunk in chunks):
-            found = [_weight(chunks[chunk], row) for chunk, row in pairs]
-            weights = network.sample_weights(np.array(found))
+            values_of_rows = [_weight(chunks[chunk], row) for chunk, row in pairs]
+            weights = network.sample_weights(np.array(values_of_rows))
         return x, network.targets(labels), weights
 
 

@@ -1,17 +1,17 @@
-"""The driver's half of local SGD: means of members' models, and what of the epoch is done.
+"""The driver's half of local SGD: model averaging, and the progress of the epoch.
 
-A round is one exchange: every member takes H steps from the same weights, and the mean of their
-weights, each by its share of the samples, is what the next round begins with; momentum and the
-module's buffers likewise. A member that is lost in a round is not in the mean, and its samples stay
-untaken: the table of positions grows by what is in the sum. So an epoch has every example exactly
-once, whoever comes and goes.
+A round is one exchange: every member takes H steps from the same weights. The next round starts
+from the mean of the members' weights, weighted by samples; likewise for momentum and the module's
+buffers. A member that is lost in a round is not in the mean, and its samples are not counted: the
+table of positions is updated from the sum only. So an epoch contains every example exactly once,
+however membership changes.
 
 With H = 1 the mean of models is a step along the mean gradient, and the mean of momenta is that
 gradient's momentum: mini-batch SGD, with any number of members.
 
 Source: the uni-task paper, sections 2.2, 3 and 5.1; equations (1) and (2), whose mean is weighted.
-Deviation: the paper does not say where momentum is kept; here it is averaged with the model, so
-that nothing of it is lost with a member, and a newcomer has it.
+Deviation: the paper does not say where momentum is kept. Here it is averaged with the model: a lost
+member takes none of it away, and a new member receives it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Steps = Generator[Exchange, Outcome, Any]
 def make_trainer(
     settings: Mapping[str, Any], facts: DataFacts, absent: str, resume: Resume | None = None
 ) -> Trainer:
-    """Make the trainer of a job.
+    """Return the trainer of a job.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def make_trainer(
     absent : str
         "auto" | "reload" | "ignore" | "stall".
     resume : Resume, optional
-        Of the round after which to go on.
+        Checkpoint of the round after which to continue.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def make_trainer(
         When a setting is unknown or out of range, PyTorch is missing, or the module does not fit
         the data.
     DataError
-        When the data are not dense, or have no classes to tell apart.
+        When the data are not dense, or have no classes although the loss needs them.
     """
     checked = read_settings(settings)
     rule = read_absent(absent)
@@ -101,53 +101,53 @@ def _train(settings: Settings, network: Network, rule: Absent, resume: Resume | 
 
 @dataclass(slots=True, kw_only=True)
 class _Descent:
-    """The model between rounds, and what of the epoch is done."""
+    """The trainer's state between rounds."""
 
     settings: Settings
     network: Network
     rule: Absent
-    #: (n_parameters,) each; the momentum is empty where there is none.
+    #: (n_parameters,) each; the momentum is empty if it is not used.
     weights: F64
     momentum: F64
     #: (n_buffers,)
     buffers: F64
-    #: (n_frozen,) parameters that nobody trains.
+    #: (n_frozen,) parameters that are not trained.
     frozen: F64
-    #: All members have had these. A newcomer says that it has not, and takes its first steps in the
-    #: round after.
+    #: All members have these. A new member reports that it has not, and takes its first steps in
+    #: the next round.
     is_known: bool = False
     #: Number of each block's first chunk in the table, and the number of chunks; (n_blocks + 1,).
     starts: F64 = field(default_factory=lambda: np.zeros(1))
-    #: Examples of each chunk that are trained on, and how many of them this epoch has had.
+    #: Training examples of each chunk, and how many of them were taken in this epoch.
     rows: F64 = field(default_factory=lambda: np.zeros(0))
     positions: F64 = field(default_factory=lambda: np.zeros(0))
     #: Mean and standard deviation of the inputs.
     inputs: F64 = field(default_factory=lambda: np.array([0.0, 1.0]))
     epoch: int = 0
     rounds: int = 0
-    #: Examples that absent members took along, and the epoch has gone by without.
+    #: Examples that epochs have skipped because they were absent.
     skipped: int = 0
     #: The next exchange closes the open group.
     seal: bool = False
-    #: All that is left of the epoch is absent.
+    #: All examples left in the epoch are absent.
     waits: bool = False
-    #: Examples that present members have left of the epoch; None before the epoch's first round.
+    #: Examples left in the epoch on present members; None before the epoch's first round.
     present: int | None = None
-    #: The epoch whose beginning was evaluated last.
+    #: The epoch at whose start the held-out examples were last evaluated.
     evaluated: int = -1
 
     def survey(self) -> _Steps:
-        """Give chunks their numbers, count what is trained on, and find the inputs' moments."""
+        """Assign numbers to chunks, count training examples, and compute the inputs' moments."""
         outcome = yield messages.blocks_exchange()
         outcome = yield messages.ordinals_exchange(int(outcome.arrays["blocks"]))
         self.starts = np.append(0.0, np.cumsum(outcome.arrays["chunks"]))
         outcome = yield messages.survey_exchange(self.starts)
         self.rows = np.array(outcome.arrays["rows"])
         self.positions = np.zeros_like(self.rows)
-        given = self.settings.warm_start
-        if self.settings.normalize == "auto" and INPUT_MEAN in given and INPUT_STD in given:
-            # The weights are for inputs as these were, whatever the data are now.
-            self.inputs = np.array([given[INPUT_MEAN].item(), given[INPUT_STD].item()])
+        start = self.settings.warm_start
+        if self.settings.normalize == "auto" and INPUT_MEAN in start and INPUT_STD in start:
+            # The weights were trained with this normalisation, whatever the data are now.
+            self.inputs = np.array([start[INPUT_MEAN].item(), start[INPUT_STD].item()])
         elif self.settings.normalize == "auto":
             self.inputs = _inputs(outcome.arrays["moments"])
         elif self.settings.normalize != "none":
@@ -155,16 +155,16 @@ class _Descent:
 
     @property
     def done(self) -> float:
-        """Epochs so far, as a number with a fraction."""
+        """Epochs so far, with a fraction."""
         return self.epoch + float(self.positions.sum() / max(1.0, self.rows.sum()))
 
     @property
     def left(self) -> int:
-        """Examples that the epoch has left, present and absent."""
+        """Examples left in the epoch, present and absent."""
         return int(self.rows.sum() - self.positions.sum())
 
     def round(self) -> Generator[Exchange, Outcome, RoundEnd]:
-        """Let the members take their steps, and merge what they come to."""
+        """Run one round: the members take their steps, and the results are averaged."""
         held: dict[str, float | None] = {}
         if self._evaluates():
             held = yield from self._evaluate()
@@ -182,7 +182,7 @@ class _Descent:
         )
         sums = outcome.arrays["sums"]
         samples = int(sums[messages.SAMPLES])
-        # Who is missing may have had it, or not.
+        # Absent members may lack the frozen parameters.
         self.is_known = not (sums[messages.LACKING] or outcome.absent_examples)
         self._merge(outcome, samples)
         self._close_epoch(outcome)
@@ -207,13 +207,13 @@ class _Descent:
         )
 
     def _left_to_share(self) -> int:
-        """Return of how many examples each member has its share: of those that are present."""
+        """Return the number of examples from which members compute their shares."""
         if self.rule == "ignore" and self.present is not None:
             return max(1, self.present)
         return max(1, self.left)
 
     def _merge(self, outcome: Outcome, samples: int) -> None:
-        """Take the mean over the samples; those of the missing are not in it."""
+        """Average over the samples in the sum, and update the positions."""
         if outcome.opened is not None:
             self.seal = True
         if not samples:
@@ -231,13 +231,13 @@ class _Descent:
             )
 
     def _close_epoch(self, outcome: Outcome) -> None:
-        """Begin the next epoch where nothing is left of this one, or nothing that is waited for."""
+        """Start the next epoch if nothing is left of this one, or nothing worth waiting for."""
         self.present = int(outcome.arrays["sums"][messages.LEFT])
         self.waits = False
         if self.left and self.present:
             return
         if self.left and (self.rule != "ignore" or not outcome.absent_examples):
-            # Those that come back have it; nobody who is there has anything to do before.
+            # Only absent examples are left: the present members wait for their return.
             self.waits = True
             return
         self.skipped += self.left
@@ -260,10 +260,10 @@ class _Descent:
         weight, loss, correct = outcome.arrays["scores"].tolist()
         if not weight:
             return {}
-        found: dict[str, float | None] = {"holdout_loss": loss / weight}
+        columns: dict[str, float | None] = {"holdout_loss": loss / weight}
         if self.network.classes is not None:
-            found["holdout_accuracy"] = correct / weight
-        return found
+            columns["holdout_accuracy"] = correct / weight
+        return columns
 
     def _down(self, frozen: F64) -> dict[str, F64]:
         return {
@@ -281,14 +281,14 @@ class _Descent:
         return seal
 
     def arrays(self) -> Arrays:
-        """Return the model by the module's own names, and what its inputs are normalised by."""
+        """Return the model by the module's names, with the normalisation of inputs."""
         named = self.network.named(self.weights, self.buffers, self.frozen)
         return {**named, INPUT_MEAN: self.inputs[:1], INPUT_STD: self.inputs[1:]}
 
-    # --- in another process ---------------------------------------------------------------------
+    # --- checkpoints ----------------------------------------------------------------------------
 
     def _resume(self) -> Resume:
-        """Say what it takes to begin the next round elsewhere; members keep nothing."""
+        """Return the state to start the next round in another process; members have none."""
         return Resume(
             arrays={**self._down(self.frozen), "rows": self.rows},
             values={
@@ -300,7 +300,7 @@ class _Descent:
         )
 
     def go_on(self, resume: Resume) -> None:
-        """Stand where another process stood at the end of a round."""
+        """Restore the state of another process at the end of a round."""
         for name in (*self._down(self.frozen), "rows"):
             setattr(self, name, np.array(resume.arrays[name]))
         for name in ("epoch", "rounds", "skipped", "evaluated"):
@@ -308,7 +308,7 @@ class _Descent:
 
 
 def _inputs(moments: F64) -> F64:
-    """Mean and standard deviation of all values; 1 where they are all the same."""
+    """Return mean and standard deviation of all values; the latter is 1 if they are all equal."""
     n, first, second = moments.tolist()
     mean = first / max(n, 1.0)
     variance = second / max(n, 1.0) - mean * mean
