@@ -13,7 +13,7 @@ from elasticml.errors import ConfigError
 def check_keys(
     algorithm: str,
     raw: Mapping[str, Any],
-    known: Collection[str],
+    valid: Collection[str],
     choices: Mapping[str, tuple[object, ...]],
 ) -> None:
     """Check that every key is known and that values with a list of choices are in it.
@@ -24,12 +24,12 @@ def check_keys(
         For an unknown key, with the nearest valid one, or a value that is not a choice.
     """
     for key in raw:
-        if key not in known:
-            close = difflib.get_close_matches(key, sorted(known), n=1)
+        if key not in valid:
+            close = difflib.get_close_matches(key, sorted(valid), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
                 f"algorithm.{key} is unknown for {algorithm}, wanted one of "
-                f"{', '.join(sorted(known))}{hint}",
+                f"{', '.join(sorted(valid))}{hint}",
                 key=f"algorithm.{key}",
             )
     for key, allowed in choices.items():
@@ -71,6 +71,6 @@ def read_class_weight(raw: Any) -> Mapping[float, float] | Literal["balanced"] |
     return weights
 
 
-def wrong(key: str, got: Any, wanted: str) -> ConfigError:
+def wrong(key: str, got: Any, expected: str) -> ConfigError:
     """Return the error for a setting with an invalid value."""
-    return ConfigError(f"algorithm.{key} is {got!r}, wanted {wanted}", key=f"algorithm.{key}")
+    return ConfigError(f"algorithm.{key} is {got!r}, wanted {expected}", key=f"algorithm.{key}")

@@ -287,8 +287,8 @@ def _controller(settings: Settings, places: int) -> Callable[[], Controller]:
 
 
 def _warm_start(raw: Any, has_intercept: bool) -> dict[str, F64]:
-    known = {"centres", "counts", "coef", "intercept"}
-    if not isinstance(raw, Mapping) or not set(raw) <= known:
+    names = {"centres", "counts", "coef", "intercept"}
+    if not isinstance(raw, Mapping) or not set(raw) <= names:
         raise wrong("warm_start", raw, "a mapping with centres, or with coef and intercept")
     try:
         arrays = {name: np.asarray(values, np.float64) for name, values in raw.items()}

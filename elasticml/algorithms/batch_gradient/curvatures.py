@@ -120,7 +120,7 @@ class Curvatures:
         """Drop estimates that include examples lost before their share was known."""
         self._last = self.sketch = self.majorant = None
 
-    # --- before examples vanish ---------------------------------------------------------------
+    # --- before examples are lost -------------------------------------------------------------
 
     def due(self, w: F64, *, is_whole: bool) -> Exchange | None:
         """Return the survey that is due at ``w``, or None.
@@ -159,7 +159,7 @@ class Curvatures:
             self._serial, self._since = self.probes.serial, 0
             self._basis = nystrom.orthonormal(self.sketch.products)
 
-    # --- once examples have vanished ------------------------------------------------------------
+    # --- once examples have been lost -----------------------------------------------------------
 
     def questions(self, before: F64 | None, serial: int) -> Exchange | None:
         """Return the survey of the survivors that determines the lost share, or None if useless."""

@@ -93,11 +93,11 @@ class Elastic:
         self.total_weight = total_weight
         #: The last point whose sums are known for exactly the examples outside the queue: w^{r-1}
         #: while w^r is being evaluated. None before the first.
-        self.known: Evaluated | None = None
+        self.last_evaluated: Evaluated | None = None
         #: The point before it, if it was evaluated over the same examples.
         self.before: Evaluated | None = None
-        #: Value of ``changes`` when ``known`` was set.
-        self._known_changes = 0
+        #: Value of ``changes`` when ``last_evaluated`` was set.
+        self._evaluated_changes = 0
         #: The next exchange closes the open group.
         self.seal = False
         #: Incremented whenever the set of examples in the sums changes.
@@ -152,7 +152,8 @@ class Elastic:
         Returns
         -------
         Evaluated or None
-            None when the round is abandoned; then ``known`` is at w^{r-1}, for the survivors.
+            None when the round is abandoned; ``last_evaluated`` is then at w^{r-1}, for the
+            survivors.
         """
         sent = self.columns.down(point.w)
         for _ in range(ATTEMPTS_MAX):
@@ -168,7 +169,7 @@ class Elastic:
             outcome = yield exchange
             is_same = True
             if outcome.opened is not None:
-                gives_up = roll_back and self.rules.stands_in and self.known is not None
+                gives_up = roll_back and self.rules.stands_in and self.last_evaluated is not None
                 latest = yield from self.stand_in(outcome)
                 if gives_up:
                     return None
@@ -178,13 +179,13 @@ class Elastic:
             # An empty sum without stand-ins carries no information: repeat with returned members.
             if is_same and (outcome.examples or self.stand_ins.count):
                 sums = self.read(outcome.arrays)
-                self._know(Evaluated(point=point, exchange=outcome.exchange, sums=sums))
+                self._set_last(Evaluated(point=point, exchange=outcome.exchange, sums=sums))
                 if outcome.absent_examples == 0:
                     self.total_weight = sums.weight
                 if self.curvatures is not None:
                     self.curvatures.evaluated(point.serial, outcome.arrays)
                     yield from self._survey(self.curvatures)
-                return self.known
+                return self.last_evaluated
         raise JobFailedError(
             f"examples vanished or returned in each of {ATTEMPTS_MAX} attempts to evaluate one "
             "point; keep members longer than a round takes"
@@ -192,8 +193,8 @@ class Elastic:
 
     def _survey(self, curvatures: Curvatures) -> Generator[Exchange, Outcome, None]:
         """Run a due survey at the known point: its data cannot be had once examples are lost."""
-        assert self.known is not None
-        survey = curvatures.due(self.known.point.w, is_whole=self.is_whole)
+        assert self.last_evaluated is not None
+        survey = curvatures.due(self.last_evaluated.point.w, is_whole=self.is_whole)
         if survey is None:
             return
         changes = self.changes
@@ -231,7 +232,7 @@ class Elastic:
         The old sum at this point was not evaluated; it is estimated as the new sum minus the
         returned groups' stand-ins.
         """
-        former = None if self.known is None else self.known.sums.weight
+        former = None if self.last_evaluated is None else self.last_evaluated.sums.weight
         dropped = self._drop(outcome.absent)
         if not dropped or former is None or not self.stand_ins.modes()["borrowed"]:
             return
@@ -248,13 +249,13 @@ class Elastic:
         old = Sums(loss=share * old.loss, gradient=share * old.gradient, weight=former)
         self.stand_ins.carry(point.w, old, new)
 
-    def _know(self, known: Evaluated) -> None:
+    def _set_last(self, evaluated: Evaluated) -> None:
         """Set the known point; keep the previous one if its sums are over the same examples."""
-        if self.known is None or self._known_changes != self.changes:
+        if self.last_evaluated is None or self._evaluated_changes != self.changes:
             self.before = None
-        elif self.known.point.serial != known.point.serial:
-            self.before = self.known
-        self.known, self._known_changes = known, self.changes
+        elif self.last_evaluated.point.serial != evaluated.point.serial:
+            self.before = self.last_evaluated
+        self.last_evaluated, self._evaluated_changes = evaluated, self.changes
 
     def borrow(self, evaluated: Evaluated) -> None:
         """Give stand-ins without curvature the curvature of the present examples' loss."""
@@ -263,15 +264,15 @@ class Elastic:
         flat = {g: e for g, e in entries if e is not None and e.mode == "taylor"}
         self.stand_ins.swap({g: e.borrowing(w, e.own(w), present) for g, e in flat.items()})
         self.changes += 1
-        self._known_changes = self.changes
+        self._evaluated_changes = self.changes
 
-    # --- lines 9 to 15: stand-ins for what vanished ----------------------------------------------
+    # --- lines 9 to 15: stand-ins for lost examples ----------------------------------------------
 
     def stand_in(self, outcome: Outcome) -> Generator[Exchange, Outcome, Outcome]:
         """Add the open group of an outcome to the queue, with its stand-in.
 
-        ``known`` then refers to the survivors: otherwise a second loss would count the gradient of
-        the first one again. The next exchange seals the group.
+        ``last_evaluated`` then refers to the survivors: otherwise a second loss would count the
+        gradient of the first one again. The next exchange seals the group.
 
         Returns
         -------
@@ -280,19 +281,19 @@ class Elastic:
         """
         returned = self._drop(outcome.absent)
         self.changes += 1
-        if not self.rules.stands_in or self.known is None:
+        if not self.rules.stands_in or self.last_evaluated is None:
             assert outcome.opened is not None
             self._ignore(outcome.opened)
             return outcome
-        former, lost = self.known, None
+        former, lost = self.last_evaluated, None
         if outcome.anchor is not None and self._is_usable(outcome.anchor):
             lost = self.read(outcome.anchor.arrays)
         # If a never evaluated group is back, the present examples are not just the survivors.
         if lost is not None and None not in returned:
-            known = self._with_returned(former, returned)
-            latest, survivors = outcome, known.sums.minus(lost)
+            evaluated = self._with_returned(former, returned)
+            latest, survivors = outcome, evaluated.sums.minus(lost)
         else:
-            latest, known, survivors = yield from self._corrected(former, returned)
+            latest, evaluated, survivors = yield from self._corrected(former, returned)
             if (latest.opened, latest.absent) != (outcome.opened, outcome.absent):
                 lost = None
         answer: Arrays = {}
@@ -302,21 +303,21 @@ class Elastic:
                 answer = asked.arrays
                 break
             # More examples were lost before they answered: they join the group.
-            latest, known, survivors = yield from self._corrected(former, returned)
+            latest, evaluated, survivors = yield from self._corrected(former, returned)
             lost = None
-        self.stand_ins.carry(known.point.w, former.sums, survivors)
+        self.stand_ins.carry(evaluated.point.w, former.sums, survivors)
         if lost is None and None not in returned:
-            lost = known.sums.minus(survivors)
+            lost = evaluated.sums.minus(survivors)
         if latest.opened is not None and lost is not None:
-            is_exact = known.sums is former.sums
-            entry = self._entry(known, lost, survivors, answer, is_exact=is_exact)
+            is_exact = evaluated.sums is former.sums
+            entry = self._entry(evaluated, lost, survivors, answer, is_exact=is_exact)
             self.stand_ins.push(latest.opened, entry)
             self.seal = True
         elif latest.opened is not None:
             # The sums differ by the lost and by a returned group never evaluated: neither is known.
             self._ignore(latest.opened)
-        self.known = replace(known, sums=survivors)
-        self._known_changes = self.changes
+        self.last_evaluated = replace(evaluated, sums=survivors)
+        self._evaluated_changes = self.changes
         return latest
 
     def _question(self, latest: Outcome) -> Exchange | None:
@@ -328,20 +329,20 @@ class Elastic:
         return self.curvatures.questions(self.before.point.w, self.before.point.serial)
 
     def _entry(
-        self, known: Evaluated, lost: Sums, survivors: Sums, answer: Arrays, *, is_exact: bool
+        self, evaluated: Evaluated, lost: Sums, survivors: Sums, answer: Arrays, *, is_exact: bool
     ) -> StandIn:
         """Return the stand-in of the lost examples, and restrict ``before`` to the survivors."""
         if self.curvatures is None:
-            return StandIn(w=known.point.w, sums=lost)
+            return StandIn(w=evaluated.point.w, sums=lost)
         before, changes = self.before, None
         if before is not None and "gradient" in answer:
             left = self.read(answer)
-            whole = known.sums.gradient - before.sums.gradient
+            whole = evaluated.sums.gradient - before.sums.gradient
             present = survivors.gradient - left.gradient
             changes = (whole - present, present)
             self.before = replace(before, sums=left)
         return self.curvatures.choose(
-            known.point.w, lost, survivors, changes, answer, is_exact=is_exact
+            evaluated.point.w, lost, survivors, changes, answer, is_exact=is_exact
         )
 
     def _ignore(self, group: GroupId) -> None:
@@ -383,8 +384,8 @@ class Elastic:
         return (
             self.cached_anchors
             and anchor is not None
-            and self.known is not None
-            and anchor.exchange == self.known.exchange
+            and self.last_evaluated is not None
+            and anchor.exchange == self.last_evaluated.exchange
         )
 
     @staticmethod

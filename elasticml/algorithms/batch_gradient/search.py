@@ -164,8 +164,8 @@ def _probe(elastic: Elastic, ray: Ray, steps: F64) -> Generator[Exchange, Outcom
         only_lost = len(elastic.stand_ins.entries) == waiting + 1
         if not (only_lost and elastic.changes == before + 1 and elastic.rules.stands_in):
             return None
-        assert elastic.known is not None
-        ray.origin = elastic.known
+        assert elastic.last_evaluated is not None
+        ray.origin = elastic.last_evaluated
 
 
 def hessian_times(

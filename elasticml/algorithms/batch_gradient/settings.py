@@ -79,8 +79,8 @@ def read_settings(raw: Mapping[str, Any]) -> Settings:
     ConfigError
         When a key is unknown or a value out of range.
     """
-    known = {field.name for field in fields(Settings)} | {"mode", "name"}
-    check_keys("batch_gradient", raw, known, _CHOICES)
+    keys = {field.name for field in fields(Settings)} | {"mode", "name"}
+    check_keys("batch_gradient", raw, keys, _CHOICES)
     values = {key: raw[key] for key in raw if key not in ("name", "mode", "loss", "class_weight")}
     values["optimizer"] = chosen_optimizer(raw.get("optimizer"), raw.get("mode", "default"))
     if values["optimizer"] != "gd" and raw.get("step", "line_search") != "line_search":

@@ -274,9 +274,9 @@ class _Descent:
         With ``roll_back`` 2 the next round starts at w^{r-1}.
         """
         model = self.elastic.columns.arrays(self.point.w)
-        assert self.elastic.known is not None
+        assert self.elastic.last_evaluated is not None
         if self.settings.roll_back == 2:
-            self.point = self.elastic.known.point
+            self.point = self.elastic.last_evaluated.point
         self.advance = {}
         self.value = None
         self.rounds += 1

@@ -166,7 +166,7 @@ def _warm_start(value: Any) -> Mapping[str, F64]:
     if not isinstance(value, Mapping) or not value:
         raise wrong("warm_start", value, "a mapping of a network's arrays by name")
     try:
-        arrays = {str(name): np.asarray(found, np.float64) for name, found in value.items()}
+        arrays = {str(name): np.asarray(values, np.float64) for name, values in value.items()}
     except (TypeError, ValueError):
         raise wrong("warm_start", "not numbers", "arrays of numbers") from None
     for name, array in arrays.items():
