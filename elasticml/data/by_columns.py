@@ -1,10 +1,10 @@
-"""Data by columns: chunks whose rows are the features of a matrix, and its targets.
+"""Column-partitioned data: chunks whose rows are the features of a matrix, and its targets.
 
-What works on features instead of examples takes ``X.T``: row j of the data holds feature j of all
-examples and bears the label j. One more row, labelled :data:`TARGETS`, holds the targets; where
-examples have weights s, one labelled :data:`ROOTS` holds their roots, and every feature has been
-multiplied by them, so that weighted sums of squares are plain ones. Targets have not: labels are
-to be told apart.
+Algorithms that work on features instead of examples read ``X.T``: row j of the data holds feature j
+of all examples and has the label j. One more row, labelled :data:`TARGETS`, holds the targets. If
+examples have weights s, a row labelled :data:`ROOTS` holds their square roots, and every feature is
+multiplied by them, so that weighted sums of squares become plain ones. Targets are not multiplied:
+class labels must remain distinct.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from elasticml.data.cut import Rows
 from elasticml.data.rows import rows_of_arrays
 from elasticml.errors import ConfigError, DataError
 
-#: Labels of the rows that are no features.
+#: Labels of the rows that are not features.
 TARGETS: Final = -1.0
 ROOTS: Final = -2.0
-#: What a source's spec says under ``by``.
+#: Value of the key ``by`` in a source's spec.
 COLUMNS: Final = "columns"
 
 
 def rows_by_columns(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, name: str) -> Rows:
-    """Check arrays, and return them transposed, with the targets as a row of their own.
+    """Check arrays, and return them transposed, with the targets as an additional row.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def rows_by_columns(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, na
     Raises
     ------
     DataError
-        As :func:`elasticml.data.rows.rows_of_arrays`; when there is no feature, or no weight above
-        0.
+        As :func:`elasticml.data.rows.rows_of_arrays`; when there is no feature, or all weights
+        are 0.
     """
     checked = rows_of_arrays(X, y, sample_weight, name=name)
     if checked.n_columns == 0:
@@ -63,28 +63,28 @@ def rows_by_columns(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, na
     rows = scipy.sparse.csr_array((checked.values, checked.indices, checked.indptr), shape=shape)
     if roots is not None:
         rows = scipy.sparse.diags_array(roots) @ rows
-    turned = scipy.sparse.vstack([rows.T, scipy.sparse.csr_array(beside)], format="csr")
-    return rows_of_arrays(turned, numbers, None, name=name)
+    transposed = scipy.sparse.vstack([rows.T, scipy.sparse.csr_array(beside)], format="csr")
+    return rows_of_arrays(transposed, numbers, None, name=name)
 
 
 def is_by_columns(spec: Mapping[str, Any]) -> bool:
-    """Whether a source's spec names data by columns."""
+    """Whether a source's spec describes data by columns."""
     return spec.get("by") == COLUMNS
 
 
 def check_by(by: str, dtype: str) -> None:
-    """Check how arrays shall be cut.
+    """Check how arrays are to be partitioned.
 
     Raises
     ------
     ConfigError
-        When ``by`` is no such way, or columns shall be stored as float32.
+        When ``by`` is unknown, or columns are to be stored as float32.
     """
     if by not in ("rows", COLUMNS):
         raise ConfigError(f"by is {by!r}, wanted 'rows' or 'columns'", key="by")
     if by == COLUMNS and dtype != "float64":
         raise ConfigError(
-            f"dtype is {dtype!r}, wanted 'float64' by columns: a residual of less would hide small "
-            "gaps",
+            f"dtype is {dtype!r}, wanted 'float64' by columns: a residual of lower precision would "
+            "hide small gaps",
             key="dtype",
         )

@@ -1,4 +1,4 @@
-"""Short digests of numbers and of bytes at the speed of memory: against damage, not forgery."""
+"""Checksums at memory speed: they detect damage, not forgery."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHIFT: Final = np.uint64(29)
 
 @kernel
 def mix(words: NDArray[np.uint64], seed: np.uint64) -> np.uint64:
-    """Hash words in four lanes, which a processor multiplies side by side."""
+    """Hash words in four independent lanes, so that the processor multiplies them in parallel."""
     a, b, c, d = seed ^ _ONE, seed ^ _TWO, seed + _ONE, seed + _TWO
     n = words.size // 4 * 4
     for k in range(0, n, 4):
@@ -40,5 +40,5 @@ def mix(words: NDArray[np.uint64], seed: np.uint64) -> np.uint64:
 
 
 def checksum(body: memoryview) -> int:
-    """Digest a chunk's body, whose bytes are a multiple of 64, into 64 bits."""
+    """Return the 64-bit checksum of a chunk's body; its size is a multiple of 64 bytes."""
     return int(mix(np.frombuffer(body, np.uint64), np.uint64(0)))

@@ -1,4 +1,4 @@
-"""Short digests of arrays and chunks: whether two computations have the same bits, not a secret."""
+"""Digests of arrays and chunks, to compare two computations bit for bit; not cryptographic."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from elasticml.data.chunk import Chunk
 
 
 def digest_of(array: NDArray[np.float64], before: int = 0) -> int:
-    """Digest a float64 array's bits, and what was digested before it, into 64 bits.
+    """Return a 64-bit digest of a float64 array's bits, chained to an earlier digest.
 
-    Every bit counts, that of -0.0 too. Some 10 GB/s; no protection against forgery.
+    Every bit counts, including the sign of -0.0. About 10 GB/s; no protection against forgery.
 
     Parameters
     ----------
     array : ndarray of float64, any shape
     before : int
-        Digest of what came before; the order of arrays counts.
+        Digest of the preceding arrays; their order counts.
     """
     words = np.ascontiguousarray(array, np.float64).reshape(-1).view(np.uint64)
     return int(mix(words, np.uint64(before)))
@@ -36,7 +36,7 @@ def digest_of_arrays(arrays: Any, before: int = 0) -> int:
 
 
 def digest_of_chunks(chunks: Iterable[Chunk]) -> str:
-    """Digest the bodies of chunks, by their content ids: 16 hex digits."""
+    """Digest the content ids of chunks; 16 hex digits."""
     digest = hashlib.blake2b(digest_size=8)
     for chunk in chunks:
         digest.update(f"{chunk.id.block}.{chunk.id.ordinal}:{chunk.content_id}\n".encode())

@@ -1,11 +1,11 @@
-"""What format a file is in, as the end of its name tells."""
+"""Infer a file's format from its name."""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 from typing import Final
 
-#: Ends of names, besides those of compression, and the format that they mean.
+#: Format by file suffix; suffixes of compression are removed first.
 ENDS: Final = {
     ".svm": "svmlight",
     ".svmlight": "svmlight",
@@ -18,7 +18,7 @@ _COMPRESSED: Final = (".gz", ".bz2", ".xz")
 
 
 def format_of(name: str) -> str | None:
-    """Return the format that a file's name or URL tells; None where it tells none."""
+    """Return the format that a file name or URL implies; None if its suffix is unknown."""
     for end in _COMPRESSED:
         name = name.removesuffix(end)
     return ENDS.get(PurePosixPath(name).suffix.lower())

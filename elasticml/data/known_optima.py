@@ -1,4 +1,4 @@
-"""Linear problems whose optimum is known, for tests: regularised least squares and logistic."""
+"""Linear problems with known optima, for tests: regularised least squares and logistic."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 class LinearProblem:
     """``minimise  mean_i loss(y_i, x_i @ w) + l2 / 2 * |w|^2``, with its solution.
 
-    ``values`` (n, d) float64, dense, with exact zeros where the problem is sparse; ``labels`` (n,);
-    ``optimum`` (d,) and ``objective`` there.
+    ``values`` (n, d) float64, dense, with exact zeros if the problem is sparse; ``labels`` (n,);
+    ``optimum`` (d,), and the ``objective`` at it.
     """
 
     values: NDArray[np.float64]
@@ -33,21 +33,21 @@ def make_linear(
     l2: float = 0.1,
     density: float = 1.0,
 ) -> LinearProblem:
-    """Make a small problem whose optimum is known in closed form.
+    """Generate a small problem whose optimum is known in closed form.
 
     ``squared`` (``(z - y)^2 / 2``): Gaussian rows and noisy labels; the optimum solves the normal
-    equations. ``logistic``: the rows are orthogonal and so long that a chosen dual solution
-    ``a_i in (0, 1/2)`` is optimal: with ``w = sum_i a_i y_i x_i / (n l2)`` stationarity asks for
+    equations. ``logistic``: the rows are orthogonal, with lengths that make a chosen dual solution
+    ``a_i in (0, 1/2)`` optimal: with ``w = sum_i a_i y_i x_i / (n l2)`` stationarity requires
     ``y_i x_i @ w = log((1 - a_i) / a_i)``, that is ``|x_i|^2 = n l2 log((1 - a_i) / a_i) / a_i``.
 
     Parameters
     ----------
     n, d : int
-        Rows and columns; ``logistic`` wants ``n <= d``.
+        Rows and columns; ``logistic`` requires ``n <= d``.
     l2 : float
         Positive.
     density : float
-        Chance that a value is not zero; only for ``squared``.
+        Probability that a value is nonzero; only for ``squared``.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def make_linear(
     if loss == "squared":
         return _least_squares(rng, n, d, l2, density)
     if n > d or density != 1.0:
-        raise ValueError(f"logistic wants n <= d and density 1, got n={n}, d={d}, {density}")
+        raise ValueError(f"logistic needs n <= d and density 1, got n={n}, d={d}, {density}")
     return _logistic(rng, n, d, l2)
 
 

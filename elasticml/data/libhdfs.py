@@ -1,4 +1,4 @@
-"""HDFS read through Hadoop's own client library, with a Java machine inside this process."""
+"""HDFS through Hadoop's own client library, with a Java virtual machine in this process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pyarrow.fs
 from elasticml.data.hdfs import class_path
 from elasticml.data.webhdfs import WebHdfs
 
-#: Java would take a quarter of the machine's memory, which no container has.
+#: By default Java takes a quarter of the machine's memory, more than a container has.
 _HEAP: Final = "-Xmx256m"
 
 
 class LibHdfs(WebHdfs):
-    """HDFS whose byte ranges come through pyarrow and libhdfs, all else over the web.
+    """HDFS that reads byte ranges with pyarrow and libhdfs; all other calls use WebHDFS.
 
-    libhdfs knows modification times to the second only, so that members with and without it would
-    not agree on a file's fingerprint; it renames in two steps, and tells failures by numbers.
+    libhdfs reports modification times in whole seconds, so members with and without it would not
+    agree on a file's fingerprint; it renames in two steps and reports failures as numbers.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class LibHdfs(WebHdfs):
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **options: Any
     ) -> bytes:
-        """Read bytes from ``start`` up to ``end``, both at least 0; the whole without."""
+        """Read bytes from ``start`` up to ``end``, both at least 0; by default the whole file."""
         if end is None:  # small files, which may be absent
             return super().cat_file(path, start, end, **options)
         with self._java.open_input_file(self._strip_protocol(path)) as file:

@@ -1,4 +1,4 @@
-"""Room for the files that a process has open at a time."""
+"""The limit on the files that a process may have open."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import resource
 
 @functools.cache
 def allow_open_files() -> None:
-    """Let this process have half as many files open as its system lets it have, where that is more.
+    """Raise the soft limit on open files to half of the hard limit, if that is higher.
 
-    Links take one each and mapped blocks of the cache another, and the usual limit of 1,024 is for
-    programs that wait with ``select``. It is raised once; where that is refused all stays as it is.
+    Every link and every mapped block of the cache needs a descriptor; the usual limit of 1,024
+    exists for programs that call ``select``. The limit is raised once; a refusal is ignored.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):

@@ -1,4 +1,4 @@
-"""What shape a source's pictures have, where it has any: their columns alone do not tell."""
+"""The shape of a source's images, which its number of columns does not determine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from elasticml.data.source import Source
 
 
 def picture_shape(source: Source) -> tuple[int, int, int] | None:
-    """Return (channels, height, width) of a source's pictures, at most one of which is read.
+    """Return (channels, height, width) of a source's images; reads one image at most.
 
-    None for sources of other data, and for IDX files whose examples are no pictures.
+    None for other sources, and for IDX files whose examples are not images.
 
     Raises
     ------
     ConfigError, DataError
-        When a file is missing, or not what it was said to be.
+        When a file is missing or has another format.
     """
     if isinstance(source, PictureSource):
         return source.shape()

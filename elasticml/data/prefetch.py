@@ -1,4 +1,4 @@
-"""A hint to the processor, for compiled loops: this element of an array will be read soon."""
+"""The processor's prefetch instruction, for compiled loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 
 @intrinsic
 def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Fetch ``array[index]`` into the first-level cache; an index beyond the end does no harm."""
+    """Prefetch ``array[index]`` into the first-level cache; an index beyond the end is harmless."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -20,7 +20,7 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
         address = builder.bitcast(builder.gep(view.data, [arguments[1]]), byte)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         hint = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # To read, to be kept, data.
+        # Arguments: read access, highest locality, data cache.
         builder.call(hint, [address, word(0), word(3), word(1)])
         return context.get_dummy_value()
 

@@ -1,4 +1,4 @@
-"""Files on a local disk for bodies and numbers of rows that do not fit into memory."""
+"""Spill files on a local disk, for bodies and per-row arrays that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 
 from elasticml.data import mapped
 
-#: Bytes of a file, or what it takes to hold one order of them.
+#: Bytes of a file; a larger request gets a larger file.
 FILE_BYTES: Final = 64 * 2**20
 
 
 class Spill:
-    """Places in files without names; a file is gone when nobody looks at any of its places.
+    """Allocates buffers in unnamed files; a file disappears with its last buffer.
 
     Parameters
     ----------
@@ -25,45 +25,45 @@ class Spill:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: Held while a file is made.
+        #: Held while a file is created.
         self._filling = threading.Lock()
-        #: The file with room; and all that are used.
+        #: The file with free space, and all files in use.
         self._slab: mapped.FileSlab | None = None
         self._slabs: weakref.WeakSet[mapped.FileSlab] = weakref.WeakSet()
 
     def places(self, sizes: Sequence[int]) -> list[memoryview]:
-        """Return places of these sizes, side by side in one file.
+        """Allocate buffers of these sizes, contiguous in one file.
 
         Raises
         ------
         OSError
-            When the disk does not take them.
+            When the disk has no room.
         """
         nbytes = mapped.padded_sum(sizes)
         with self._filling:
             if sizes and (self._slab is None or self._slab.room < nbytes):
-                self._slab = None  # first, so that its disk is free when nobody looks at it
-                self._slab = self._made(nbytes)
+                self._slab = None  # first: its disk space is freed if no buffer is in use
+                self._slab = self._new_slab(nbytes)
                 self._slabs.add(self._slab)
             slab = self._slab
             return [] if slab is None else [slab.take(size) for size in sizes]
 
-    def _made(self, nbytes: int) -> mapped.FileSlab:
+    def _new_slab(self, nbytes: int) -> mapped.FileSlab:
         if nbytes < FILE_BYTES:
             try:
                 return mapped.FileSlab(FILE_BYTES, self.folder)
-            except OSError:  # a disk that is nearly full may take what is needed now
+            except OSError:  # a nearly full disk may still have room for this request
                 pass
         return mapped.FileSlab(nbytes, self.folder)
 
     def place(self, nbytes: int) -> memoryview:
-        """Return a place of so many bytes; errors as of :meth:`places`."""
+        """Allocate a buffer of ``nbytes``; raises as :meth:`places` does."""
         return self.places([nbytes])[0]
 
     def place_at_once(self, nbytes: int) -> memoryview | None:
-        """Return a place; None where that would take time.
+        """Allocate a buffer without blocking; None if that is not possible.
 
-        For an event loop: no file is made, and nobody is waited for who makes one.
+        For an event loop: creates no file, and does not wait for another thread that creates one.
         """
         if not self._filling.acquire(blocking=False):
             return None
@@ -75,15 +75,15 @@ class Spill:
             self._filling.release()
 
     def maps(self, buffer: memoryview) -> bool:
-        """Whether a buffer lies in one of the files."""
+        """Whether a buffer is in one of the files."""
         return any(slab.maps(buffer) for slab in list(self._slabs))
 
     def let_go(self) -> None:
-        """Take the pages of all files out of this process; they come back when looked at."""
+        """Release the pages of all files; they are read again on access."""
         for slab in list(self._slabs):
             slab.let_go()
 
     def close(self) -> None:
-        """Let the disk go with the last place that somebody looks at."""
+        """Allocate no more in the current file; disk space is freed with the last buffer."""
         with self._filling:
             self._slab = None

@@ -1,4 +1,4 @@
-"""What sources answer alike whose blocks mean the same whatever the others hold."""
+"""Base class of sources that need no survey: each block can be read without knowing the others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Surveyless:
-    """No vocabulary has to be gathered before the first block is read.
+    """A source that is read in a single pass: it has no vocabulary to collect first.
 
-    For dataclasses with a field ``n_columns``: the columns of the training data, None for a
-    source's own.
+    For dataclasses with a field ``n_columns``: the number of columns of the training data; None
+    for the source's own.
     """
 
     __slots__ = ()
@@ -26,7 +26,7 @@ class Surveyless:
 
     @property
     def is_costly(self) -> bool:
-        """Whether parsed blocks are worth a cache: not what is drawn, or in memory."""
+        """Whether parsed blocks are worth caching: not if they are generated, or in memory."""
         return False
 
     def read(
@@ -36,13 +36,13 @@ class Surveyless:
         raise NotImplementedError
 
     def survey(self, block: int) -> BlockSummary:
-        """Summarise a block as reading it does; nobody needs to."""
+        """Read and summarise a block; single-pass sources do not need it."""
         return self.read(block, None, 1)[1]
 
     def with_facts(self, facts: DataFacts) -> Self:
-        """Read test data with the columns of the training data."""
+        """Return a source that reads test data with the columns of the training data."""
         return self.with_columns(facts.n_columns)
 
     def with_columns(self, n_columns: int) -> Self:
-        """Read with so many columns; values in wider ones are dropped."""
+        """Return a source with ``n_columns`` columns; values beyond them are dropped."""
         return cast(Self, replace(cast(Any, self), n_columns=n_columns))

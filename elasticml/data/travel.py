@@ -1,4 +1,7 @@
-"""Bodies on their way to other members: as they lie, compressed ones too, which are the smaller."""
+"""Send chunk bodies to other members, and rebuild the received ones.
+
+A body is sent as it is stored: a compressed body stays compressed, which saves bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,22 @@ from elasticml.terms import ChunkId
 
 
 def make_ready(chunk: Chunk) -> None:
-    """Have what is sent of a chunk here, and checked if it never was; not for an event loop.
+    """Load a chunk's stored bytes before they are sent, and verify them once; may block.
 
     Raises
     ------
     DataError
-        When it is damaged.
+        When the body is damaged.
     """
     if chunk.is_mapped:
         mapped.fetch(chunk.stored)
     if not chunk.is_checked:
         chunk.bring()
-        chunk.let_go()  # a compressed one is sent as it lies
+        chunk.let_go()  # a compressed body is sent as it is stored
 
 
 def sent(chunk: Chunk) -> None:
-    """Let go of what was fetched to be sent."""
+    """Release the memory of a body that was fetched for sending."""
     if chunk.is_packed and chunk.is_mapped:
         mapped.let_go(chunk.stored)
     elif chunk.shelf is not None:
@@ -34,21 +37,21 @@ def sent(chunk: Chunk) -> None:
 
 
 def received(id: ChunkId, payload: memoryview, *, is_mapped: bool) -> Chunk:
-    """Make a chunk of what has come, which nobody writes to from now on.
+    """Return the chunk in a received payload, which must not be written to afterwards.
 
     Parameters
     ----------
     is_mapped : bool
-        It lies in a file.
+        Whether the payload is in a file.
 
     Raises
     ------
     DataError
-        When it is no body, compressed or not.
+        When the payload is not a body, compressed or not.
     """
     if is_packed(payload):
-        place = f"chunk {id} as it was received"
-        chunk = Chunk.of_away(id, away_of(payload.toreadonly(), str(id), place))
+        origin = f"chunk {id} as it was received"
+        chunk = Chunk.of_away(id, away_of(payload.toreadonly(), str(id), origin))
     else:
         chunk = Chunk.from_body(id, payload)
     chunk.is_mapped = is_mapped

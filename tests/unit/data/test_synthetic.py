@@ -156,5 +156,5 @@ def test_known_optimum_is_stationary_and_its_objective_is_what_the_formula_gives
 def test_impossible_linear_problems_are_refused():
     with pytest.raises(ValueError, match="wanted n, d >= 1, l2 > 0"):
         make_linear(3, 2, l2=0.0)
-    with pytest.raises(ValueError, match="logistic wants n <= d"):
+    with pytest.raises(ValueError, match="logistic needs n <= d"):
         make_linear(3, 2, loss="logistic")
