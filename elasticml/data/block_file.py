@@ -1,8 +1,8 @@
-"""A block of chunks in one file that can be mapped: the cache's, and converted data's.
+"""Memory-mappable files that hold one block of chunks; used by the cache and converted data.
 
-The file holds an index in JSON, then the chunk bodies on multiples of 64, as they are or
-compressed. It is written whole and then renamed. The index is checked when the file is mapped, a
-body by its checksum before anything of it but labels and weights is looked at.
+A file holds a JSON index, then the chunk bodies, aligned to 64 bytes, plain or compressed. It is
+written completely and then renamed. The index is verified when the file is mapped; a body is
+verified by its checksum before any of it except labels and weights is accessed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from elasticml.terms import chunk_id
 
 MAGIC: Final = b"emlcache"
 VERSION: Final = 3
-#: Ends of the names of files, and of those that are being written.
+#: Suffixes of finished files, and of files being written.
 SUFFIX: Final = ".chunks"
 PART: Final = ".part"
 #: Magic, version, bytes of the index, bytes of the bodies, digest of the index.
@@ -36,20 +36,20 @@ Block = tuple[list[Chunk], BlockSummary]
 
 
 def write_block(path: Path, block: Block, level: int | None = None) -> int:
-    """Write a block under another name, then rename it; return the bytes that its bodies take.
+    """Write a block under a temporary name, then rename it; return the bytes of its bodies on disk.
 
     Parameters
     ----------
     level : int, optional
-        How bodies are compressed, see :func:`elasticml.data.packed.pack`; None: not at all.
+        Compression level, see :func:`elasticml.data.packed.pack`; None: no compression.
 
     Raises
     ------
     OSError
-        When it cannot be written; nothing of it is left.
+        When the file cannot be written; no partial file is left.
     """
     chunks, summary = block
-    # Compiled code is loaded where bodies are: what only begins a container does without.
+    # Imported here: a process that only starts a container need not load compiled code.
     from elasticml.data.checksums import checksum
     from elasticml.data.packed import pack
 
@@ -79,16 +79,16 @@ def write_block(path: Path, block: Block, level: int | None = None) -> int:
 
 
 def map_block(path: Path) -> Block:
-    """Map a block; its chunks' bodies are in the file, and come when they are looked at.
+    """Map a block; its chunks' bodies are loaded from the file on access.
 
     Raises
     ------
     OSError
-        When there is no such file, or it cannot be read.
+        When the file does not exist or cannot be read.
     DataError
-        When its index is damaged. Of a body that is, its chunk says so.
+        When the index is damaged. A damaged body raises when its chunk is loaded.
     """
-    allow_open_files()  # a mapping holds one as long as anybody has a chunk of the block
+    allow_open_files()  # a mapping keeps a descriptor open while any chunk of the block exists
     with path.open("rb") as source:
         if os.fstat(source.fileno()).st_size < _FIXED.size:
             raise _damaged(path, "it is cut short")
@@ -97,12 +97,12 @@ def map_block(path: Path) -> Block:
     magic, version, n_text, n_bodies, digest = _FIXED.unpack_from(view)
     start, text = _bodies_start(n_text), bytes(view[_FIXED.size : _FIXED.size + n_text])
     if magic != MAGIC or version != VERSION:
-        raise _damaged(path, "it is no block of chunks of this version")
+        raise _damaged(path, "it is not a block of chunks of this version")
     if view.nbytes != start + n_bodies or _digest(text) != digest:
         raise _damaged(path, "it is cut short, or its index has changed")
     try:
         index = json.loads(text)
-        # Headers are here and there: nothing of what is around them is read along.
+        # Headers are scattered over the file: read-ahead would load their surroundings.
         memory.madvise(mmap.MADV_RANDOM)
         chunks = _map_chunks(view[start:], index["chunks"], str(path))
         memory.madvise(mmap.MADV_NORMAL)

@@ -1,6 +1,6 @@
-"""What most tokens of svmlight text look like, read from one word or three without a loop.
+"""Fast paths for the most frequent svmlight tokens: one word or three, without a loop.
 
-Whatever else there may be is left to :func:`elasticml.data.decimals.number_at`.
+All other tokens are left to :func:`elasticml.data.decimals.number_at`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from elasticml.data.digit_words import (
 )
 from elasticml.data.kernels import inlined_kernel
 
-#: What :func:`fraction_at` may look at.
+#: Bytes that :func:`fraction_at` may access.
 FRACTION_BYTES: Final = 27
 
 _MINUS = 45
-_SPACE: Final = np.uint64(32)
-_NEWLINE: Final = np.uint64(10)
-_COLON: Final = np.uint64(58)
-#: A point, and nine, among digits as they are looked at here.
+_SPACE_WORD: Final = np.uint64(32)
+_NEWLINE_WORD: Final = np.uint64(10)
+_COLON_WORD: Final = np.uint64(58)
+#: A decimal point and a nine in ``word ^ ZEROS``.
 _POINT: Final = np.uint64(46 ^ 48)
-_NINE: Final = np.uint64(9)
+_DIGIT_MAX: Final = np.uint64(9)
 _BYTE: Final = np.uint64(0xFF)
 
 _NONE: Final = np.uint64(0)
@@ -47,17 +47,17 @@ _WORD: Final = np.uint64(64)
 
 @inlined_kernel
 def pair_at(text: NDArray[np.uint8], at: int) -> tuple[int, int, int, int]:
-    """Read ``number:digit`` from one word, with the space or before the newline that ends it.
+    """Read ``number:digit`` from one word, including a space that ends it, but not a newline.
 
     Returns
     -------
     number : int
-        Of at most seven digits.
+        At most seven digits.
     index_width : int
-        Bytes of the number and the colon; 0 where something else stands here.
+        Bytes of the number and the colon; 0 if the token has another form.
     digit : int
     width : int
-        Bytes of it all, a space among them; 0 where another kind of value follows, or the number
+        Bytes of the whole token, including a space; 0 if the value has another form, or the number
         has more than five digits.
     """
     word = word_at(text, at)
@@ -66,10 +66,15 @@ def pair_at(text: NDArray[np.uint8], at: int) -> tuple[int, int, int, int]:
     digit = ((digits >> bits) >> _EIGHT) & _BYTE
     behind = word >> bits
     end = (behind >> _SIXTEEN) & _BYTE
-    is_space = end == _SPACE
-    is_index = (behind & _BYTE == _COLON) & (bits != _NONE)
-    is_pair = is_index & (digit <= _NINE) & (bits <= _FIVE_BYTES) & (is_space | (end == _NEWLINE))
-    # In two steps, as a shift by all 64 bits, for no digit, is undefined.
+    is_space = end == _SPACE_WORD
+    is_index = (behind & _BYTE == _COLON_WORD) & (bits != _NONE)
+    is_pair = (
+        is_index
+        & (digit <= _DIGIT_MAX)
+        & (bits <= _FIVE_BYTES)
+        & (is_space | (end == _NEWLINE_WORD))
+    )
+    # In two steps: for no digit the shift would be by 64 bits, which is undefined.
     number = eight_digits((digits << _EIGHT) << (_SEVEN_BYTES - bits))
     k = int(bits >> _THREE)
     width = (k + 3 if is_space else k + 2) if is_pair else 0
@@ -80,20 +85,20 @@ def pair_at(text: NDArray[np.uint8], at: int) -> tuple[int, int, int, int]:
 def fraction_at(text: NDArray[np.uint8], at: int) -> tuple[float, int, bool]:
     """Read a number with one digit before its point, and 9 to 18 after it, from three words.
 
-    As the numbers are that computers write. There is no branch on how many digits there are, which
-    differs from one to the next and could not be foretold.
+    This is how programs print floats. There is no branch on the number of digits, which varies and
+    would be mispredicted.
 
     Parameters
     ----------
     at : int
-        The text goes on for ``FRACTION_BYTES`` from here at least.
+        Start of the number; at least ``FRACTION_BYTES`` of text follow.
 
     Returns
     -------
     value : float
     end : int
     is_read : bool
-        Where not, the number is of another kind; it may go on with an exponent where it is.
+        False if the number has another form. If True, an exponent may still follow at ``end``.
     """
     negative = byte_at(text, at) == _MINUS
     at += int(negative)
@@ -101,9 +106,9 @@ def fraction_at(text: NDArray[np.uint8], at: int) -> tuple[float, int, bool]:
     first = word_at(text, at + 2) ^ ZEROS
     second = word_at(text, at + 10) ^ ZEROS
     third = word_at(text, at + 18) ^ ZEROS
-    is_plain = (head & _BYTE <= _NINE) & ((head >> _EIGHT) & _BYTE == _POINT)
+    is_plain = (head & _BYTE <= _DIGIT_MAX) & ((head >> _EIGHT) & _BYTE == _POINT)
     is_plain = is_plain & (no_digits(first) == _NONE)
-    # Bits of the digits that follow: 64 where all eight bytes are digits.
+    # Bits of the leading digits: 64 if all eight bytes are digits.
     bits = np.uint64(trailing_zeros(no_digits(second)) & 120)
     more = np.uint64(trailing_zeros(no_digits(third)) & 120)
     more = more if bits == _WORD else _NONE
@@ -112,7 +117,7 @@ def fraction_at(text: NDArray[np.uint8], at: int) -> tuple[float, int, bool]:
         return 0.0, at, False
     k, j = bits >> _THREE, more >> _THREE
     whole = (head & _BYTE) * TEN_TO_8 + eight_digits(first)
-    # In two steps, as a shift by all 64 bits, for no digit, is undefined.
+    # In two steps: for no digit the shift would be by 64 bits, which is undefined.
     tail = (
         eight_digits((second << _EIGHT) << (_SEVEN_BYTES - bits))
         if bits < _WORD

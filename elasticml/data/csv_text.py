@@ -1,4 +1,4 @@
-"""Parse pieces of CSV text through pyarrow, and name the line and column of what is wrong."""
+"""Parse pieces of CSV text with pyarrow, and report the line and column of an invalid cell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from elasticml.data.files import (
 from elasticml.data.tables import Columns
 from elasticml.errors import DataError
 
-#: Texts that stand for a missing value.
+#: Texts that mean a missing value.
 MISSING: Final = ("", "?", "NA", "N/A", "#N/A", "n/a", "NaN", "nan", "-nan", "NULL", "null")
 
 _NOT_BLANK: Final = re.compile(rb"\S")
@@ -31,11 +31,11 @@ _NOT_BLANK: Final = re.compile(rb"\S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvText:
-    """Whole lines of a CSV file, and how to read them."""
+    """Whole lines of a CSV file, and how to parse them."""
 
     path: str
     piece: Piece
-    #: Bytes of the header at the start of the text; 0 where it has none.
+    #: Bytes of the header line at the start of the text; 0 if there is none.
     skipped: int
     names: Sequence[str]
     delimiter: str
@@ -44,7 +44,7 @@ class CsvText:
 def csv_texts(
     path: str, block: int, facts: FileFacts, delimiter: str, header: bool
 ) -> Iterator[CsvText]:
-    """Yield the texts of one block that hold any row."""
+    """Yield the non-blank pieces of one block."""
     names = csv_names(path, facts.token, delimiter, header)
     for piece in block_pieces(path, block, facts):
         skipped = 0
@@ -55,12 +55,12 @@ def csv_texts(
 
 
 def parse_csv(text: CsvText, columns: Columns, wanted: Sequence[str]) -> Any:
-    """Parse the wanted columns into a table: texts where categorical, else float64.
+    """Parse columns of the text into a table: strings if categorical, else float64.
 
     Raises
     ------
     DataError
-        When a line has too many or too few fields, or holds no number where one is wanted.
+        When a line has too many or too few fields, or a field of a numeric column is not a number.
     """
     types = {
         name: pyarrow.string() if name in columns.categorical else pyarrow.float64()
@@ -86,7 +86,7 @@ def parse_csv(text: CsvText, columns: Columns, wanted: Sequence[str]) -> Any:
 
 
 def _explain(text: CsvText, columns: Columns, error: str) -> NoReturn:
-    """Look again, slowly, for the cell that pyarrow did not like."""
+    """Parse the text again, slowly, to find the cell that pyarrow rejected."""
     path, at = text.path, text.skipped
     for raw in io.BytesIO(text.piece.text[at:]):
         fields = next(csv.reader([raw.decode("utf-8", "replace")], delimiter=text.delimiter), [])
@@ -99,26 +99,26 @@ def _explain(text: CsvText, columns: Columns, error: str) -> NoReturn:
 
 
 def _complaint(fields: Sequence[str], names: Sequence[str], columns: Columns) -> str:
-    """Say what is wrong with a line; nothing where it is right or blank."""
+    """Describe what is wrong with a line; "" if it is valid or blank."""
     if fields and len(fields) != len(names):
         return f": {len(fields)} fields, wanted {len(names)}"
     for name, field in zip(names, fields, strict=False):
         if name in columns.numeric and not _is_number(field):
-            found = f", column {name!r}: value is {field[:40]!r}, wanted a number"
+            complaint = f", column {name!r}: value is {field[:40]!r}, wanted a number"
             if name in columns.features:
-                return found + (
+                return complaint + (
                     "; list the column in data.categorical or data.ignore where it holds text"
                 )
-            return found + "; write labels and weights as numbers, classes as 0, 1, and so on"
+            return complaint + "; write labels and weights as numbers, classes as 0, 1, and so on"
     return ""
 
 
 def place_of(text: CsvText, row: int) -> str:
-    """Say in which line a row is; blank lines hold no row."""
-    at, seen = text.skipped, -1
+    """Return the line of a row, for messages; blank lines are not rows."""
+    at, current_row = text.skipped, -1
     for raw in io.BytesIO(text.piece.text[at:]):
-        seen += 1 if raw.strip() else 0
-        if seen == row:
+        current_row += 1 if raw.strip() else 0
+        if current_row == row:
             break
         at += len(raw)
     return f"line {line_number(text.path, text.piece, at)}"
@@ -126,7 +126,7 @@ def place_of(text: CsvText, row: int) -> str:
 
 @once_per_version
 def csv_names(path: str, token: str, delimiter: str, header: bool) -> tuple[str, ...]:
-    """Names of the columns, from the first line; ``token`` tells versions of the file apart."""
+    """Return the names of the columns, from the first line; ``token`` is the file's version."""
     piece = next(block_pieces(path, 0, file_facts(path)), None)
     first = b"" if piece is None else piece.text.partition(b"\n")[0]
     fields = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=delimiter), [])

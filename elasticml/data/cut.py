@@ -1,4 +1,4 @@
-"""Cut the rows of a block into chunks of a given size."""
+"""Partition the rows of a block into chunks of a given size."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from elasticml.data.chunk import (
 from elasticml.errors import DataError
 from elasticml.terms import ChunkId
 
-#: Header of a body and the most that the padding of its sections takes.
+#: Header of a body, and the largest padding of its sections.
 OVERHEAD_BYTES: Final = 256 + 5 * 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Consecutive rows as a reader has parsed them, before they are cut into chunks.
+    """Consecutive rows as parsed by a reader, before they are partitioned into chunks.
 
     ``labels`` (n,), ``weights`` (n,) or None; either ``dense`` (n, d), or ``indptr`` (n + 1,),
     ``indices`` and ``values`` (stored,), indices ascending within a row.
@@ -42,7 +42,7 @@ class Rows:
 
 
 def row_bounds(row_bytes: NDArray[np.int64], chunk_bytes: int) -> NDArray[np.int64]:
-    """Where chunks begin and end, so that each holds at most ``chunk_bytes`` or one row.
+    """Return the row offsets of chunks that hold at most ``chunk_bytes``, or one row.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ def cut(
     dtype: Dtype = "float64",
     first_ordinal: int = 0,
 ) -> list[Chunk]:
-    """Cut rows into chunks with the ids ``(source, block, first_ordinal + i)``.
+    """Partition rows into chunks with the ids ``(source, block, first_ordinal + i)``.
 
-    Sparse rows whose stored values are all 1 become binary CSR, without values.
+    Sparse rows whose stored values are all 1 become binary CSR, which stores no values.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def cut(
 
 
 def block_layout(rows: Rows, dtype: Dtype) -> Layout:
-    """Layout of the chunks that :func:`cut` makes of these rows."""
+    """Return the layout of the chunks that :func:`cut` builds from these rows."""
     if rows.dense is not None:
         return Layout(kind="dense", dtype=dtype, n_columns=rows.n_columns)
     kind: Kind = "binary_csr" if is_binary(rows.values) else "csr"
@@ -113,10 +113,10 @@ def block_layout(rows: Rows, dtype: Dtype) -> Layout:
 
 
 def is_binary(values: NDArray[Any] | None) -> bool:
-    """Whether every stored value is 1; also where none is stored, or values are not kept."""
+    """Whether every stored value is 1; True if there are none, or ``values`` is None."""
     if values is None or len(values) == 0:
         return True
-    # The first value tells nearly always, and all are many to look at.
+    # The first value nearly always decides; comparing all of them is expensive.
     return bool(values[0] == 1) and bool(np.all(values == 1))
 
 

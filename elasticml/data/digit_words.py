@@ -1,8 +1,8 @@
-"""Bytes as words: eight decimal digits looked at at once, and the machine's own wide operations.
+"""Read eight decimal digits at a time from a 64-bit word, and the machine instructions for it.
 
-Eight bytes are looked at as one little-endian word: which of them are digits, and what number they
-make, takes a dozen operations and no branch. Nothing here tests array bounds: callers pass offsets
-within the text.
+Eight bytes are loaded as one little-endian word. Finding which of them are digits, and the number
+that they form, takes a dozen operations and no branch. Nothing here checks array bounds: callers
+pass offsets within the text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ZERO, _NINE = 48, 57
 
 #: Eight times the digit zero.
 ZEROS: Final = np.uint64(0x3030303030303030)
-#: Added to a byte below 128, it sets the byte's highest bit where the byte is more than nine.
+#: Added to a byte below 128, it sets the byte's highest bit if the byte is more than nine.
 _PAST_NINE: Final = np.uint64(0x7676767676767676)
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _EVEN_BYTES: Final = np.uint64(0x000000FF000000FF)
@@ -39,7 +39,7 @@ _HALF_WORD: Final = np.uint64(32)
 
 @intrinsic
 def byte_at(_: Any, text: Any, at: Any) -> Any:
-    """Return one byte of a contiguous uint8 array; negative offsets have no meaning."""
+    """Return one byte of a contiguous uint8 array; the offset must not be negative."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -51,7 +51,7 @@ def byte_at(_: Any, text: Any, at: Any) -> Any:
 
 @intrinsic
 def word_at(_: Any, text: Any, at: Any) -> Any:
-    """Return eight bytes of a contiguous uint8 array as a word, the first one lowest."""
+    """Return eight bytes of a contiguous uint8 array as a little-endian word."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -64,7 +64,7 @@ def word_at(_: Any, text: Any, at: Any) -> Any:
 
 @intrinsic
 def trailing_zeros(_: Any, word: Any) -> Any:
-    """Count the zero bits below the lowest one; 64 where there is none."""
+    """Count trailing zero bits; 64 for zero."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], context.get_constant(types.boolean, 0))
@@ -74,7 +74,7 @@ def trailing_zeros(_: Any, word: Any) -> Any:
 
 @intrinsic
 def leading_zeros(_: Any, word: Any) -> Any:
-    """Count the zero bits above the highest one; 64 where there is none."""
+    """Count leading zero bits; 64 for zero."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctlz(arguments[0], context.get_constant(types.boolean, 0))
@@ -94,7 +94,7 @@ def double_of(_: Any, bits: Any) -> Any:
 
 @inlined_kernel
 def eight_digits(digits: np.uint64) -> np.uint64:
-    """Return the number that eight digits make, each a byte from 0 to 9, the first one lowest."""
+    """Return the number formed by eight digits, each a byte from 0 to 9, the first one lowest."""
     pairs = digits * _TEN + (digits >> _EIGHT)
     left = (pairs & _EVEN_BYTES) * _HUNDREDS
     right = ((pairs >> _SIXTEEN) & _EVEN_BYTES) * _UNITS
@@ -103,16 +103,16 @@ def eight_digits(digits: np.uint64) -> np.uint64:
 
 @inlined_kernel
 def no_digits(digits: np.uint64) -> np.uint64:
-    """Mark with its highest bit each byte of ``word ^ ZEROS`` that is no digit, up to the first.
+    """Set the highest bit of the first byte of ``word ^ ZEROS`` that is not a digit.
 
-    A carry out of a byte spoils only those behind it, which come after the first that is none.
+    The bits of later bytes are undefined: a carry out of the first non-digit may change them.
     """
     return ((digits + _PAST_NINE) | digits) & _HIGH_BITS
 
 
 @inlined_kernel
 def digits_at(text: NDArray[np.uint8], at: int, n: int, total: np.uint64) -> tuple[np.uint64, int]:
-    """Append the digits from ``at`` on to ``total``: the new total, modulo 2**64, and their end."""
+    """Append the digits at ``at`` to ``total``; return the new total, modulo 2**64, and their end."""
     while at + 8 <= n:
         digits = word_at(text, at) ^ ZEROS
         others = no_digits(digits)
@@ -121,7 +121,7 @@ def digits_at(text: NDArray[np.uint8], at: int, n: int, total: np.uint64) -> tup
             at += 8
             continue
         k = trailing_zeros(others) >> 3
-        # In two steps, as a shift by all 64 bits, for no digit, is undefined.
+        # In two steps: for no digit the shift would be by 64 bits, which is undefined.
         shifted = (digits << _EIGHT) << np.uint64(56 - 8 * k)
         return total * INT_POWERS[np.uint64(k)] + eight_digits(shifted), at + k
     while at < n and _ZERO <= byte_at(text, at) <= _NINE:
@@ -132,7 +132,7 @@ def digits_at(text: NDArray[np.uint8], at: int, n: int, total: np.uint64) -> tup
 
 @intrinsic
 def product(_: Any, a: Any, b: Any) -> Any:
-    """Return the upper and the lower 64 bits of ``a * b``."""
+    """Return the upper and lower 64 bits of ``a * b``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         wide = ir.IntType(128)

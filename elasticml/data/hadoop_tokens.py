@@ -1,4 +1,4 @@
-"""Delegation tokens: what YARN leaves in a container's token file for the file system."""
+"""Read Hadoop delegation tokens from the token file that YARN puts into a container."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from elasticml.errors import ConfigError
 
-#: The variable with which YARN names a container's token file.
+#: The environment variable in which YARN names a container's token file.
 TOKEN_FILE: Final = "HADOOP_TOKEN_FILE_LOCATION"
 _MAGIC: Final = b"HDTS\x00"
 _HDFS_KINDS: Final = ("HDFS_DELEGATION_TOKEN", "WEBHDFS delegation", "SWEBHDFS delegation")
@@ -20,23 +20,23 @@ class Token:
     """One delegation token."""
 
     kind: str
-    #: Whom it is for: ``ip:port``, or ``ha-hdfs:name`` of a name service.
+    #: The service it is for: ``ip:port``, or ``ha-hdfs:name`` of a name service.
     service: str
-    #: As web services take it.
+    #: The token as web services accept it: URL-safe Base64.
     text: str
 
 
 def read_tokens(content: bytes, name: str) -> list[Token]:
-    """Read a token file as Hadoop writes it.
+    """Parse the content of a Hadoop token file.
 
     Raises
     ------
     ConfigError
-        When it is none, or cut short.
+        When it is not a token file, or is truncated.
     """
     if not content.startswith(_MAGIC):
         raise ConfigError(
-            f"{name} is no token file of Hadoop's binary form; write it with hdfs fetchdt",
+            f"{name} is not a Hadoop token file in binary form; write it with hdfs fetchdt",
             path=name,
         )
     reader = _Reader(content, len(_MAGIC))
@@ -47,7 +47,7 @@ def read_tokens(content: bytes, name: str) -> list[Token]:
 
 
 def hdfs_token(tokens: Sequence[Token], services: Sequence[str]) -> str | None:
-    """Choose the token for a file system: by its service, else the only one there is."""
+    """Choose the token for a file system: by its service, else the only HDFS token."""
     fitting = [token for token in tokens if token.kind in _HDFS_KINDS]
     named = [token for token in fitting if token.service in services]
     if not named and len(fitting) > 1:
@@ -67,7 +67,7 @@ def _read_token(reader: _Reader) -> Token:
 
 
 class _Reader:
-    """Reads counts and blocks of bytes as Hadoop's ``WritableUtils`` writes them."""
+    """Reads counts and byte strings in the encoding of Hadoop's ``WritableUtils``."""
 
     def __init__(self, content: bytes, position: int) -> None:
         self.content = content
@@ -78,7 +78,7 @@ class _Reader:
         self.position += 1
         if first < 0x80:
             return first
-        # Numbers of tokens and bytes are positive: 0x8f is one byte to follow, 0x8e two, ...
+        # Counts of tokens and bytes are positive: 0x8f means that one byte follows, 0x8e two, ...
         width = 0x90 - first
         if not 1 <= width <= 4:
             raise IndexError
@@ -88,8 +88,8 @@ class _Reader:
         return self._take(self.count())
 
     def _take(self, n: int) -> bytes:
-        found = self.content[self.position : self.position + n]
-        if len(found) < n:
+        block = self.content[self.position : self.position + n]
+        if len(block) < n:
             raise IndexError
         self.position += n
-        return found
+        return block

@@ -1,8 +1,8 @@
-"""Chunks that look at the arrays of whoever lends them: nothing is copied, nothing travels.
+"""Zero-copy chunks: views of a caller's arrays.
 
-For solvers that run where the rows are. A lent chunk has no body and no content id: it can be
-neither sent, nor kept on a disk, nor cached by content. The lender leaves the arrays as
-they are meanwhile.
+For solvers that run in the caller's process. Such a chunk has no body and no content id: it cannot
+be sent, spilled to disk, or cached by content. The caller must not modify the arrays while it is in
+use.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _NO_BODY: Final = memoryview(b"")
 
 
 def lend(X: Any, name: str, chunk_bytes: int) -> list[Chunk]:
-    """Cut rows into chunks without copying a value; all labels are 0.
+    """Partition rows into chunks without copying values; all labels are 0.
 
-    Sparse rows whose columns do not ascend, or are repeated, are copied once, as a whole.
+    A sparse matrix that is not in canonical format (sorted indices, no duplicates) is copied once.
 
     Parameters
     ----------
     X : ndarray or sparse (n, d), float64 or float32
-        Finite; dense rows are copied where they do not lie one behind the other.
+        Finite values; a dense array is copied if it is not C-contiguous.
     name : str
-        Of the chunks' source.
+        Source name in the chunks' ids.
     chunk_bytes : int
-        What a chunk holds at most, if it is more than one row.
+        Most bytes of a chunk; a chunk holds at least one row.
     """
     dtype: Dtype = "float32" if X.dtype == np.float32 else "float64"
     if not scipy.sparse.issparse(X):
@@ -63,13 +63,13 @@ def lend(X: Any, name: str, chunk_bytes: int) -> list[Chunk]:
 
 
 def relabelled(chunk: Chunk, labels: F64, weights: F64 | None) -> Chunk:
-    """Return the same rows with other labels and weights, and without state.
+    """Return a chunk of the same rows with other labels and weights, and without state.
 
     Parameters
     ----------
     labels : ndarray (chunk.n_rows,)
     weights : ndarray (chunk.n_rows,), optional
-        None where all are one.
+        None if all are one.
     """
     other = _empty(chunk.id, chunk.layout, chunk.n_rows)
     other.indptr, other.indices, other.values = chunk.indptr, chunk.indices, chunk.values
@@ -93,7 +93,7 @@ def _lend_dense(X: NDArray[Any], dtype: Dtype, name: str, chunk_bytes: int) -> l
 
 
 def _empty(id: ChunkId, layout: Layout, n_rows: int) -> Chunk:
-    """Return a chunk of no body whose rows are still to be lent."""
+    """Return a chunk without a body; the caller sets its row arrays."""
     chunk = Chunk.__new__(Chunk)
     chunk.id, chunk.body, chunk.layout, chunk.n_rows = id, _NO_BODY, layout, n_rows
     chunk.nbytes, chunk.content_id = 0, ""

@@ -27,13 +27,14 @@ from elasticml.errors import DataError
 
 
 def read_npz(path: str, *, dtype: Dtype = "float64", n_columns: int | None = None) -> NpzSource:
-    """Name an ``.npz`` file as a source; nothing is read yet.
+    """Return a source for an ``.npz`` file; nothing is read yet.
 
     Parameters
     ----------
     path : str
-        Holds ``y`` (n,), optionally ``sample_weight`` (n,), and either ``X`` (n, d), or ``data``,
-        ``indices``, ``indptr`` and ``shape`` as of a SciPy CSR matrix. Read whole by one member.
+        Contains ``y`` (n,), optionally ``sample_weight`` (n,), and either ``X`` (n, d), or the
+        ``data``, ``indices``, ``indptr`` and ``shape`` of a SciPy CSR matrix. One member reads the
+        whole file.
     dtype, n_columns
         As for :func:`elasticml.data.svmlight.read_svmlight`.
 
@@ -47,7 +48,7 @@ def read_npz(path: str, *, dtype: Dtype = "float64", n_columns: int | None = Non
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> NpzSource:
-    """Make the source that ``NpzSource.spec`` or a job's ``data`` section names."""
+    """Build the source from ``NpzSource.spec`` or a job's ``data`` section."""
     check_keys(spec, ("dtype", "n_columns"), ("path",))
     return read_npz(
         spec["path"], dtype=spec.get("dtype", "float64"), n_columns=spec.get("n_columns")
@@ -56,7 +57,7 @@ def source_from_spec(spec: Mapping[str, Any]) -> NpzSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpzSource(Surveyless):
-    """An ``.npz`` file, in one block."""
+    """An ``.npz`` file, as one block."""
 
     path: str
     dtype: Dtype = "float64"
@@ -64,11 +65,11 @@ class NpzSource(Surveyless):
 
     @property
     def is_costly(self) -> bool:
-        """Whether the one block is worth a cache: yes, where a changed file can be told."""
+        """Whether to cache the block: yes, if a change of the file can be detected."""
         return tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
+        """Return a JSON-able dict from which the source can be rebuilt."""
         return {
             "format": "npz",
             "path": self.path,
@@ -81,7 +82,7 @@ class NpzSource(Surveyless):
         return fingerprint(self.spec(), file_facts(self.path))
 
     def blocks(self) -> list[BlockInfo]:
-        """Name the one block; raises ConfigError or DataError for a missing or empty file."""
+        """Return the only block; raises ConfigError or DataError for a missing or empty file."""
         return [BlockInfo(index=0, nbytes=file_facts(self.path).size)]
 
     def read(
@@ -94,27 +95,27 @@ class NpzSource(Surveyless):
 
     def _load(self) -> Rows:
         try:
-            with open_binary(self.path) as file, np.load(file, allow_pickle=False) as held:
-                found = {key: held[key] for key in held.files}
+            with open_binary(self.path) as file, np.load(file, allow_pickle=False) as archive:
+                arrays = {key: archive[key] for key in archive.files}
         except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(
-                f"{self.path} is no readable .npz file ({error}); write it with numpy.savez",
+                f"{self.path} is not a readable .npz file ({error}); write it with numpy.savez",
                 path=self.path,
             ) from None
         sparse = ("data", "indices", "indptr", "shape")
-        if "y" not in found or not ("X" in found or all(key in found for key in sparse)):
+        if "y" not in arrays or not ("X" in arrays or all(key in arrays for key in sparse)):
             raise DataError(
-                f"{self.path} holds {', '.join(sorted(found)) or 'nothing'}; wanted y, and X or "
+                f"{self.path} holds {', '.join(sorted(arrays)) or 'nothing'}; wanted y, and X or "
                 f"{', '.join(sparse)}",
                 path=self.path,
             )
-        X: Any = found.get("X")
+        X: Any = arrays.get("X")
         if X is None:
-            parts = (found["data"], found["indices"], found["indptr"])
+            parts = (arrays["data"], arrays["indices"], arrays["indptr"])
             try:
-                X = scipy.sparse.csr_array(parts, shape=tuple(found["shape"].tolist()))
+                X = scipy.sparse.csr_array(parts, shape=tuple(arrays["shape"].tolist()))
             except ValueError as error:
                 raise DataError(
                     f"{self.path} holds no valid CSR matrix: {error}", path=self.path
                 ) from None
-        return rows_of_arrays(X, found["y"], found.get("sample_weight"), name=self.path)
+        return rows_of_arrays(X, arrays["y"], arrays.get("sample_weight"), name=self.path)

@@ -1,4 +1,4 @@
-"""Buffers for bodies that are unpacked, used again and again: fresh memory is dear."""
+"""A pool of reusable buffers for decompressed bodies: fresh memory is expensive."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from elasticml.data import mapped
 from elasticml.data.body import aligned_buffer
 
-#: Multiples that buffers come in, in bytes.
+#: Buffer sizes are multiples of this, in bytes.
 GRAIN: Final = 4096
-#: A buffer serves for bodies of at least this share of its bytes.
+#: A buffer is reused only for bodies that fill at least this fraction of it.
 _FILLED_MIN: Final = 0.75
 
 
@@ -27,28 +27,28 @@ class _Buffer:
     """A buffer, in use or idle."""
 
     raw: NDArray[np.uint8]
-    #: Bytes at its beginning that are memory; those behind them nobody has looked at.
+    #: Leading bytes that are resident; the bytes after them were never accessed, or were released.
     touched: int
 
     @property
     def nbytes(self) -> int:
-        """All that it can hold."""
+        """Capacity."""
         return self.raw.nbytes
 
 
 class Pool:
-    """Buffers of some sizes.
+    """Buffers of several sizes, returned to the pool by garbage collection.
 
-    A buffer is here again when nobody looks at any part of it: whoever still does reads what was
-    there, however long it takes. One that serves for a smaller body, or that is given up, gives the
-    pages that are not needed back to the system at once, whatever the allocator does with them.
+    A buffer is reused only after the last view of it is gone, so existing views stay valid. If a
+    buffer is reused for a smaller body, or discarded, its unneeded pages are returned to the system
+    at once, whatever the allocator does with them.
 
     Parameters
     ----------
     idle_bytes_max : int
-        What is kept for later use at most, when a buffer of another size is wanted.
+        Most idle bytes that are kept when a buffer of another size must be allocated.
     make : callable (int) -> memoryview
-        Makes a buffer of so many bytes, on a multiple of 64; what it raises passes through.
+        Allocates a buffer of the given bytes, aligned to 64; its exceptions propagate.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class Pool:
     ) -> None:
         self.idle_bytes_max = idle_bytes_max
         self._make = make
-        #: Of all buffers, in use or idle, as far as they are memory.
+        #: Resident bytes of all buffers, in use or idle.
         self.held_bytes = 0
         self._lock = threading.Lock()
-        #: Changed by single operations alone, as buffers come back at any place in any thread.
-        self._back: deque[_Buffer] = deque()
-        #: The others that are idle, smallest first; and how many have been given up so far.
+        #: Returned buffers. Only atomic operations: finalizers run at any point of any thread.
+        self._returned: deque[_Buffer] = deque()
+        #: The other idle buffers, smallest first, and the number of buffers discarded so far.
         self._idle: list[_Buffer] = []
-        self._n_given_up = 0
+        self._n_discarded = 0
 
     @staticmethod
     def size_of(nbytes: int) -> int:
-        """Return the memory that a body of so many bytes takes here."""
+        """Return the memory that a body of ``nbytes`` takes in the pool."""
         return -(-nbytes // GRAIN) * GRAIN
 
     def take(self, nbytes: int) -> memoryview:
-        """Return a buffer of at least so many bytes, cut to them; not cleared."""
+        """Return a buffer of ``nbytes``; its content is undefined."""
         size = self.size_of(nbytes)
         with self._lock:
-            buffer = self._found(size)
+            buffer = self._reusable(size)
             if buffer is None:
                 buffer = _Buffer(np.frombuffer(self._make(size), np.uint8), 0)
             elif buffer.touched > size:
@@ -82,35 +82,35 @@ class Pool:
             self.held_bytes += size - buffer.touched
             buffer.touched = size
         body = buffer.raw[:nbytes]
-        # Whatever looks at the body keeps this array alive.
-        weakref.finalize(body, self._back.append, buffer).atexit = False
+        # Every view of the body keeps this array alive.
+        weakref.finalize(body, self._returned.append, buffer).atexit = False
         return body.data
 
-    def _found(self, size: int) -> _Buffer | None:
-        """Return the smallest idle buffer that serves; without one, some others are given up."""
-        self._gather()
+    def _reusable(self, size: int) -> _Buffer | None:
+        """Return the smallest idle buffer that fits; if there is none, discard idle buffers."""
+        self._collect()
         at = bisect_left(self._idle, size, key=lambda buffer: buffer.nbytes)
         if at < len(self._idle) and size >= _FILLED_MIN * self._idle[at].nbytes:
             return self._idle.pop(at)
-        self._give_up(self.idle_bytes_max)
+        self._discard(self.idle_bytes_max)
         return None
 
     def trim(self, idle_bytes_max: int) -> None:
-        """Give up idle buffers beyond so many bytes."""
+        """Discard idle buffers until at most ``idle_bytes_max`` remain."""
         with self._lock:
-            self._gather()
-            self._give_up(idle_bytes_max)
+            self._collect()
+            self._discard(idle_bytes_max)
 
-    def _gather(self) -> None:
-        for _ in range(len(self._back)):
-            insort(self._idle, self._back.popleft(), key=lambda buffer: buffer.nbytes)
+    def _collect(self) -> None:
+        for _ in range(len(self._returned)):
+            insort(self._idle, self._returned.popleft(), key=lambda buffer: buffer.nbytes)
 
-    def _give_up(self, idle_bytes_max: int) -> None:
+    def _discard(self, idle_bytes_max: int) -> None:
         excess = sum(buffer.touched for buffer in self._idle) - idle_bytes_max
         while excess > 0:
-            # Of all sizes in turn: nobody knows which will be wanted.
-            self._n_given_up += 1
-            buffer = self._idle.pop(self._n_given_up % len(self._idle))
+            # Discard sizes in turn: the next request may need any of them.
+            self._n_discarded += 1
+            buffer = self._idle.pop(self._n_discarded % len(self._idle))
             mapped.let_go(buffer.raw.data)
             self.held_bytes -= buffer.touched
             excess -= buffer.touched

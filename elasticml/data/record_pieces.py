@@ -1,4 +1,4 @@
-"""Whole records out of a block of a sequence file: which lines they are, and who parses them."""
+"""Split a block of a sequence file into whole records, and choose their parser."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from elasticml.data.records import (
 )
 from elasticml.errors import ConfigError, DataError
 
-#: Parses one piece of whole records, given the length that earlier ones had.
+#: Parses one piece of whole records; takes the length of earlier sequences.
 Parse = Callable[[bytes, int | None, Fail], Records]
 
 
 def records_of(
     path: str, block: int, facts: FileFacts, options: RecordOptions
 ) -> tuple[Iterator[Piece], Parse]:
-    """Return a block's pieces of whole records, and the function that parses them.
+    """Return a block's pieces, each of whole records, and the function that parses them.
 
     Parameters
     ----------
     block : int
-        Of :func:`elasticml.data.files.text_blocks`.
+        Number of a block of :func:`elasticml.data.files.text_blocks`.
 
     Raises
     ------
     ConfigError
-        When a column is asked of FASTA, which has none.
+        When the options name a column and the file is FASTA, which has none.
     DataError
-        When no column has the name that the options give.
+        When no column has the name in the options.
     """
     pieces = block_pieces(path, block, facts)
     if block:
@@ -88,7 +88,7 @@ def _without_first_line(pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _fasta_records(path: str, pieces: Iterator[Piece], facts: FileFacts) -> Iterator[Piece]:
-    """Regroup whole lines into whole records; a record belongs where its header begins."""
+    """Regroup lines into whole records; a record belongs to the block of its header."""
     if facts.compression is None:
         for piece in pieces:
             yield _whole_records(path, piece)

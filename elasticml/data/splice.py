@@ -1,10 +1,10 @@
-"""A planted model of acceptor splice sites: how the letters of synthetic sequences are drawn.
+"""A planted model of acceptor splice sites, from which synthetic sequences are drawn.
 
 Every sequence has AG in the middle, as every candidate site has. True sites follow, more or less
-strongly, a position weight matrix (TTTCAG|G with a pyrimidine tract before it) and mostly bear a
-branch-point word somewhere upstream; some decoys follow the matrix by half. The background varies
-from row to row in its share of G and C, so that a letter alone says little. The chances are made up
-(rounded from what textbooks say of acceptors); no real sequence is in them.
+strongly, a position weight matrix (TTTCAG|G with a pyrimidine tract before it), and most contain a
+branch-point motif upstream; some decoys follow the matrix at half strength. The background's share
+of G and C varies from row to row, so that a single letter says little. The probabilities are
+invented (rounded from textbook values for acceptors); no real sequence is used.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from elasticml.data.kernels import kernel
 ALPHABET: Final = "ACGT"
 LENGTH_MIN: Final = 8
 
-#: Chances of A, C, G, T in the background of a row: rich in A and T, middling, rich in G and C.
+#: Background probabilities of A, C, G, T: rich in A and T, balanced, rich in G and C.
 _BACKGROUNDS: Final = ((0.34, 0.16, 0.16, 0.34), (0.29, 0.21, 0.21, 0.29), (0.22, 0.28, 0.28, 0.22))
-#: Offset from the A of the middle AG -> chances of A, C, G, T at a true site.
+#: Offset from the A of the middle AG -> probabilities of A, C, G, T at a true site.
 _SITE: Final = {
     -6: (0.30, 0.16, 0.10, 0.44),
     -5: (0.20, 0.14, 0.10, 0.56),
@@ -35,13 +35,13 @@ _SITE: Final = {
     2: (0.32, 0.15, 0.38, 0.15),
     3: (0.26, 0.21, 0.17, 0.36),
 }
-#: The pyrimidine tract: offsets and chances.
+#: The pyrimidine tract: offsets and probabilities.
 _TRACT: Final = (range(-18, -6), (0.23, 0.23, 0.13, 0.41))
-#: The word of the branch point, CTAAC, and the offsets where it may begin.
+#: The branch-point motif, CTAAC, and the range of offsets where it may begin.
 _BRANCH: Final = np.array([1, 3, 0, 0, 1], np.uint8)
 _BRANCH_OFFSETS: Final = (-42, -19)
 _BRANCH_SHARE: Final = 0.7
-#: How strongly a row follows the site's matrix: not at all, a decoy, a weak and a strong site.
+#: Strength with which a row follows the site's matrix: none, decoy, weak site, strong site.
 _STRENGTHS: Final = (0.0, 0.5, 0.9, 1.5)
 _DECOY_SHARE: Final = 0.04
 _WEAK_SHARE: Final = 0.2
@@ -50,7 +50,7 @@ _WEAK_SHARE: Final = 0.2
 def draw_splice(
     rng: np.random.Generator, n: int, length: int, positive_share: float
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """Draw candidate sites and say which are true.
+    """Draw candidate sites and their labels.
 
     Parameters
     ----------
@@ -59,12 +59,12 @@ def draw_splice(
     length : int
         Letters in a row, at least 8; the A of the middle AG is at ``(length - 2) // 2``.
     positive_share : float
-        Chance that a row is a true site.
+        Probability that a row is a true site.
 
     Returns
     -------
     letters : ndarray (n, length), uint8
-        Numbers in ``"ACGT"``.
+        Indices into ``"ACGT"``.
     labels : ndarray (n,), float64
         1 for a true site, -1 otherwise.
     """
@@ -83,7 +83,7 @@ def draw_splice(
 
 @lru_cache(maxsize=4)
 def _tables(length: int) -> NDArray[np.uint8]:
-    """Letter of each (kind of row, position, random byte), so that chances come in 256ths."""
+    """Return the letter for each (kind of row, position, random byte): probabilities in 256ths."""
     centre = (length - 2) // 2
     site = np.zeros((length, 4))
     for offset in _TRACT[0]:
@@ -124,7 +124,7 @@ def _look_up(
 def _plant_branch_points(
     rng: np.random.Generator, letters: NDArray[np.uint8], is_site: NDArray[np.bool_]
 ) -> None:
-    """Write the branch word into most true sites, at any of two dozen places."""
+    """Write the branch-point motif into most true sites, at one of 23 offsets."""
     n, length = letters.shape
     start = rng.integers(*_BRANCH_OFFSETS, n) + (length - 2) // 2
     rows = np.flatnonzero(is_site & (rng.random(n) < _BRANCH_SHARE) & (start >= 0))

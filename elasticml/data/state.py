@@ -1,4 +1,4 @@
-"""A chunk's state in one contiguous buffer: a short directory, then aligned arrays; no pickle."""
+"""Serialise a chunk's state: one contiguous buffer with a JSON directory and aligned arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIXED: Final = struct.Struct("<8sHHIQQ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkState:
-    """Named per-example arrays, and how often they were changed."""
+    """Named per-example arrays, and their version."""
 
     arrays: dict[str, NDArray[Any]]
     version: int
@@ -41,7 +41,7 @@ def encode_state(arrays: Mapping[str, NDArray[Any]], version: int) -> memoryview
     Raises
     ------
     ValueError
-        When an array holds something else than numbers.
+        When an array is not numeric.
     """
     directory: list[tuple[str, str, list[int], int]] = []
     offset = 0
@@ -69,7 +69,7 @@ def decode_state(buffer: bytes | bytearray | memoryview) -> ChunkState:
     Raises
     ------
     DataError
-        When the buffer is no state of this version, or is cut short.
+        When the buffer is not a state of this version, or is truncated.
     """
     view = memoryview(buffer).cast("B")
     if view.nbytes < _FIXED.size or bytes(view[:8]) != MAGIC:
@@ -80,7 +80,7 @@ def decode_state(buffer: bytes | bytearray | memoryview) -> ChunkState:
     if version != VERSION or total != view.nbytes:
         raise DataError(
             f"chunk state has version {version} and {view.nbytes} bytes, wanted version {VERSION} "
-            f"and {total} bytes: it was cut short, or another elasticml wrote it"
+            f"and {total} bytes: it was cut short, or written by another version of elasticml"
         )
     text = bytes(view[_FIXED.size : _FIXED.size + n_text])
     start = -(-(_FIXED.size + n_text) // ALIGNMENT) * ALIGNMENT
