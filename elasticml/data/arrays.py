@@ -1,4 +1,4 @@
-"""Data that are NumPy or SciPy arrays in the client's memory."""
+"""Data from NumPy or SciPy arrays in the client's memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError
 from elasticml.terms import format_size
 
-#: Arrays in memory travel from the client through the scheduler; above this they are refused.
+#: Arrays in memory are sent from the client through the scheduler; larger ones are refused.
 IN_MEMORY_BYTES_MAX: Final = 2 * 2**30
 
 
@@ -37,7 +37,7 @@ def from_arrays(
     dtype: Dtype = "float64",
     by: Literal["rows", "columns"] = "rows",
 ) -> ArraySource:
-    """Make a source of arrays in memory.
+    """Return a source for arrays in memory.
 
     Parameters
     ----------
@@ -46,11 +46,11 @@ def from_arrays(
     y : array_like (n,)
         Finite numbers.
     sample_weight : array_like (n,), optional
-        Finite and not negative; one each where not given.
+        Finite and not negative; 1 by default.
     dtype : "float64" or "float32"
-        Of the stored values.
+        Type of the stored values.
     by : "rows" or "columns"
-        What chunks hold: some examples each, or, for ``PrimalCoCoA``, some features of all
+        Whether a chunk holds some of the examples, or, for ``PrimalCoCoA``, some features of all
         examples.
 
     Raises
@@ -62,20 +62,20 @@ def from_arrays(
     """
     check_dtype(dtype)
     check_by(by, dtype)
-    make = rows_by_columns if by == COLUMNS else rows_of_arrays
-    rows = make(X, y, sample_weight, name="X")
+    build_rows = rows_by_columns if by == COLUMNS else rows_of_arrays
+    rows = build_rows(X, y, sample_weight, name="X")
     nbytes = rows_nbytes(rows, dtype)
     if nbytes > IN_MEMORY_BYTES_MAX:
         raise ConfigError(
-            f"arrays take {format_size(nbytes)}, at most {format_size(IN_MEMORY_BYTES_MAX)} travel "
-            "with a job; write them to a shared path and name that",
+            f"arrays take {format_size(nbytes)}, at most {format_size(IN_MEMORY_BYTES_MAX)} can be "
+            "sent with a job; write them to a shared path and name that",
             nbytes=nbytes,
         )
     return ArraySource(rows=rows, dtype=dtype, name=rows_digest(rows, dtype), by=by)
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> ArraySource:
-    """Make a stand-in for arrays in memory: it knows its blocks, but only its maker can read."""
+    """Build a placeholder for arrays in memory: it lists its blocks, but cannot read them."""
     allowed = ("fingerprint", "rows", "columns", "nbytes", "dtype", "n_columns", "by")
     check_keys(spec, allowed, ("fingerprint", "rows", "columns", "nbytes"))
     return ArraySource(
@@ -91,26 +91,26 @@ def source_from_spec(spec: Mapping[str, Any]) -> ArraySource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySource(Surveyless):
-    """Arrays in memory, in blocks of rows of about 8 MiB; readable only where they were made."""
+    """Arrays in memory, in blocks of rows of about 8 MiB; readable only in the client process."""
 
-    #: None in a stand-in made from a spec.
+    #: None in a placeholder built from a spec.
     rows: Rows | None
     dtype: Dtype
-    #: Digest of the arrays; a part of the fingerprint.
+    #: Digest of the arrays; part of the fingerprint.
     name: str
     shape: tuple[int, int] = (0, 0)
     nbytes: int = 0
     n_columns: int | None = None
-    #: What the rows of chunks are: examples, or with "columns" features.
+    #: Whether the rows of chunks are examples ("rows") or features ("columns").
     by: Literal["rows", "columns"] = "rows"
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether the chunks must be sent along: they cannot be read anywhere else."""
+        """Whether the chunks must be sent with the job, as they cannot be read elsewhere."""
         return True
 
     def spec(self) -> dict[str, Any]:
-        """Name shapes and digest, in a JSON-able dict; the arrays are not in it."""
+        """Return shapes and digest in a JSON-able dict; the arrays are not included."""
         n_rows, columns, nbytes = self._sizes()
         return {
             "format": "arrays",
@@ -120,12 +120,12 @@ class ArraySource(Surveyless):
             "fingerprint": self.name,
             "dtype": self.dtype,
             "n_columns": self.n_columns,
-            # Chunks are named by this: data by rows are called as they ever were.
+            # The spec determines chunk ids: data by rows keep the ids they had before this key.
             **({"by": self.by} if self.by == COLUMNS else {}),
         }
 
     def with_columns(self, n_columns: int) -> Self:
-        """Read with so many columns; by columns these are examples, of which none is dropped."""
+        """Return a source with ``n_columns`` columns; unchanged if by columns (then examples)."""
         return self if self.by == COLUMNS else Surveyless.with_columns(self, n_columns)
 
     def fingerprint(self) -> str:
@@ -133,7 +133,7 @@ class ArraySource(Surveyless):
         return fingerprint(self.spec())
 
     def blocks(self) -> list[BlockInfo]:
-        """List ranges of rows."""
+        """Return blocks, which are ranges of rows."""
         n_rows, columns, nbytes = self._sizes()
         step = self._rows_per_block()
         return [
@@ -149,7 +149,7 @@ class ArraySource(Surveyless):
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
-        """Cut one range of rows into chunks; a ConfigError where the arrays are not."""
+        """Partition one range of rows into chunks; raises ConfigError in a placeholder."""
         if self.rows is None:
             raise ConfigError(
                 "arrays in memory cannot be read again away from the client that made them; "
@@ -161,12 +161,12 @@ class ArraySource(Surveyless):
         return cut_rows(part, self.n_columns, self.fingerprint(), block, size, self.dtype)
 
     def chunk_bodies(self, chunk_bytes: int | None, n_members: int) -> ChunkBodies:
-        """Cut everything, to be sent along with a job.
+        """Partition all rows, to be sent with a job.
 
         Raises
         ------
         ConfigError
-            Away from the client that made the arrays.
+            When this is a placeholder, outside the client process.
         """
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
         parts = [self.read(block.index, size, n_members) for block in self.blocks()]
@@ -178,7 +178,7 @@ class ArraySource(Surveyless):
         )
 
     def _sizes(self) -> tuple[int, int, int]:
-        """Rows, columns and bytes."""
+        """Return the numbers of rows, columns and bytes."""
         if self.rows is None:
             return *self.shape, self.nbytes
         return len(self.rows.labels), self.rows.n_columns, rows_nbytes(self.rows, self.dtype)
@@ -190,7 +190,7 @@ class ArraySource(Surveyless):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkBodies:
-    """All chunks of arrays in memory: ids and bodies in one order, and a summary of each block."""
+    """All chunks of arrays in memory: ids and bodies in the same order, and block summaries."""
 
     ids: tuple[str, ...]
     bodies: tuple[memoryview, ...]

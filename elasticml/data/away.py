@@ -1,9 +1,8 @@
-"""Bodies that are not here, or that nobody has looked at yet: compressed ones, and unchecked ones.
+"""Lazily loaded chunk bodies: compressed, or not yet verified.
 
-A chunk of such a body has its rows' number and layout, but none of its arrays: whoever looks at one
-has the body brought here, which unpacks it where it is compressed, and proves by its checksum, the
-first time, that it is what was written. A body that was unpacked can be let go again, unless
-somebody has pinned it.
+A chunk with such a body knows its number of rows and its layout, but has no arrays yet. Accessing
+one of them loads the body: it is decompressed if necessary, and verified by its checksum the first
+time. A decompressed body can be evicted again, unless it is pinned.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ if TYPE_CHECKING:
 
 
 class Away:
-    """Where a chunk's body is.
+    """A chunk's body that is loaded on access.
 
     Parameters
     ----------
     stored : memoryview
-        The body as it lies in a file, or compressed.
+        The stored bytes of the body, plain or compressed.
     header : Header
-        Of the body.
+        Header of the body.
     expected : int
-        The body's checksum.
-    packed : Packed, optional
-        What is known of the compressed body.
+        Checksum of the body.
+    compressed : Packed, optional
+        The compressed body; None if it is stored plain.
     name, place : str
-        Of the chunk and of the file, for errors.
+        Names of the chunk and of the file, for messages.
     """
 
     __slots__ = (
+        "compressed",
         "expected",
         "header",
         "is_checked",
         "is_here",
         "lock",
         "name",
-        "packed",
         "pins",
         "place",
         "stored",
@@ -54,41 +53,41 @@ class Away:
         stored: memoryview,
         header: Header,
         expected: int,
-        packed: Packed | None,
+        compressed: Packed | None,
         name: str,
         place: str,
     ) -> None:
         self.stored = stored
         self.header = header
         self.expected = expected
-        self.packed = packed
+        self.compressed = compressed
         self.name = name
         self.place = place
-        #: Held while the body comes or goes.
+        #: Held while the body is loaded or evicted.
         self.lock = threading.Lock()
         self.is_here = False
         self.is_checked = False
-        #: How many want it to stay.
+        #: Number of pins: a pinned body is not evicted.
         self.pins = 0
 
-    def opened(self, take: Callable[[int], memoryview]) -> memoryview:
-        """Return the body, unpacked and checked; the caller holds the lock.
+    def read(self, allocate: Callable[[int], memoryview]) -> memoryview:
+        """Return the body, decompressed and verified; the caller holds the lock.
 
         Parameters
         ----------
-        take : callable (int) -> memoryview
-            Gives out a buffer of so many bytes.
+        allocate : callable (int) -> memoryview
+            Returns a buffer of the given bytes.
 
         Raises
         ------
         DataError
-            When it is not what was written.
+            When the body is damaged.
         """
         body = self.stored
-        if self.packed is not None:
-            body = take(self.packed.nbytes)
+        if self.compressed is not None:
+            body = allocate(self.compressed.nbytes)
             try:
-                self.packed.unpack(body)
+                self.compressed.unpack(body)
             except DataError as error:
                 raise self.damaged(error.message) from None
         from elasticml.data.checksums import checksum
@@ -99,21 +98,21 @@ class Away:
         return body.toreadonly()
 
     def head(self) -> memoryview:
-        """Return a compressed body up to where labels and weights end.
+        """Return the head of a compressed body: header, labels and weights.
 
         Raises
         ------
         DataError
-            When these cannot be unpacked.
+            When it cannot be decompressed.
         """
-        assert self.packed is not None
+        assert self.compressed is not None
         try:
-            return self.packed.head()
+            return self.compressed.head()
         except DataError as error:
             raise self.damaged(error.message) from None
 
     def damaged(self, why: str) -> DataError:
-        """Say that the body is not what was written."""
+        """Return the error for a damaged body."""
         return DataError(
             f"{self.place} is damaged: chunk {self.name}: {why}; remove it and make it again",
             path=self.place,
@@ -121,30 +120,33 @@ class Away:
 
 
 def away_of(stored: memoryview, name: str, place: str, expected: int | None = None) -> Away:
-    """Say where a body is, by its bytes in a file or as they were received.
+    """Return the lazy body of stored or received bytes, plain or compressed.
 
     Parameters
     ----------
     stored : memoryview
-        Of a body, or of a compressed one, which says so itself.
+        The bytes; a compressed body is recognised by its header.
     name, place : str
-        Of the chunk and of the file, for errors.
+        Names of the chunk and of the file, for messages.
     expected : int, optional
-        The body's checksum, as far as a compressed one does not say it.
+        Checksum of the body; a compressed body contains its own.
 
     Raises
     ------
     DataError
-        When it is neither, or is cut short, or says another checksum than is expected.
+        When the bytes are not a body, are truncated, or have another checksum than ``expected``.
     """
-    # Compiled code is loaded where bodies are: what only begins a container does without.
+    # Imported here: a process that only starts a container need not load compiled code.
     from elasticml.data.packed import is_packed, read_packed
 
     if not is_packed(stored):
         header = read_header(stored, name)
-        assert expected is not None, "a body that says nothing of its checksum"
+        assert expected is not None, "a plain body does not contain its checksum"
         return Away(stored, header, expected, None, name, place)
-    packed = read_packed(stored, name)
-    if expected not in (None, packed.checksum):
-        raise DataError(f"chunk {name} says another checksum than is expected", chunk=name)
-    return Away(stored, packed.header, packed.checksum, packed, name, place)
+    compressed = read_packed(stored, name)
+    if expected not in (None, compressed.checksum):
+        raise DataError(
+            f"chunk {name} has checksum {compressed.checksum:016x}, wanted {expected:016x}",
+            chunk=name,
+        )
+    return Away(stored, compressed.header, compressed.checksum, compressed, name, place)

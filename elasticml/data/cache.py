@@ -1,8 +1,8 @@
-"""A binary cache of parsed blocks, shared by the members of one host and by later jobs.
+"""A binary cache of parsed blocks on disk, shared by the members of one host and by later jobs.
 
-One file holds one block, see :mod:`elasticml.data.block_file`. Members that want the same block at
-the same time wait for the first one to write it. What is torn or damaged is parsed again. Without a
-writable directory nothing is cached.
+One file holds one block, see :mod:`elasticml.data.block_file`. Members that need the same block at
+the same time wait for the first one to write it. Truncated and damaged files are parsed again.
+Without a writable directory nothing is cached.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from elasticml.data.block_file import PART, SUFFIX, Block, map_block, write_bloc
 from elasticml.errors import ConfigError, DataError
 from elasticml.terms import parse_size
 
-#: The least recently used files go when the directory holds more than this.
+#: The least recently used files are removed when the directory exceeds this size.
 CACHE_BYTES_MAX: Final = 4 * 2**30
-#: A cache leaves free at least this share of the disk.
+#: The cache leaves at least this share of the disk free.
 _FREE_SHARE_MIN: Final = 0.1
 _LOCK: Final = ".lock"
 _OFF: Final = "off"
 
-#: A directory; False for no cache; True or None for what the environment says.
+#: A directory; False for no cache; True or None for the environment's setting.
 Setting = str | Path | bool | None
 
 
@@ -40,7 +40,7 @@ def cache_directory(given: str | Path | None = None) -> Path:
 
 
 def is_off(setting: Setting = None) -> bool:
-    """Whether nothing is cached: by the setting, else by ``ELASTICML_CACHE=off``."""
+    """Whether caching is off: by the setting, else by ``ELASTICML_CACHE=off``."""
     if isinstance(setting, bool) or setting is None:
         return setting is False or os.environ.get("ELASTICML_CACHE") == _OFF
     return False
@@ -52,7 +52,7 @@ def cache_bytes_max() -> int:
     Raises
     ------
     ConfigError
-        When the variable is no size.
+        When the variable is not a size.
     """
     named = os.environ.get("ELASTICML_CACHE_SIZE")
     if not named:
@@ -71,25 +71,25 @@ def cached(
     setting: Setting = None,
     is_kept: Callable[[Block], bool] = lambda block: True,
 ) -> Block:
-    """Return the block cached under ``key``, or parse it and cache it.
+    """Return the block cached under ``key``, or parse and cache it.
 
     Parameters
     ----------
     key : str
-        Names the block, the version of its data and the chunk size; a file name.
+        Identifies the block, the version of its data and the chunk size; valid as a file name.
     parse : callable
         Reads the block; called at most once, and by one process at a time where the directory
         supports advisory locks.
     setting : path, bool or None
-        Where the cache is; False for none.
+        Location of the cache; False for none.
     is_kept : callable
-        Asked of the block that was parsed whether it is worth its place, and whether ``key`` still
-        names the data: a block that may hold some of either version must not be kept.
+        Whether to cache the parsed block: it must be worth its space, and ``key`` must still
+        identify the data, as a block may mix two versions if the file changed meanwhile.
 
     Raises
     ------
     Exception
-        Whatever ``parse`` raises. A cache that cannot be read or written is no error.
+        Exceptions of ``parse`` propagate. A cache that cannot be read or written is not an error.
     """
     if is_off(setting):
         return parse()
@@ -99,13 +99,13 @@ def cached(
     except (OSError, RuntimeError):  # read-only, a file in the way, no home directory
         return parse()
     path = folder / f"{key}{SUFFIX}"
-    found = _load(path)
-    if found is not None:
-        return found
+    block = _load(path)
+    if block is not None:
+        return block
     with _lock(folder / f"{key}{_LOCK}"):
-        found = _load(path)
-        if found is not None:
-            return found
+        block = _load(path)
+        if block is not None:
+            return block
         block = parse()
         with contextlib.suppress(OSError):
             if is_kept(block) and _has_room(folder, block):
@@ -115,11 +115,11 @@ def cached(
 
 
 def _load(path: Path) -> Block | None:
-    """Map a cached block and mark it as used; None when it is not there, or damaged."""
+    """Map a cached block and mark it as used; None if it is absent or damaged."""
     try:
         block = map_block(path)
         for chunk in block[0]:
-            chunk.bring()  # what is damaged is parsed again, now
+            chunk.bring()  # verifies the body now, while the block can still be parsed again
     except (OSError, DataError):
         return None
     with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ def _load(path: Path) -> Block | None:
 
 
 def _has_room(folder: Path, block: Block) -> bool:
-    """Whether a block fits under the limit and leaves the disk some room."""
+    """Whether a block fits the size limit and leaves enough of the disk free."""
     nbytes = sum(chunk.nbytes for chunk in block[0])
     disk = shutil.disk_usage(folder)
     return nbytes <= cache_bytes_max() and disk.free - nbytes >= _FREE_SHARE_MIN * disk.total
@@ -136,7 +136,7 @@ def _has_room(folder: Path, block: Block) -> bool:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold an advisory lock; the kernel frees it when its holder dies. Without locks, go on."""
+    """Hold an advisory lock, which the kernel releases if the holder dies; no-op without locks."""
     handle = None
     with contextlib.suppress(OSError):
         handle = path.open("ab")
@@ -149,9 +149,9 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path, keep: Path) -> None:
-    """Remove the oldest blocks until the rest fit, and what writers that were killed have left.
+    """Remove the oldest blocks until the rest fit, and the partial files of killed writers.
 
-    Who has a block mapped keeps it.
+    A removed block stays readable for processes that have mapped it.
     """
     entries = []
     for path in folder.glob(f"*{SUFFIX}"):
@@ -168,13 +168,13 @@ def _sweep(folder: Path, keep: Path) -> None:
             total -= size
     for part in folder.glob(f"*{SUFFIX}*{PART}"):
         lock = folder / f"{part.name.partition(SUFFIX)[0]}{_LOCK}"
-        # The caller holds the lock of its own block, and has written it.
+        # The caller holds its own block's lock and has already finished writing it.
         if lock == keep.with_suffix(_LOCK) or not _is_held(lock):
             part.unlink(missing_ok=True)
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether somebody is writing the block of this lock; where there are no locks, it may be."""
+    """Whether another process is writing this lock's block; True if locks are not supported."""
     try:
         with lock.open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

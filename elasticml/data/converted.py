@@ -1,4 +1,4 @@
-"""Read a folder of chunk files, which ``elasticml convert`` has written: mapped, never parsed."""
+"""Read a folder of chunk files written by ``elasticml convert``: memory-mapped, never parsed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from elasticml.data.source import BlockInfo, check_columns, check_keys
 from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError, DataError
 
-#: The file that says what the others are; it is written last.
+#: The file that describes the others; it is written last.
 MANIFEST: Final = "chunks.json"
 VERSION: Final = 2
 
 
 def read_converted(path: str, *, n_columns: int | None = None) -> ConvertedSource:
-    """Name a folder of chunk files as a source; nothing is read yet.
+    """Return a source for a folder of chunk files; nothing is read yet.
 
     Parameters
     ----------
     path : str
-        A folder that ``elasticml convert`` has written, on a disk that all members see.
+        A folder written by ``elasticml convert``, on a disk that all members can access.
     n_columns : int, optional
-        Number of columns; values in wider ones are dropped, with a counted note.
+        Number of columns; values beyond them are dropped and counted in a note.
 
     Raises
     ------
@@ -42,8 +42,8 @@ def read_converted(path: str, *, n_columns: int | None = None) -> ConvertedSourc
     """
     if is_url(str(path)):
         raise ConfigError(
-            f"data.path is {path}, wanted a folder on a disk that all members see: chunk files are "
-            "mapped; copy the folder there",
+            f"data.path is {path}, wanted a folder on a disk that all members can access: chunk "
+            "files are memory-mapped; copy the folder there",
             key="data.path",
         )
     check_columns(n_columns)
@@ -51,35 +51,35 @@ def read_converted(path: str, *, n_columns: int | None = None) -> ConvertedSourc
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> ConvertedSource:
-    """Make the source that ``ConvertedSource.spec`` or a job's ``data`` section names."""
+    """Build the source from ``ConvertedSource.spec`` or a job's ``data`` section."""
     check_keys(spec, ("n_columns",), ("path",))
     return read_converted(spec["path"], n_columns=spec.get("n_columns"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedSource(Surveyless):
-    """A folder with a file of chunks for each block."""
+    """A folder with one file of chunks for each block."""
 
     path: str
     n_columns: int | None = None
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
+        """Return a JSON-able dict from which the source can be rebuilt."""
         return {"format": "chunks", "path": self.path, "n_columns": self.n_columns}
 
     def fingerprint(self) -> str:
-        """Return the 16 hex digits over the data's origin, its version, and how it was read."""
+        """Return 16 hex digits over the original source, its version, and the reading options."""
         return str(self.manifest()["name"])
 
     def manifest(self) -> Mapping[str, Any]:
-        """Return what the folder says of itself.
+        """Return the folder's manifest.
 
         Raises
         ------
         ConfigError
             When the folder or its manifest is missing.
         DataError
-            When it is another version's, or no manifest.
+            When it is not a manifest, or one of another version.
         """
         path = Path(self.path) / MANIFEST
         try:
@@ -87,13 +87,13 @@ class ConvertedSource(Surveyless):
         except OSError:
             raise ConfigError(
                 f"{self.path} holds no chunk files ({MANIFEST} is missing); check data.path, "
-                "or make it with: elasticml convert SOURCE DEST",
+                "or create it with: elasticml convert SOURCE DEST",
                 path=self.path,
             ) from None
         return _read_manifest(path, status.st_mtime_ns)
 
     def blocks(self) -> list[BlockInfo]:
-        """List the files of chunks; raises ConfigError or DataError as :meth:`manifest` does."""
+        """Return one block per chunk file; raises as :meth:`manifest` does."""
         return [
             BlockInfo(index=k, nbytes=int(entry["nbytes"]), rows=int(entry["rows"]))
             for k, entry in enumerate(self.manifest()["blocks"])
@@ -102,9 +102,9 @@ class ConvertedSource(Surveyless):
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
-        """Map one block; chunks are as large as converting has made them, whatever is asked.
+        """Map one block; chunks keep the size of the conversion, ``chunk_bytes`` is ignored.
 
-        Bodies come, and are checked, when they are looked at.
+        Bodies are loaded and verified on access.
         """
         manifest = self.manifest()
         path = Path(self.path) / manifest["blocks"][block]["file"]
@@ -121,24 +121,24 @@ class ConvertedSource(Surveyless):
                 path=str(path),
             )
         if block == 0:
-            said = {key: manifest[key] for key in ("counts", "vocabularies", "index_base")}
-            summary = replace(summary, **said)
+            described = {key: manifest[key] for key in ("counts", "vocabularies", "index_base")}
+            summary = replace(summary, **described)
         return self._narrowed(chunks, summary)
 
     def with_facts(self, facts: DataFacts) -> ConvertedSource:
-        """Read test data with the columns of the training data.
+        """Return a source that reads test data with the columns of the training data.
 
         Raises
         ------
         DataError
-            When columns mean something else here than in the training data.
+            When columns have another meaning here than in the training data.
         """
         manifest = self.manifest()
-        words = {name: tuple(some) for name, some in manifest["vocabularies"].items()}
-        known = {name: tuple(some) for name, some in facts.vocabularies.items()}
+        own_words = {name: tuple(some) for name, some in manifest["vocabularies"].items()}
+        training_words = {name: tuple(some) for name, some in facts.vocabularies.items()}
         bases = {facts.index_base, manifest["index_base"]} - {None}
-        if words != known or len(bases) > 1:
-            what = "categories" if words != known else "a first column"
+        if own_words != training_words or len(bases) > 1:
+            what = "categories" if own_words != training_words else "a first column"
             raise DataError(
                 f"{self.path} was converted with other {what} than the training data have; convert "
                 "the test data with --like TRAIN, the converted training data",
@@ -147,11 +147,11 @@ class ConvertedSource(Surveyless):
         return self.with_columns(facts.n_columns)
 
     def _narrowed(self, chunks: list[Chunk], summary: BlockSummary) -> Block:
-        """Drop what lies beyond the columns that are wanted, where anything does."""
+        """Drop values beyond ``n_columns``, if there are any."""
         if self.n_columns is None or summary.n_columns <= self.n_columns:
             return chunks, summary
         if summary.layout.kind == "sequence":
-            return chunks, summary  # sequences have no columns to drop: who trains refuses them
+            return chunks, summary  # no columns to drop; the algorithm rejects another width
         cut: list[Chunk] = []
         counts = dict(summary.counts)
         for chunk in chunks:
@@ -174,7 +174,7 @@ class ConvertedSource(Surveyless):
 
 @functools.lru_cache(maxsize=16)
 def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
-    """Read a manifest, once for each version of the file."""
+    """Read a manifest, once per version of the file."""
     try:
         manifest = json.loads(path.read_bytes())
         version = manifest["version"]
@@ -183,12 +183,12 @@ def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
             [(block["file"], block["nbytes"], block["rows"]) for block in manifest["blocks"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} is no manifest of chunk files ({error!r}); convert again", path=str(path)
+            f"{path} is not a manifest of chunk files ({error!r}); convert again", path=str(path)
         ) from None
     if version != VERSION:
         raise DataError(
             f"{path} is of version {version}, wanted {VERSION}; convert again with this elasticml",
             path=str(path),
         )
-    found: Mapping[str, Any] = manifest
-    return found
+    checked: Mapping[str, Any] = manifest
+    return checked

@@ -1,12 +1,12 @@
-"""Click logs with the shape of Criteo's: 39 fields, one value of each, hashed into few columns.
+"""Synthetic click logs with the shape of Criteo's: 39 fields, one value each, hashed into columns.
 
-What is published of the Criteo Kaggle set is kept: 13 numbers, here in steps of their logarithm,
-and 26 categories with the original's numbers of values, which follow a power law; a quarter of the
-labels are positive. Nothing of the data themselves is in it. A field and its value are hashed into
-a column: two that meet in one are added up, as hashing does.
+Published properties of the Criteo Kaggle set are reproduced: 13 numeric fields, here binned by
+their logarithm, and 26 categorical fields with the original cardinalities, whose values follow a
+power law; a quarter of the labels are positive. None of the original data is used. Each pair of
+field and value is hashed into a column; colliding pairs are added up, as in feature hashing.
 
-Unlike ``format: synthetic`` with ``shape: criteo``, whose fields have columns of their own, fields
-share them here, and most columns are those of rare values.
+Unlike ``format: synthetic`` with ``shape: criteo``, where every field has its own columns, fields
+share columns here, and most columns belong to rare values.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ I64 = NDArray[np.int64]
 
 #: Rows drawn from one seed.
 BLOCK_ROWS: Final = 32_768
-#: Steps of each of the 13 numbers.
+#: Bins of each of the 13 numeric fields.
 _STEPS: Final = 40
-#: Values of the 26 categories, as published.
+#: Cardinalities of the 26 categorical fields, as published.
 _CATEGORIES: Final = (
     1_460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194,
     27, 14_992, 5_461_306, 10, 5_652, 2_173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 )  # fmt: skip
 SIZES: Final = (_STEPS,) * 13 + _CATEGORIES
-#: Of ``P(rank) ~ (rank + offset)^-exponent`` within a field.
+#: Parameters of ``P(rank) ~ (rank + offset)^-exponent`` within a field.
 _EXPONENT: Final = 1.2
 _OFFSET: Final = 1.5
-#: Rank from which on planted weights shrink, as its root: rare values say little.
-_TOLD_BY: Final = 100.0
-#: Noise of the label, in standard deviations of the planted margin; share of positive ones.
+#: Scale of the rank at which planted weights begin to shrink (as its square root), so that rare
+#: values carry little information.
+_SHRINK_RANK: Final = 100.0
+#: Label noise, in standard deviations of the planted margin; share of positive labels.
 _NOISE: Final = 1.0
 _POSITIVE_SHARE: Final = 0.256
-#: Keep these draws apart from all others made with the same seed.
+#: Spawn keys that separate these draws from others with the same seed.
 _PURPOSE: Final = 0xC817E0
 _CALIBRATION: Final = 0xCA11
 
@@ -51,23 +52,23 @@ _CALIBRATION: Final = 0xCA11
 def criteo_shaped(
     rows: int, *, columns: int = 1_000_000, seed: int = 0, first_block: int = 0
 ) -> Iterator[Rows]:
-    """Draw rows block by block; the first ones do not depend on how many there are.
+    """Generate rows block by block; the first rows do not depend on the number of rows.
 
     Parameters
     ----------
     rows : int
         At least 1. The original has 45,840,617.
     columns : int
-        What fields and values are hashed into; at least 39.
+        Number of columns to hash into; at least 39.
     seed : int
         From 0. Another seed gives fresh rows of the same problem.
     first_block : int
-        Blocks of 32,768 rows to leave out.
+        Number of leading blocks of 32,768 rows to skip.
 
     Yields
     ------
     Rows
-        Values float32, labels -1 and 1. Rows have length 1 but where two values share a column.
+        Values float32, labels -1 and 1. Rows have norm 1, unless two values share a column.
 
     Raises
     ------
@@ -98,7 +99,7 @@ def criteo_shaped(
 
 
 def _draw(rng: np.random.Generator, n: int) -> tuple[I64, F64]:
-    """Draw each field's value, (n, 39) as one number for field and value, and planted margins."""
+    """Draw keys (n, 39), one integer for each pair of field and value, and planted margins (n,)."""
     sizes, power = np.array(SIZES, np.float64), 1.0 - _EXPONENT
     low, high = _OFFSET**power, (sizes + _OFFSET) ** power
     drawn = (low + rng.random((n, sizes.size)) * (high - low)) ** (1.0 / power) - _OFFSET
@@ -106,19 +107,19 @@ def _draw(rng: np.random.Generator, n: int) -> tuple[I64, F64]:
     keys: I64 = (np.arange(sizes.size) << 32) + ranks
     u1, u2 = hashed(keys, 1), hashed(keys, 2)
     weights = np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2)
-    margins: F64 = (weights / np.sqrt(1.0 + ranks / _TOLD_BY)).sum(axis=1)
+    margins: F64 = (weights / np.sqrt(1.0 + ranks / _SHRINK_RANK)).sum(axis=1)
     return keys, margins
 
 
 def _columns(keys: I64, columns: int) -> NDArray[np.int32]:
-    """Return the column of every field and value."""
-    # A hash is above 0 and may be 1.
-    found = np.ceil(hashed(keys, 3) * columns) - 1.0
-    return np.clip(found, 0.0, columns - 1.0).astype(np.int32)
+    """Return the column of each key."""
+    # Hashes are in (0, 1].
+    indices = np.ceil(hashed(keys, 3) * columns) - 1.0
+    return np.clip(indices, 0.0, columns - 1.0).astype(np.int32)
 
 
 def _calibration() -> tuple[float, float]:
-    """Threshold of the noisy margin that gives the share of positives, and the margin's spread."""
+    """Return the threshold that gives the share of positives, and the margin's deviation."""
     rng = np.random.default_rng(np.random.SeedSequence(_CALIBRATION, spawn_key=(_PURPOSE,)))
     _, margins = _draw(rng, BLOCK_ROWS)
     spread = float(margins.std())
@@ -130,7 +131,7 @@ def _calibration() -> tuple[float, float]:
 def _merged(
     columns: NDArray[np.int32],
 ) -> tuple[I64, NDArray[np.int32], NDArray[np.float32]]:
-    """Sort each row's columns, and add up those that are the same."""
+    """Sort each row's columns, and sum duplicates."""
     n, fields = columns.shape
     one, stored = np.float32(1.0 / np.sqrt(fields)), 0
     indptr = np.zeros(n + 1, np.int64)

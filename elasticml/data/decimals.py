@@ -1,12 +1,12 @@
-"""Read decimal numbers from bytes, eight digits at a time, correctly rounded or with a note.
+"""Parse decimal numbers from bytes, eight digits at a time; correctly rounded or marked inexact.
 
 The decimal ``m * 10**p`` becomes the nearest double by one division or product of exact doubles
 where both are small (Clinger, "How to read floating point numbers accurately", 1990), else from
 the upper half of ``m`` times a 128-bit power of five (Lemire, "Number parsing at a gigabyte per
-second", Software: Practice and Experience 51, 2021, section 6). Ties, subnormal numbers, and those
-beyond the largest double are left to the caller.
+second", Software: Practice and Experience 51, 2021, section 6). Ties, subnormal numbers, and
+numbers beyond the largest double are left to the caller.
 
-Nothing here tests array bounds: callers pass offsets within the text.
+Nothing here checks array bounds: callers pass offsets within the text.
 """
 
 from __future__ import annotations
@@ -16,45 +16,53 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.digit_words import byte_at, digits_at, double_of, leading_zeros, product
+from elasticml.data.digit_words import (
+    _NINE,
+    _NONE,
+    _TEN,
+    _ZERO,
+    byte_at,
+    digits_at,
+    double_of,
+    leading_zeros,
+    product,
+)
 from elasticml.data.kernels import inlined_kernel, kernel
 
-#: What became of a number: right to the last bit, left to the caller, or no number at all.
+#: Result of parsing: correctly rounded, left to the caller, or not a number.
 EXACT: Final = 0
 INEXACT: Final = 1
 MALFORMED: Final = 2
 
-_PLUS, _MINUS, _DOT, _ZERO, _NINE = 43, 45, 46, 48, 57
+_PLUS, _MINUS, _DOT = 43, 45, 46
 _CASE_BIT, _SMALL_E = 32, 101
 
-_NONE: Final = np.uint64(0)
 _ONE: Final = np.uint64(1)
-_TEN: Final = np.uint64(10)
 _ALL_BITS: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
 
-#: Any so many digits fit 64 bits.
+#: Any number of at most this many digits fits 64 bits.
 _DIGITS_MAX: Final = 19
 _EXPONENT_MAX: Final = 100_000
 _MANTISSA_MAX: Final = np.uint64(2**53)
 _POWER_MAX: Final = 22
 _POWERS: Final = 10.0 ** np.arange(_POWER_MAX + 1)
 
-#: Powers of ten whose products with 64 bits may be normal doubles.
+#: Powers of ten whose product with a 64-bit integer may be a normal double.
 _TEN_MIN: Final = -342
 _TEN_MAX: Final = 308
-#: Powers of five that 128 bits hold exactly, and whose inverses they hold well enough.
+#: Powers of five that 128 bits represent exactly, or as an inverse of sufficient precision.
 _FIVE_MIN: Final = -27
 _FIVE_MAX: Final = 55
-#: The lowest bits of the upper half, which a carry from what is left out might run through.
+#: The lowest bits of the upper half, through which a carry from the omitted product may propagate.
 _CARRY_BITS: Final = np.uint64(0x1FF)
 _HIDDEN_BIT: Final = np.uint64(2**52)
 _FRACTION: Final = np.uint64(2**52 - 1)
 
 
 def _powers_of_five() -> NDArray[np.uint64]:
-    """Leading 128 bits of ``5**p`` for p from -342 to 308, as (upper, lower) 64 bits.
+    """Return the leading 128 bits of ``5**p`` for p from -342 to 308, as (upper, lower) 64 bits.
 
-    Cut off, but for the inverses from -27, which are rounded up.
+    Truncated, except inverses from -27 on, which are rounded up.
     """
     rows = []
     for power in range(_TEN_MIN, _TEN_MAX + 1):
@@ -73,7 +81,7 @@ _FIVES: Final = _powers_of_five()
 
 @inlined_kernel
 def _rounded(mantissa: np.uint64, power: int) -> tuple[float, bool]:
-    """Return the double nearest to ``mantissa * 10**power``, and whether that is beyond doubt."""
+    """Return the double nearest to ``mantissa * 10**power``, and whether it is certain."""
     if mantissa <= _MANTISSA_MAX and -_POWER_MAX <= power <= _POWER_MAX:
         value = float(np.int64(mantissa))
         return (value * _POWERS[power] if power >= 0 else value / _POWERS[-power]), True
@@ -86,7 +94,7 @@ def _rounded(mantissa: np.uint64, power: int) -> tuple[float, bool]:
 
 @inlined_kernel
 def scaled(mantissa: np.uint64, power: int) -> tuple[float, bool]:
-    """Do so for any ``mantissa`` above 0, and powers of which there is a table."""
+    """Return what :func:`_rounded` returns, for a mantissa above 0 and a power in the table."""
     zeros = leading_zeros(mantissa)
     shifted = mantissa << zeros
     row = power - _TEN_MIN
@@ -99,7 +107,7 @@ def scaled(mantissa: np.uint64, power: int) -> tuple[float, bool]:
             return 1.0, False
     top = upper >> np.uint64(63)
     shift = top + np.uint64(9)
-    # 54 bits: those of a double, and the one that says how to round.
+    # 54 bits: those of a double, and the rounding bit.
     bits = upper >> shift
     exponent = ((217706 * power) >> 16) + 1086 + np.int64(top) - np.int64(zeros)
     is_tie = lower <= _ONE and bits & np.uint64(3) == _ONE and bits << shift == upper
@@ -114,10 +122,10 @@ def scaled(mantissa: np.uint64, power: int) -> tuple[float, bool]:
 
 @kernel
 def _long_number(text: NDArray[np.uint8], at: int, power: int) -> tuple[float, bool]:
-    """Return what :func:`_rounded` does for digits of any number that begin at ``at``.
+    """Return what :func:`_rounded` returns, for any number of digits starting at ``at``.
 
-    ``power`` is that of the last digit. Where the first 19 and the same with one more in the last
-    place round alike, all that lies between does.
+    ``power`` is that of the last digit. If the first 19 digits, and the same plus one unit in the
+    last place, round to the same double, then so does every number between them.
     """
     mantissa, kept, dropped, is_cut, n = _NONE, 0, 0, False, text.size
     while at < n:
@@ -141,22 +149,22 @@ def _long_number(text: NDArray[np.uint8], at: int, power: int) -> tuple[float, b
 
 @inlined_kernel
 def number_at(text: NDArray[np.uint8], at: int, n: int) -> tuple[float, int, int]:
-    """Read a decimal: its value, where it ends, and ``EXACT``, ``INEXACT`` or ``MALFORMED``.
+    """Parse a decimal: its value, its end, and ``EXACT``, ``INEXACT`` or ``MALFORMED``.
 
     Parameters
     ----------
     text : ndarray, uint8, contiguous
     at : int
-        Where the number begins, its sign included; at most n.
+        Start of the number, including its sign; at most n.
     n : int
         Size of the text.
 
     Returns
     -------
     value : float
-        The nearest double, ties to even. 1.0 where it is inexact, as one that is not 0.
+        The nearest double, ties to even. If inexact, 1.0 stands in for a nonzero value.
     end : int
-        Past the number. What follows it is the caller's to check.
+        Offset past the number. The caller checks what follows.
     how : int
     """
     negative = at < n and byte_at(text, at) == _MINUS

@@ -112,7 +112,7 @@ def no_digits(digits: np.uint64) -> np.uint64:
 
 @inlined_kernel
 def digits_at(text: NDArray[np.uint8], at: int, n: int, total: np.uint64) -> tuple[np.uint64, int]:
-    """Append the digits at ``at`` to ``total``; return the new total, modulo 2**64, and their end."""
+    """Append the digits at ``at`` to ``total``; return the total, modulo 2**64, and their end."""
     while at + 8 <= n:
         digits = word_at(text, at) ^ ZEROS
         others = no_digits(digits)

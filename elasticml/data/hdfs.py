@@ -1,4 +1,4 @@
-"""HDFS: which name node a URL means, who asks, and through what: libhdfs or the web service."""
+"""HDFS: find the name node, user and token of a URL, and access it by libhdfs or WebHDFS."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from elasticml.data.hadoop_tokens import TOKEN_FILE, hdfs_token, read_tokens
 from elasticml.data.webhdfs import WebHdfs
 from elasticml.errors import ConfigError
 
-#: Names the web service of the name node where there is no configuration to find it in.
+#: Address of the name node's web service, for processes without a Hadoop configuration.
 WEBHDFS_VARIABLE: Final = "ELASTICML_WEBHDFS"
-#: ``libhdfs`` or ``webhdfs``; without it libhdfs where it can be used.
+#: ``libhdfs`` or ``webhdfs``; by default libhdfs if it is usable.
 ROUTE_VARIABLE: Final = "ELASTICML_HDFS"
 
 SCHEMES: Final = ("hdfs://", "webhdfs://", "swebhdfs://")
@@ -32,19 +32,19 @@ Route = Literal["libhdfs", "webhdfs"]
 
 
 def is_hdfs(place: str) -> bool:
-    """Tell URLs of HDFS from others."""
+    """Whether a place is an HDFS URL."""
     return place.startswith(SCHEMES)
 
 
 def absolute_hdfs(place: str, environment: Mapping[str, str] | None = None) -> str:
-    """Name the file system in ``hdfs:///path``, which is the configuration's default one.
+    """Add the default file system's authority to ``hdfs:///path``.
 
-    A member of a cluster may have another configuration, or none.
+    A member of the cluster may have another configuration, or none.
 
     Raises
     ------
     ConfigError
-        When the configuration cannot be read, or names no HDFS.
+        When the configuration cannot be read, or its default file system is not HDFS.
     """
     url = _split(place)
     if url.scheme != "hdfs" or url.authority:
@@ -64,12 +64,12 @@ def _default_authority(conf: HadoopConf, place: str) -> str:
 
 
 def hdfs_system(place: str, environment: Mapping[str, str] | None = None) -> tuple[Any, str]:
-    """Return an fsspec file system for a URL of HDFS, and the path there.
+    """Return an fsspec file system for an HDFS URL, and the path in it.
 
     Raises
     ------
     ConfigError
-        When the configuration cannot be read, no name node is named, or the route is unknown.
+        When the configuration cannot be read, there is no name node, or the route is unknown.
     """
     environment = os.environ if environment is None else environment
     url = _split(absolute_hdfs(place, environment))
@@ -95,7 +95,7 @@ class _Url:
 
 
 def _split(place: str) -> _Url:
-    """Take a URL apart; in a path of HDFS nothing stands for a query or a fragment."""
+    """Split a URL; an HDFS path has no query and no fragment."""
     scheme, _, rest = place.partition("://")
     netloc, slash, path = rest.partition("/")
     user, _, authority = netloc.rpartition("@")
@@ -103,7 +103,7 @@ def _split(place: str) -> _Url:
 
 
 def _user(environment: Mapping[str, str]) -> str:
-    # In a container the process may be another user's than the application.
+    # In a container the process may run as another user than the application's.
     in_container = environment.get("USER") if environment.get("CONTAINER_ID") else None
     return environment.get("HADOOP_USER_NAME") or in_container or getpass.getuser()
 
@@ -119,7 +119,7 @@ def _token(conf: HadoopConf, authority: str, environment: Mapping[str, str]) -> 
 def web_addresses(
     conf: HadoopConf, authority: str, environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Find the web service of a name node, of each of a name service's.
+    """Return the web addresses of a name node, or of all name nodes of a name service.
 
     Parameters
     ----------
@@ -138,28 +138,30 @@ def web_addresses(
         default = urlsplit(conf.text("fs.defaultFS")).netloc if not suffix else ""
         if authority in (rpc, default):
             return (_web_address(conf, key, scheme, suffix, host),)
-    told = environment.get(WEBHDFS_VARIABLE, "")
-    if told:
-        return tuple(address.strip().rstrip("/") for address in told.split(","))
+    addresses = environment.get(WEBHDFS_VARIABLE, "")
+    if addresses:
+        return tuple(address.strip().rstrip("/") for address in addresses.split(","))
     return (f"{scheme}://{host}:{_PORTS[scheme]}",)
 
 
 def _suffixes(conf: HadoopConf, key: str) -> list[str]:
-    found = (name.removeprefix(key) for name in sorted(conf.values) if name.startswith(f"{key}."))
-    return [suffix for suffix in found if suffix]
+    suffixes = (
+        name.removeprefix(key) for name in sorted(conf.values) if name.startswith(f"{key}.")
+    )
+    return [suffix for suffix in suffixes if suffix]
 
 
 def _web_address(conf: HadoopConf, key: str, scheme: str, suffix: str, host: str) -> str:
     rpc = conf.text(f"dfs.namenode.rpc-address{suffix}")
     address = conf.text(f"{key}{suffix}", f"0.0.0.0:{_PORTS[scheme]}")
     named, _, port = address.rpartition(":")
-    if named in ("", "0.0.0.0"):  # every interface, to the server
+    if named in ("", "0.0.0.0"):  # the server listens on every interface
         named = host or rpc.rpartition(":")[0] or "127.0.0.1"
     return f"{scheme}://{named}:{port}"
 
 
 def web_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which a process without configuration finds the same HDFS."""
+    """Return environment variables that let a process without configuration find the same HDFS."""
     conf = hadoop_conf(environment)
     try:
         authority = _default_authority(conf, "hdfs:///")
@@ -179,8 +181,8 @@ def route(environment: Mapping[str, str]) -> Route:
     chosen = environment.get(ROUTE_VARIABLE, "")
     if chosen not in ("", "libhdfs", "webhdfs"):
         raise ConfigError(
-            f"{ROUTE_VARIABLE} is {chosen!r}, wanted 'libhdfs' or 'webhdfs'; unset it to have one "
-            "chosen",
+            f"{ROUTE_VARIABLE} is {chosen!r}, wanted 'libhdfs' or 'webhdfs'; unset it to choose "
+            "automatically",
             key=ROUTE_VARIABLE,
         )
     if chosen:
@@ -189,7 +191,7 @@ def route(environment: Mapping[str, str]) -> Route:
 
 
 def libhdfs_missing(environment: Mapping[str, str]) -> str | None:
-    """Say what libhdfs lacks here; None where it can be used."""
+    """Return what libhdfs lacks on this machine; None if it is usable."""
     home = environment.get("HADOOP_HOME", "")
     folders = [environment.get("ARROW_LIBHDFS_DIR", ""), f"{home}/lib/native" if home else ""]
     if not any(folder and (Path(folder) / "libhdfs.so").is_file() for folder in folders):
@@ -202,7 +204,7 @@ def libhdfs_missing(environment: Mapping[str, str]) -> str | None:
 
 
 def hadoop_program(environment: Mapping[str, str]) -> str | None:
-    """Find a program that prints Hadoop's class path: ``hadoop``, or ``yarn``."""
+    """Return a program that prints Hadoop's class path: ``hadoop`` or ``yarn``."""
     home = environment.get("HADOOP_HOME")
     places = f"{home}/bin{os.pathsep}" if home else ""
     path = places + environment.get("PATH", "")
@@ -210,12 +212,12 @@ def hadoop_program(environment: Mapping[str, str]) -> str | None:
 
 
 def class_path(environment: Mapping[str, str]) -> str:
-    """Return the class path that libhdfs needs, with every archive named."""
-    known = environment.get("CLASSPATH")
+    """Return the class path for libhdfs, with every archive listed."""
+    preset = environment.get("CLASSPATH")
     program = hadoop_program(environment)
-    if known or program is None:
-        return known or ""
-    done = subprocess.run(
+    if preset or program is None:
+        return preset or ""
+    completed = subprocess.run(
         [program, "classpath", "--glob"],
         capture_output=True,
         text=True,
@@ -223,4 +225,4 @@ def class_path(environment: Mapping[str, str]) -> str:
         check=True,
         env=dict(environment),
     )
-    return done.stdout.strip()
+    return completed.stdout.strip()

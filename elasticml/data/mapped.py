@@ -1,8 +1,8 @@
-"""Memory that lies in files: bodies on a local disk, fetched ahead of use and let go after it.
+"""Memory-mapped bodies on a local disk: pages are prefetched before use and released after it.
 
-A body that is mapped takes memory only while its pages are here: the kernel reads them from the
-file when they are looked at, or when they are fetched ahead, and forgets them when they are let go.
-What looks at the body needs to know nothing of this.
+A mapped body takes memory only while its pages are resident. The kernel reads them from the file on
+access, or when they are prefetched, and drops them when they are released. Code that reads the body
+need not know.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from elasticml.data.body import ALIGNMENT
 from elasticml.data.open_files import allow_open_files
 from elasticml.errors import ConfigError
 
-#: Linux's MADV_POPULATE_READ (5.14), which Python does not name yet.
+#: Linux's MADV_POPULATE_READ (5.14), which Python does not define yet.
 _POPULATE_READ: Final = 22
 _PAGE: Final = mmap.PAGESIZE
-#: A spill leaves free at least this share of the disk.
+#: Spilling leaves at least this share of the disk free.
 _FREE_SHARE_MIN: Final = 0.1
-#: File systems that lie in memory: what is written there has not left it.
+#: File systems in memory: spilling to them frees none.
 _IN_MEMORY: Final = ("tmpfs", "ramfs")
 
-# By way of ctypes, which lets other threads run meanwhile: mmap's own method does not.
+# Through ctypes, which releases the GIL during the call; mmap.madvise does not.
 _madvise = ctypes.CDLL(None, use_errno=True).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def fetch(buffer: memoryview) -> None:
-    """Have the pages of a mapped body here: asked for at once, waited for, and mapped."""
+    """Load the pages of a mapped body, and wait until all are resident."""
     address, nbytes = _pages_of(buffer)
     _madvise(address, nbytes, mmap.MADV_WILLNEED)
     if _madvise(address, nbytes, _POPULATE_READ) != 0:
-        # An older kernel: looking at a byte of each page does the same, more slowly.
+        # An older kernel: reading a byte of each page has the same effect, more slowly.
         int(np.frombuffer(buffer, np.uint8)[::_PAGE].max(initial=0))
 
 
 def ask_for(buffer: memoryview) -> None:
-    """Ask for the pages of a mapped body, and wait for none of them."""
+    """Start reading the pages of a mapped body, without waiting (MADV_WILLNEED)."""
     _madvise(*_pages_of(buffer), mmap.MADV_WILLNEED)
 
 
 def let_go(buffer: memoryview) -> None:
-    """Take the pages of a mapped body out of this process; they come back when looked at.
+    """Release the pages of a mapped body (MADV_DONTNEED); they are read again on access.
 
-    Pages at its ends stay, which other bodies may be in as well: looking at one of these again
-    would bring back what is around it. Never of memory that is in no file: that would be lost.
+    Partial pages at its ends are kept, as they may hold other bodies, whose next access would read
+    the surroundings again. Do not use on anonymous memory: its content would be lost.
     """
     address = np.frombuffer(buffer, np.uint8).ctypes.data
     first = -(-address // _PAGE) * _PAGE
@@ -64,35 +64,35 @@ def let_go(buffer: memoryview) -> None:
 
 
 def _pages_of(buffer: memoryview) -> tuple[int, int]:
-    """Return address and bytes of the pages that a buffer touches."""
+    """Return address and bytes of the pages that a buffer overlaps."""
     address = np.frombuffer(buffer, np.uint8).ctypes.data
     first = address // _PAGE * _PAGE
     return first, -(-(address + buffer.nbytes - first) // _PAGE) * _PAGE
 
 
 def anonymous_bytes() -> int:
-    """Return the memory of this process that is in no file."""
+    """Return the resident memory of this process that is not backed by a file."""
     resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
     return (int(resident) - int(shared)) * _PAGE
 
 
 class FileSlab:
-    """Buffers in a file without a name: whatever happens to this process, nothing is left of it.
+    """Buffers in an unnamed file: it disappears with the process, however that ends.
 
-    The file is gone when the last buffer is; a buffer that nobody looks at any more gives its place
-    on the disk back before that.
+    The file is deleted with its last buffer. A buffer's disk space is freed as soon as its last
+    view is gone.
 
     Parameters
     ----------
     nbytes : int
-        Of all buffers that will be taken, each padded: :func:`padded_sum`.
+        Total of all buffers to be taken, each padded: :func:`padded_sum`.
     folder : Path
         On a local disk.
 
     Raises
     ------
     OSError
-        When the disk does not take as much.
+        When the disk has no room.
     """
 
     def __init__(self, nbytes: int, folder: Path) -> None:
@@ -100,7 +100,7 @@ class FileSlab:
         nbytes = max(_PAGE, nbytes)
         descriptor = _nameless(folder)
         try:
-            # Taken from the disk at once: a page that finds it full later would end the process.
+            # Reserved now: a page fault on a full disk would kill the process (SIGBUS).
             os.posix_fallocate(descriptor, 0, nbytes)
             self._memory = mmap.mmap(descriptor, nbytes)
         finally:
@@ -110,16 +110,16 @@ class FileSlab:
 
     @property
     def room(self) -> int:
-        """Bytes that can still be taken."""
+        """Bytes left."""
         return self._array.nbytes - self._at
 
     def maps(self, buffer: memoryview) -> bool:
-        """Whether a buffer lies in this file."""
+        """Whether a buffer is in this file."""
         at = np.frombuffer(buffer, np.uint8).ctypes.data - self._array.ctypes.data
         return 0 <= at < self._array.nbytes
 
     def let_go(self) -> None:
-        """Take all pages out of this process; they come back when looked at."""
+        """Release all pages; they are read again on access."""
         self._memory.madvise(mmap.MADV_DONTNEED)
 
     def take(self, nbytes: int) -> memoryview:
@@ -128,8 +128,8 @@ class FileSlab:
         if self._at > self._array.nbytes:
             raise ValueError(f"buffers of {self._at} bytes, wanted at most {self._array.nbytes}")
         body = self._array[start : start + nbytes]
-        # Whatever looks at the body keeps this array alive, and with it its place.
-        # And this slab, which knows that the body is in a file.
+        # Every view of the body keeps this array alive, and with it the disk space and this slab,
+        # which knows that the body is in a file.
         weakref.finalize(body, self._give_back, start, start + nbytes).atexit = False
         return body.data
 
@@ -140,12 +140,12 @@ class FileSlab:
             return
         try:
             self._memory.madvise(mmap.MADV_REMOVE, first, nbytes)
-        except OSError:  # a file system without holes: the place is free when the file is gone
+        except OSError:  # no hole punching: the space is freed when the file is deleted
             self._memory.madvise(mmap.MADV_DONTNEED, first, nbytes)
 
 
 def padded_sum(sizes: Sequence[int]) -> int:
-    """Return the bytes that buffers of these sizes take, each on a multiple of 64."""
+    """Return the bytes that buffers of these sizes take, each padded to a multiple of 64."""
     return sum(_padded(size) for size in sizes)
 
 
@@ -154,7 +154,7 @@ def _padded(nbytes: int) -> int:
 
 
 def _nameless(folder: Path) -> int:
-    """Open a new file that has no name, or loses it at once where the system cannot do that."""
+    """Open a new unnamed file; without O_TMPFILE, a temporary file that is unlinked at once."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -164,7 +164,7 @@ def _nameless(folder: Path) -> int:
 
 
 def disk_room(folder: Path) -> int:
-    """Return how many bytes may be spilled to a folder; 0 where it cannot be written, or is memory.
+    """Return the bytes that may be spilled to a folder; 0 if it is not writable, or in memory.
 
     A tenth of the disk stays free.
     """
@@ -176,28 +176,28 @@ def disk_room(folder: Path) -> int:
 
 
 def file_system_of(folder: Path) -> str:
-    """Return the kind of file system that a folder is in, such as ``ext4``; "" if unknown."""
-    found, best = "", -1
-    place = str(folder.resolve())
+    """Return the type of a folder's file system, such as ``ext4``; "" if unknown."""
+    fs_type, longest = "", -1
+    resolved = str(folder.resolve())
     try:
         mounts = Path("/proc/self/mounts").read_text().splitlines()
     except OSError:
         return ""
     for line in mounts:
-        _, at, kind = line.split()[:3]
-        root = at.rstrip("/") + "/"
-        if (place + "/").startswith(root) and len(root) >= best:
-            found, best = kind, len(root)
-    return found
+        _, mount_point, kind = line.split()[:3]
+        root = mount_point.rstrip("/") + "/"
+        if (resolved + "/").startswith(root) and len(root) >= longest:
+            fs_type, longest = kind, len(root)
+    return fs_type
 
 
 def spill_folder(default: str | Path | None) -> Path | None:
-    """Return ``$ELASTICML_SPILL``, else ``default``; None for no spilling (``off``).
+    """Return ``$ELASTICML_SPILL``, else ``default``; None if spilling is ``off``.
 
     Raises
     ------
     ConfigError
-        When the variable names no folder.
+        When the variable does not name a folder.
     """
     named = os.environ.get("ELASTICML_SPILL")
     if named == "off":

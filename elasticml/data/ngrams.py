@@ -1,20 +1,21 @@
-"""Positional n-grams: how features of a sequence are numbered, and how letters become codes.
+"""Positional n-grams: the numbering of a sequence's features, and the encoding of its letters.
 
-A sequence of ``length`` letters over an alphabet of ``sigma`` has one binary feature for each
+A sequence of ``length`` letters over an alphabet of size ``sigma`` has one binary feature for each
 n-gram of ``lo <= n <= hi`` letters at each position where it fits. Features are numbered n-major:
 first all ``lo``-grams, position by position, then the next longer ones. The n-gram with letters
-``a_0 .. a_{n-1}`` (numbers in the alphabet) at position p (from 0) has the column
+``a_0 .. a_{n-1}`` (indices into the alphabet) at position p (from 0) has the column
 
     ``first[n] + p * sigma**n + (a_0 * sigma**(n-1) + ... + a_{n-1})``,
 
-so that the features of one row ascend. 141 letters of ACGT with n = 1..4 give 47,028 features of
-which 558 are set.
+so that the features of one row ascend. 141 letters of ACGT with n = 1..4 have 47,028 features, 558
+of them set.
 
-A row is kept as ``length`` codes of one byte: at each position the number of the hi-gram that
-begins there, where letters beyond the end count as the first letter of the alphabet. The shorter
-n-grams are its leading letters, so ``X = onehot(codes) @ A`` for a fixed matrix ``A``; see
-:func:`elasticml.data.kernels.fold_weights`. This needs ``sigma**hi <= 256``; beyond it the tables
-outgrow the caches (and the code its byte), and rows are kept as binary CSR with the same numbering.
+A row is stored as ``length`` one-byte codes: at each position the number of the hi-gram that begins
+there, padded beyond the end with the first letter of the alphabet. The shorter n-grams are its
+leading letters, so ``X = onehot(codes) @ A`` for a fixed matrix ``A``; see
+:func:`elasticml.data.kernels.fold_weights`. This requires ``sigma**hi <= 256``. Beyond that the
+tables outgrow the caches (and a code its byte), and rows are stored as binary CSR with the same
+numbering.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from elasticml.data.cut import Rows, cut, row_bounds
 from elasticml.data.kernels import kernel
 from elasticml.terms import ChunkId
 
-#: Hi-grams that fit a code of one byte.
+#: Hi-grams that a one-byte code can number.
 CODES_MAX = 256
 #: Longest n-gram.
 N_MAX = 4
-#: What :func:`letter_table` gives for a byte that is no letter of the alphabet.
+#: Value in :func:`letter_table` for a byte that is not a letter of the alphabet.
 UNKNOWN = 255
 
 
 def first_columns(sigma: int, length: int, ngrams: tuple[int, int]) -> NDArray[np.int64]:
-    """First column of each n-gram length lo..hi, and behind them the number of columns.
+    """Return the first column of each n-gram length lo..hi, then the number of columns.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ def first_columns(sigma: int, length: int, ngrams: tuple[int, int]) -> NDArray[n
 
 
 def sequence_layout(alphabet: str, length: int, ngrams: tuple[int, int]) -> Layout:
-    """Lay out sequences as codes where one byte is enough, otherwise as binary CSR.
+    """Return the layout of sequences: codes if one byte suffices, else binary CSR.
 
     Parameters
     ----------
@@ -77,9 +78,9 @@ def sequence_layout(alphabet: str, length: int, ngrams: tuple[int, int]) -> Layo
     lo, hi = ngrams
     sigma = len(alphabet)
     if sigma < 2 or len(set(alphabet.upper())) != sigma or not alphabet.isascii():
-        raise ValueError(f"alphabet {alphabet!r} wants at least 2 distinct ASCII letters")
+        raise ValueError(f"alphabet {alphabet!r} needs at least 2 distinct ASCII letters")
     if not 1 <= lo <= hi <= N_MAX:
-        raise ValueError(f"ngrams [{lo}, {hi}] want 1 <= shortest <= longest <= {N_MAX}")
+        raise ValueError(f"ngrams [{lo}, {hi}] need 1 <= shortest <= longest <= {N_MAX}")
     if length < hi:
         raise ValueError(f"sequences of {length} letters hold no {hi}-gram; wanted >= {hi} letters")
     columns = int(first_columns(sigma, length, ngrams)[-1])
@@ -93,7 +94,7 @@ def sequence_layout(alphabet: str, length: int, ngrams: tuple[int, int]) -> Layo
 
 
 def letter_table(alphabet: str) -> NDArray[np.uint8]:
-    """Map each byte to its letter's number, whatever its case; to ``UNKNOWN`` elsewhere.
+    """Return the table from bytes to letter numbers, case-insensitive; ``UNKNOWN`` for others.
 
     Returns
     -------
@@ -108,7 +109,7 @@ def letter_table(alphabet: str) -> NDArray[np.uint8]:
 
 @kernel
 def codes_of_letters(letters: NDArray[np.uint8], sigma: int, hi: int) -> NDArray[np.uint8]:
-    """Code each position by the hi-gram that begins there.
+    """Encode each position by the hi-gram that begins there.
 
     Parameters
     ----------
@@ -136,14 +137,14 @@ def codes_of_letters(letters: NDArray[np.uint8], sigma: int, hi: int) -> NDArray
 def indices_of_letters(
     letters: NDArray[np.uint8], sigma: int, lo: int, hi: int, first: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """List the set columns of every row, ascending.
+    """Return the set columns of every row, ascending.
 
     Parameters
     ----------
     letters : ndarray (n, length), uint8
         Numbers below ``sigma``.
     first : ndarray, int64
-        From :func:`first_columns`.
+        As returned by :func:`first_columns`.
 
     Returns
     -------
@@ -176,17 +177,17 @@ def cut_letters(
     block: ChunkId,
     chunk_bytes: int,
 ) -> list[Chunk]:
-    """Cut sequences into chunks laid out as :func:`sequence_layout` says.
+    """Partition sequences into chunks with the layout of :func:`sequence_layout`.
 
     Parameters
     ----------
     letters : ndarray (n, length), uint8
-        Numbers in the alphabet.
+        Indices into the alphabet.
     labels : ndarray (n,), float64
     block : ChunkId
-        Id of the first chunk; the others count up from its ordinal.
+        Id of the first chunk; later ones increment its ordinal.
     chunk_bytes : int
-        A chunk holds at most this, or one row.
+        Most bytes of a chunk; a chunk holds at least one row.
     """
     n, length = letters.shape
     sigma, (lo, hi) = len(alphabet), ngrams
@@ -212,18 +213,18 @@ def cut_letters(
 
 
 def letters_of_codes(codes: NDArray[np.uint8], layout: Layout) -> NDArray[np.uint8]:
-    """Recover the numbers of the letters from a sequence chunk's codes; same shape."""
+    """Recover the letters' numbers from a sequence chunk's codes; same shape."""
     sigma, hi = len(layout.alphabet), layout.ngrams[1]
     return np.floor_divide(codes, np.uint8(sigma ** (hi - 1)))
 
 
 def column_name(column: int, alphabet: str, length: int, ngrams: tuple[int, int]) -> str:
-    """Name a feature as ``GT@70``: the n-gram and the position (from 0) where it begins.
+    """Return a feature's name, such as ``GT@70``: the n-gram, and its start position (from 0).
 
     Raises
     ------
     ValueError
-        When there is no such column.
+        When the column is out of range.
     """
     sigma, lo = len(alphabet), ngrams[0]
     first = first_columns(sigma, length, ngrams)

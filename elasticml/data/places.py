@@ -1,4 +1,7 @@
-"""Places where files are kept: local paths and URLs, written whole, read whole, listed, removed."""
+"""Whole-file storage at local paths and fsspec URLs: read, write, list, remove.
+
+A *place* is a local path or a URL.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,30 @@ import fsspec
 from elasticml.data.hdfs import hdfs_system, is_hdfs
 from elasticml.errors import ConfigError, one_line
 
-#: What goes wrong in a file system besides absence: refused, unreachable, unknown, not installed.
+#: Exceptions of file systems: access denied, unreachable, unknown protocol, library missing.
 _FAILURES = (OSError, ImportError, ValueError)
 
 
 def is_url(place: str) -> bool:
-    """Tell a URL from a local path."""
+    """Whether a place is a URL."""
     return "://" in place
 
 
 def local_path(place: str) -> Path | None:
-    """Return the local path that a place means; None where it is elsewhere."""
+    """Return a place's local path; None if it is remote."""
     if place.startswith("file://"):
         return Path(place.removeprefix("file://"))
     return None if is_url(place) else Path(place).expanduser()
 
 
 def join(place: str, *names: str) -> str:
-    """Name what lies below a place: ``join("hdfs://nn:8020/runs", "a", "b.json")``."""
+    """Join names to a place: ``join("hdfs://nn:8020/runs", "a", "b.json")``."""
     start, colon, path = place.partition("://")
     return "/".join([f"{start}{colon}{path.rstrip('/')}" if colon else place.rstrip("/"), *names])
 
 
 def system_of(place: str) -> tuple[Any, str]:
-    """Return the fsspec file system that a place is in, and its path there.
+    """Return the fsspec file system of a place, and the path in it.
 
     Raises
     ------
@@ -50,25 +53,25 @@ def system_of(place: str) -> tuple[Any, str]:
 
 
 def exists(place: str) -> bool:
-    """Say whether there is a file or a directory; a ConfigError where that cannot be told."""
-    with _failing(place, "looked at"):
+    """Whether a file or directory exists; raises ConfigError if that cannot be determined."""
+    with _failing(place, "accessed"):
         system, inner = system_of(place)
         try:
-            system.info(inner)  # fsspec's own exists() takes every failure for absence
+            system.info(inner)  # fsspec's own exists() treats every failure as absence
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
 
 def names(place: str) -> list[str]:
-    """List the names in a directory, sorted; none where it is absent."""
+    """Return the sorted names in a directory; empty if it does not exist."""
     with _failing(place, "listed"):
         system, inner = system_of(place)
         try:
-            found = system.ls(inner, detail=False, refresh=True)
+            paths = system.ls(inner, detail=False, refresh=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in paths)
 
 
 def read_bytes(place: str) -> bytes:
@@ -77,7 +80,7 @@ def read_bytes(place: str) -> bytes:
     Raises
     ------
     FileNotFoundError
-        When it is absent.
+        When it does not exist.
     ConfigError
         When it cannot be read.
     """
@@ -87,14 +90,14 @@ def read_bytes(place: str) -> bytes:
 
 
 def make_directory(place: str) -> None:
-    """Make a directory and those above it; one that is there already is fine."""
-    with _failing(place, "made"):
+    """Create a directory and its parents; no error if it exists."""
+    with _failing(place, "created"):
         system, inner = system_of(place)
         system.makedirs(inner, exist_ok=True)
 
 
 def remove(place: str) -> None:
-    """Remove a file, or a directory with all that is in it; what is absent already is fine."""
+    """Remove a file, or a directory recursively; no error if it does not exist."""
     with _failing(place, "removed"):
         system, inner = system_of(place)
         with suppress(FileNotFoundError):
@@ -102,10 +105,10 @@ def remove(place: str) -> None:
 
 
 def remove_empty(place: str) -> None:
-    """Remove a directory in which there is nothing; any other is left, and absence is fine.
+    """Remove a directory if it is empty; no error if it is not, or does not exist.
 
-    The file system itself looks whether there is anything: what another process puts there in the
-    same moment is safe.
+    The file system itself checks for emptiness, so a file that another process creates at the same
+    moment is safe.
     """
     with _failing(place, "removed"):
         system, inner = system_of(place)
@@ -119,14 +122,14 @@ def remove_empty(place: str) -> None:
 
 
 def write_whole(place: str, content: bytes) -> None:
-    """Write a file under another name, then rename it: a reader sees all of it or none.
+    """Write a file atomically: under a temporary name, then renamed.
 
-    Directories above it are made. A local file is on the disk on return.
+    Parent directories are created. A local file is synced to disk before this returns.
 
     Raises
     ------
     ConfigError
-        When it cannot be written; what stood there before still does.
+        When it cannot be written; a previous file is unchanged.
     """
     path = local_path(place)
     with _failing(place, "written"):
@@ -165,13 +168,13 @@ def _write_remote(place: str, content: bytes) -> None:
 
 
 def _part_name(name: str) -> str:
-    """Name a file under way: hidden, and no other process's or thread's."""
+    """Return a temporary name: hidden, and unique among processes and threads."""
     return f".{name}.{os.getpid()}-{secrets.token_hex(3)}.part"
 
 
 @contextmanager
 def _failing(place: str, done: str, absence_is_failure: bool = True) -> Iterator[None]:
-    """Turn what a file system raises into one line that says what to do."""
+    """Turn a file system's exceptions into a one-line ConfigError with a remedy."""
     try:
         yield
     except _FAILURES as error:
@@ -183,16 +186,16 @@ def _failing(place: str, done: str, absence_is_failure: bool = True) -> Iterator
 
 
 def reason_of(error: BaseException) -> str:
-    """Say in one line what an error of a file system is about."""
+    """Describe a file-system error in one line."""
     return one_line((isinstance(error, OSError) and error.strerror) or error)
 
 
 def remedy_of(place: str, error: BaseException) -> str:
-    """Say what to do about an error of a file system."""
+    """Return the remedy for a file-system error."""
     if isinstance(error, ImportError):
         return "install that library, or name a local path"
     if isinstance(error, PermissionError):
-        return "name a place that this user may write to, or ask for the permission"
+        return "name a place that this user may write to, or ask for permission"
     if isinstance(error, ValueError):
         return "name a local path, or a URL such as hdfs:///user/me/runs"
     if isinstance(error, ConnectionError | TimeoutError):

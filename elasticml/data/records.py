@@ -1,4 +1,4 @@
-"""Records of sequence files: tab-separated lines, or FASTA with the label in the header."""
+"""Parse records of sequence files: tab-separated lines, or FASTA with the label in the header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from elasticml.data.ngrams import UNKNOWN, letter_table
 from elasticml.errors import DataError
 
-#: Makes the error for a line (from 0, within the text that is parsed) and what is wrong with it.
+#: Builds the error for a line (from 0, within the parsed text) and a description.
 Fail = Callable[[int, str], DataError]
 
 TSV_LABEL: Final = 0
@@ -24,14 +24,14 @@ FASTA_LABEL: Final = "label"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOptions:
-    """What to take from each record."""
+    """Which fields to take from each record."""
 
     alphabet: str = "ACGT"
-    #: TSV: column number (negative from the right) or name in the first line; FASTA: header key.
+    #: TSV: column number (negative: from the right) or name in the first line; FASTA: header key.
     label: int | str | None = None
-    #: TSV only: column of the letters; the last one by default.
+    #: TSV only: column of the letters; by default the last.
     sequence: int | str | None = None
-    #: Letters ``[start, stop)`` of each sequence, from 0; all of them by default.
+    #: Letters ``[start, stop)`` of each sequence, from 0; by default all.
     window: tuple[int, int] | None = None
     unknown_letter: Literal["error", "skip"] = "error"
 
@@ -43,11 +43,11 @@ class RecordOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Parsed records: labels (n,) float64, letters (n, length) uint8 numbers in the alphabet."""
+    """Parsed records: labels (n,) float64, letters (n, length) uint8 indices into the alphabet."""
 
     labels: NDArray[np.float64]
     letters: NDArray[np.uint8]
-    #: Records left out because of a letter outside the alphabet.
+    #: Records skipped because of a letter outside the alphabet.
     n_skipped: int
 
 
@@ -60,12 +60,12 @@ class _Raw:
 
 
 def tsv_columns(first_line: bytes, options: RecordOptions) -> tuple[int, int]:
-    """Find the numbers of the label and sequence columns; names are looked up in ``first_line``.
+    """Return the numbers of the label and sequence columns; names are looked up in ``first_line``.
 
     Raises
     ------
     KeyError
-        With the name that is not there.
+        With the missing name.
     """
     names = [field.strip().decode(errors="replace") for field in first_line.split(b"\t")]
 
@@ -82,21 +82,21 @@ def tsv_columns(first_line: bytes, options: RecordOptions) -> tuple[int, int]:
 def parse_tsv(
     text: bytes, columns: tuple[int, int], options: RecordOptions, length: int | None, fail: Fail
 ) -> Records:
-    """Parse lines of tab-separated fields; blank lines do not count.
+    """Parse lines of tab-separated fields; blank lines are skipped.
 
     Parameters
     ----------
     text : bytes
-        Whole lines, without the one that names the columns.
+        Whole lines, without the header line.
     columns : tuple of int
         Numbers of the label and sequence columns.
     length : int or None
-        Letters in every sequence after the window; None takes the first one's.
+        Letters in every sequence after the window is applied; None: those of the first sequence.
 
     Raises
     ------
     DataError
-        Made by ``fail``: a missing field, a label that is no number, an odd length or letter.
+        Built by ``fail``: a missing field, a label that is not a number, a wrong length or letter.
     """
     label_at, sequence_at = columns
     raw = _Raw([], [], [])
@@ -107,8 +107,10 @@ def parse_tsv(
         try:
             label, sequence = fields[label_at], fields[sequence_at]
         except IndexError:
-            wanted = f"columns {label_at} and {sequence_at} for label and sequence"
-            raise fail(number, f"{len(fields)} tab-separated fields, wanted {wanted}") from None
+            columns_text = f"columns {label_at} and {sequence_at} for label and sequence"
+            raise fail(
+                number, f"{len(fields)} tab-separated fields, wanted {columns_text}"
+            ) from None
         raw.labels.append(_label(label, number, fail))
         raw.sequences.append(sequence.strip())
         raw.lines.append(number)
@@ -116,7 +118,7 @@ def parse_tsv(
 
 
 def parse_fasta(text: bytes, options: RecordOptions, length: int | None, fail: Fail) -> Records:
-    """Parse FASTA records ``> ..., label=1, ...`` followed by lines of letters.
+    """Parse FASTA records: a header ``> ..., label=1, ...``, then lines of letters.
 
     Parameters
     ----------
@@ -128,7 +130,8 @@ def parse_fasta(text: bytes, options: RecordOptions, length: int | None, fail: F
     Raises
     ------
     DataError
-        Made by ``fail``: no label in a header, text before the first one, an odd length or letter.
+        Built by ``fail``: no label in a header, text before the first header, a wrong length or
+        letter.
     """
     key = options.label if isinstance(options.label, str) else FASTA_LABEL
     pattern = re.compile(rb"(?:^|[\s,;|>])" + re.escape(key.encode()) + rb"\s*[=:]\s*([^\s,;|]*)")
@@ -139,10 +142,10 @@ def parse_fasta(text: bytes, options: RecordOptions, length: int | None, fail: F
             if raw.lines:
                 raw.sequences.append(b"".join(parts))
             parts = []
-            found = pattern.search(line)
-            if found is None:
+            match = pattern.search(line)
+            if match is None:
                 raise fail(number, f"the header holds no {key}=..., wanted a label; set data.label")
-            raw.labels.append(_label(found.group(1), number, fail))
+            raw.labels.append(_label(match.group(1), number, fail))
             raw.lines.append(number)
         elif raw.lines:
             parts.append(line.strip())
@@ -160,25 +163,25 @@ def _label(text: bytes, line: int, fail: Fail) -> float:
         label = math.nan
     if not math.isfinite(label):
         shown = text.decode(errors="replace")[:40]
-        raise fail(line, f"label {shown!r} is no finite number; check data.label")
+        raise fail(line, f"label {shown!r} is not a finite number; check data.label")
     return label
 
 
 def _letters(raw: _Raw, options: RecordOptions, length: int | None, fail: Fail) -> Records:
-    """Cut the windows, check lengths and turn letters into numbers."""
+    """Apply the window, check lengths, and encode letters as numbers."""
     sequences, start = raw.sequences, 0
     if options.window is not None:
         start, stop = options.window
         _check_lengths(sequences, raw.lines, lambda n: n >= stop, f"at least {stop}", fail)
         sequences = [sequence[start:stop] for sequence in sequences]
     elif sequences:
-        wanted = len(sequences[0]) if length is None else length
-        text = f"{wanted} as in the first; set data.window to cut them"
-        _check_lengths(sequences, raw.lines, lambda n: n == wanted, text, fail)
+        expected = len(sequences[0]) if length is None else length
+        text = f"{expected} as in the first; set data.window to cut them"
+        _check_lengths(sequences, raw.lines, lambda n: n == expected, text, fail)
     n = len(sequences)
     width = len(sequences[0]) if n else 0
-    given = np.frombuffer(b"".join(sequences), np.uint8).reshape(n, width)
-    letters = letter_table(options.alphabet)[given]
+    characters = np.frombuffer(b"".join(sequences), np.uint8).reshape(n, width)
+    letters = letter_table(options.alphabet)[characters]
     labels = np.array(raw.labels, np.float64)
     is_bad: NDArray[np.bool_] = (letters == UNKNOWN).any(axis=1)
     if not is_bad.any():
@@ -188,7 +191,7 @@ def _letters(raw: _Raw, options: RecordOptions, length: int | None, fail: Fail) 
         p = int(np.argmax(letters[i] == UNKNOWN))
         raise fail(
             raw.lines[i],
-            f"letter {chr(given[i, p])!r} at position {start + p} is not in the alphabet "
+            f"letter {chr(characters[i, p])!r} at position {start + p} is not in the alphabet "
             f"{options.alphabet}; set data.unknown_letter to skip to drop such rows",
         )
     n_skipped = int(is_bad.sum())

@@ -1,4 +1,4 @@
-"""Rows from arrays: checked, made canonical, sliced, narrowed and cut."""
+"""Rows from arrays: validate, canonicalise, slice, drop columns, and partition into chunks."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from elasticml.data.cut import Rows, block_layout, cut
 from elasticml.data.facts import BlockSummary, summarise
 from elasticml.errors import DataError
 
-#: How the note about dropped columns begins.
+#: Start of the note about dropped columns.
 _BEYOND: Final = "{} values in columns beyond"
 
 
 def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, name: str) -> Rows:
-    """Check arrays and take them over, without copying where they are as they should be.
+    """Validate arrays and return them as rows, without copying if they need no conversion.
 
-    Sparse rows are made canonical: indices ascend, repeated ones are summed, zeros are dropped.
+    Sparse rows are made canonical: indices are sorted, duplicates summed, and zeros dropped.
 
     Raises
     ------
     DataError
-        When lengths differ, there is no row, or a value is not finite; ``name`` is what it calls X.
+        When lengths differ, there is no row, or a value is not finite; messages call X ``name``.
     """
     labels = _finite_vector(y, "y", name)
     weights = None if sample_weight is None else _finite_vector(sample_weight, "weights", name)
@@ -40,7 +40,7 @@ def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, nam
     if matrix.ndim != 2 or matrix.shape[0] != len(labels) or len(labels) == 0:
         raise DataError(
             f"{name} has shape {matrix.shape} and y has {len(labels)} labels; wanted two "
-            "dimensions, one label a row, and at least one row"
+            "dimensions, one label per row, and at least one row"
         )
     if weights is not None and len(weights) != len(labels):
         raise DataError(f"{name}: {len(weights)} weights for {len(labels)} rows, wanted one each")
@@ -67,8 +67,8 @@ def rows_of_arrays(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, nam
     )
 
 
-def _numeric(given: ArrayLike, what: str, name: str) -> NDArray[Any]:
-    array = np.asarray(given)
+def _numeric(values: ArrayLike, what: str, name: str) -> NDArray[Any]:
+    array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         try:
             array = array.astype(np.float64)
@@ -77,8 +77,8 @@ def _numeric(given: ArrayLike, what: str, name: str) -> NDArray[Any]:
     return array
 
 
-def _finite_vector(given: ArrayLike, what: str, name: str) -> NDArray[np.float64]:
-    vector = np.ascontiguousarray(_numeric(given, what, name), dtype=np.float64)
+def _finite_vector(values: ArrayLike, what: str, name: str) -> NDArray[np.float64]:
+    vector = np.ascontiguousarray(_numeric(values, what, name), dtype=np.float64)
     if vector.ndim == 2 and vector.shape[1] == 1:
         vector = vector.ravel()
     if vector.ndim != 1:
@@ -114,7 +114,7 @@ def _check_finite_csr(csr: Any, name: str) -> None:
 
 
 def rows_nbytes(rows: Rows, dtype: Dtype) -> int:
-    """Bytes that the rows take in chunks, without headers."""
+    """Return the bytes that the rows take in chunks, without headers."""
     itemsize = 4 if dtype == "float32" else 8
     n = len(rows.labels)
     fixed = (8 if rows.weights is None else 16) * n
@@ -126,7 +126,7 @@ def rows_nbytes(rows: Rows, dtype: Dtype) -> int:
 
 
 def rows_digest(rows: Rows, dtype: Dtype) -> str:
-    """Digest all arrays; 16 hex digits."""
+    """Return a digest of all arrays; 16 hex digits."""
     digest = hashlib.blake2b(f"{dtype} {rows.n_columns}".encode(), digest_size=8)
     for array in (rows.labels, rows.weights, rows.dense, rows.indptr, rows.indices, rows.values):
         if array is not None:
@@ -157,7 +157,7 @@ def slice_rows(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def rows_of_chunk(chunk: Chunk) -> Rows:
-    """Look at a chunk as rows that a reader has parsed."""
+    """Return a chunk's rows, as a reader would have parsed them."""
     layout, weights = chunk.layout, chunk.weights
     columns = layout.n_columns
     if layout.kind == "dense":
@@ -176,7 +176,7 @@ def rows_of_chunk(chunk: Chunk) -> Rows:
 def cut_rows(
     rows: Rows, n_columns: int | None, name: str, block: int, chunk_bytes: int, dtype: Dtype
 ) -> tuple[list[Chunk], BlockSummary]:
-    """Cut the rows of a block into chunks of at most ``n_columns`` columns, and summarise them."""
+    """Partition a block's rows into chunks of at most ``n_columns`` columns, and summarise them."""
     counts: dict[str, int] = {}
     if n_columns is not None:
         rows = fit_columns(rows, n_columns, counts)
@@ -186,20 +186,20 @@ def cut_rows(
 
 
 def are_cropped(counts: Mapping[str, int]) -> bool:
-    """Say whether :func:`fit_columns` has dropped columns of dense rows, be it with nothing but 0.
+    """Whether :func:`fit_columns` has dropped columns of dense rows, even if they were all zero.
 
     Parameters
     ----------
     counts : mapping
-        As it has filled them in.
+        As filled by :func:`fit_columns`.
     """
     return any(sentence.startswith(_BEYOND) for sentence in counts)
 
 
 def fit_columns(rows: Rows, n_columns: int, counts: dict[str, int]) -> Rows:
-    """Drop the columns beyond ``n_columns`` and count their values other than zero.
+    """Drop the columns beyond ``n_columns``, and count their nonzero values in ``counts``.
 
-    Dense rows that are narrower stay so: their chunks span fewer columns than the model.
+    Narrower dense rows are unchanged: their chunks span fewer columns than the model.
     """
     sentence = f"{_BEYOND} the {n_columns} of the model were dropped"
     if rows.dense is not None:

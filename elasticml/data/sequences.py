@@ -1,7 +1,7 @@
-"""Sequences with labels, read from TSV or FASTA into chunks of n-gram codes.
+"""Read labelled sequences from TSV or FASTA into chunks of n-gram codes.
 
-Which of the two a file is, its first byte says: FASTA begins with ``>``. Features are the presence
-of each n-gram at each position; :mod:`elasticml.data.ngrams` numbers them.
+FASTA is recognised by its first byte, ``>``. The features are the presence of each n-gram at each
+position, numbered as in :mod:`elasticml.data.ngrams`.
 """
 
 from __future__ import annotations
@@ -49,36 +49,36 @@ class SequenceSource:
     path: str
     ngrams: tuple[int, int] = (1, 4)
     options: RecordOptions = field(default_factory=RecordOptions)
-    #: Features of the training data, which these sequences must have too.
+    #: Number of features of the training data, which must match.
     n_columns: int | None = None
 
     @property
     def needs_survey(self) -> bool:
-        """Never: there are no vocabularies."""
+        """Whether blocks must be surveyed first: never, as there are no vocabularies."""
         return False
 
     @property
     def is_costly(self) -> bool:
-        """Whether blocks are worth a cache: text is, where a changed file can be told."""
+        """Whether to cache blocks: text is worth it, if a change of the file can be detected."""
         return tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
-        given = {name: getattr(self.options, name) for name in _OPTIONS}
-        given["window"] = None if self.options.window is None else list(self.options.window)
-        given["n_columns"] = self.n_columns
-        named = {name: value for name, value in given.items() if value is not None}
-        return {"format": "sequences", "path": self.path, "ngrams": list(self.ngrams), **named}
+        """Return a JSON-able dict from which the source can be rebuilt."""
+        options = {name: getattr(self.options, name) for name in _OPTIONS}
+        options["window"] = None if self.options.window is None else list(self.options.window)
+        options["n_columns"] = self.n_columns
+        present = {name: value for name, value in options.items() if value is not None}
+        return {"format": "sequences", "path": self.path, "ngrams": list(self.ngrams), **present}
 
     def fingerprint(self) -> str:
-        """Digest path, options, and the file's size and age."""
+        """Return 16 hex digits over path, options, and the file's size and modification time."""
         return self._fingerprint(file_facts(self.path))
 
     def _fingerprint(self, facts: FileFacts) -> str:
         return fingerprint(replace(self, n_columns=None).spec(), facts)
 
     def blocks(self) -> list[BlockInfo]:
-        """List ranges of 8 MiB, or the whole file where it is compressed."""
+        """Return byte ranges of 8 MiB, or the whole file if it is compressed."""
         return text_blocks(file_facts(self.path))
 
     def read(
@@ -112,15 +112,15 @@ class SequenceSource:
         return chunks, summarise(block, chunks, layout, counts=counts)
 
     def survey(self, block: int) -> BlockSummary:
-        """Summarise a block as reading it does."""
+        """Read and summarise a block."""
         return self.read(block, None, 1)[1]
 
     def with_facts(self, facts: DataFacts) -> SequenceSource:
-        """Read with the training data's features."""
+        """Return a source that requires the training data's number of features."""
         return self.with_columns(facts.n_columns)
 
     def with_columns(self, n_columns: int) -> SequenceSource:
-        """Refuse sequences with another number of features: their columns mean other things."""
+        """Return a source that rejects sequences with another number of features."""
         return replace(self, n_columns=n_columns)
 
     def _layout(self, length: int) -> Layout:
@@ -152,27 +152,27 @@ def read_sequences(
     unknown_letter: str = "error",
     n_columns: int | None = None,
 ) -> SequenceSource:
-    """Name a file of equal-length sequences with labels; nothing is read.
+    """Return a source for a file of labelled sequences of equal length; nothing is read yet.
 
     Parameters
     ----------
     path : str
-        TSV or FASTA, plain, gz, bz2 or xz; anything that fsspec opens.
+        TSV or FASTA, plain, gz, bz2 or xz; any path or URL that fsspec opens.
     alphabet : str
-        Letters in the order in which features number them; case does not matter.
+        Letters, in the order that numbers the features; case-insensitive.
     ngrams : pair of int
         Shortest and longest n-gram, 1 to 4.
     window : pair of int, optional
         Letters ``[start, stop)`` of each sequence, from 0.
     label : int or str, optional
-        TSV: column, by number (0; negative from the right) or by its name in the first line.
-        FASTA: key in the header (``label``), as in ``> position=7, label=-1``.
+        TSV: column number (negative: from the right; default 0), or its name in the first line.
+        FASTA: key in the header (default ``label``), as in ``> position=7, label=-1``.
     sequence : int or str, optional
-        TSV: column of the letters (-1).
+        TSV: column of the letters (default -1).
     unknown_letter : {"error", "skip"}
-        What a letter outside the alphabet means: an error, or that its row is left out and counted.
+        Effect of a letter outside the alphabet: an error, or its row is skipped and counted.
     n_columns : int, optional
-        Number of features that the sequences must have.
+        Required number of features.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def read_sequences(
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> SequenceSource:
-    """Make the source that a spec with ``format: sequences`` names.
+    """Build the source from a spec with ``format: sequences``.
 
     Raises
     ------
@@ -217,12 +217,12 @@ def source_from_spec(spec: Mapping[str, Any]) -> SequenceSource:
         When a key is unknown or missing, or a setting is out of range.
     """
     check_keys(spec, {*_OPTIONS, "ngrams", "n_columns"}, {"path"})
-    given = {key: value for key, value in spec.items() if key not in ("format", "path")}
-    return read_sequences(str(spec["path"]), **given)
+    options = {key: value for key, value in spec.items() if key not in ("format", "path")}
+    return read_sequences(str(spec["path"]), **options)
 
 
-def _pair(name: str, given: Any) -> tuple[int, int]:
-    pair = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+def _pair(name: str, value: Any) -> tuple[int, int]:
+    pair = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
     if len(pair) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in pair):
-        raise ConfigError(f"data.{name} is {given!r}, wanted two whole numbers", key=f"data.{name}")
+        raise ConfigError(f"data.{name} is {value!r}, wanted two whole numbers", key=f"data.{name}")
     return pair[0], pair[1]

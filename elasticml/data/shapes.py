@@ -1,7 +1,7 @@
 """Synthetic sparse data of any number of rows, with the shape of RCV1, Criteo or KDDA.
 
-Rows are drawn in blocks, each from a seed of its own, so that any member makes any block without a
-file, and the first rows do not depend on how many there are. The planted separator is fixed:
+Rows are drawn in blocks, each from its own seed. So any member can generate any block without a
+file, and the first rows do not depend on the number of rows. The planted separator is fixed:
 another seed gives fresh rows of the same problem, such as a test set.
 """
 
@@ -32,9 +32,9 @@ from elasticml.errors import ConfigError
 
 #: Rows drawn from one seed.
 BLOCK_ROWS: Final = 8192
-#: Fewest columns that a shape can be shrunk to.
+#: Least number of columns that a shape can be reduced to.
 COLUMNS_MIN: Final = 100
-#: Keeps these draws apart from all others made with the same seed.
+#: Spawn key that separates these draws from others with the same seed.
 _PURPOSE: Final = 0x5A9E
 
 
@@ -44,15 +44,15 @@ class ShapedSource(Surveyless):
 
     shape: str
     rows: int
-    #: Columns among which the rows' are drawn.
+    #: Number of columns that rows are drawn over.
     columns: int
     seed: int = 0
     dtype: Dtype = "float64"
-    #: Columns of the training data; values in wider ones are dropped.
+    #: Number of columns of the training data; values beyond them are dropped.
     n_columns: int | None = None
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
+        """Return a JSON-able dict from which the source can be rebuilt."""
         width = {} if self.n_columns is None else {"n_columns": self.n_columns}
         return {
             "format": "synthetic",
@@ -69,7 +69,7 @@ class ShapedSource(Surveyless):
         return fingerprint(self.spec())
 
     def blocks(self) -> list[BlockInfo]:
-        """List blocks of 8192 rows; their bytes are estimated."""
+        """Return blocks of 8192 rows; their bytes are estimated."""
         itemsize = 4 if self.dtype == "float32" else 8
         width = 12 + SHAPES[self.shape].stored * (4 + itemsize)
         return drawn_blocks(self.rows, BLOCK_ROWS, width)
@@ -77,10 +77,10 @@ class ShapedSource(Surveyless):
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
-        """Draw one block; see :class:`elasticml.data.source.Source`."""
+        """Generate one block; see :class:`elasticml.data.source.Source`."""
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
         seeds = np.random.SeedSequence(self.seed, spawn_key=(_PURPOSE, block))
-        # A short last block is the beginning of a whole one: rows do not depend on their number.
+        # A short last block is the prefix of a full one: rows do not depend on their number.
         shape: Shape = SHAPES[self.shape]
         drawn = draw_rows(np.random.default_rng(seeds), shape, self.columns, BLOCK_ROWS)
         some = slice_rows(drawn, 0, min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
@@ -96,22 +96,22 @@ def synthetic(
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> ShapedSource:
-    """Name synthetic sparse rows that members draw for themselves; nothing is drawn.
+    """Return a source of synthetic sparse rows that members generate; nothing is drawn yet.
 
     Parameters
     ----------
     shape : "rcv1", "criteo" or "kdda"
-        What the rows look like. ``rcv1``: 47,236 columns, 74 values a row, weighted as texts are;
+        Data set to imitate. ``rcv1``: 47,236 columns, 74 values a row with TF-IDF weights;
         ``criteo``: 999,999 columns in 39 fields, one value of each; ``kdda``: 20,216,830 columns,
-        36 equal values a row. All rows have length 1.
+        36 equal values a row. All rows have norm 1.
     rows : int
         At least 1. The originals have 677,399, 45,840,617 and 8,407,752.
     seed : int
         From 0. Another seed gives fresh rows of the same problem.
     columns : int, optional
-        Another number of columns than the original's, at least 100: another problem.
+        Number of columns, at least 100; by default the original's. Changes the problem.
     dtype : "float64" or "float32"
-        Of the stored values.
+        Type of the stored values.
     n_columns : int, optional
         Number of columns of the training data.
 
@@ -144,7 +144,7 @@ def synthetic(
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> ShapedSource:
-    """Make the source that a spec with ``format: synthetic`` names.
+    """Build the source from a spec with ``format: synthetic``.
 
     Raises
     ------
@@ -152,5 +152,5 @@ def source_from_spec(spec: Mapping[str, Any]) -> ShapedSource:
         When a key is unknown or missing, or a setting is out of range.
     """
     check_keys(spec, {"seed", "columns", "dtype", "n_columns"}, {"shape", "rows"})
-    given = {key: value for key, value in spec.items() if key not in ("format", "shape", "rows")}
-    return synthetic(spec["shape"], spec["rows"], **given)
+    options = {key: value for key, value in spec.items() if key not in ("format", "shape", "rows")}
+    return synthetic(spec["shape"], spec["rows"], **options)

@@ -1,4 +1,4 @@
-"""Requests to the web services of Hadoop: HTTP, HTTPS, Kerberos where they ask for it."""
+"""HTTP and HTTPS requests to Hadoop's web services, with Kerberos if the server requires it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from urllib.parse import urlsplit
 
 TIMEOUT_S: Final = 30.0
 
-#: Hadoop's cookie of a signed-on user, by host; saves the Kerberos exchange of later requests.
+#: Hadoop's authentication cookie by host; it saves later requests the Kerberos exchange.
 _cookies: dict[str, str] = {}
 _cookies_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a server said."""
+    """A server's response."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """Read the body as JSON; None where it is none."""
+        """Return the body parsed as JSON; None if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -45,30 +45,30 @@ def ask(
     headers: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Answer:
-    """Send one request and return the answer, a redirect too; nothing is followed.
+    """Send one request and return the response; redirects are returned, not followed.
 
     Raises
     ------
     OSError
-        When there is no answer: ``ConnectionError`` with host and port in it, ``TimeoutError``.
+        When there is no response: ``ConnectionError`` with host and port, or ``TimeoutError``.
     PermissionError
-        When the server wants Kerberos and there is no ticket, or no library for it.
+        When the server requires Kerberos and there is no ticket, or no Kerberos library.
     """
     host = urlsplit(url).netloc
-    sent = dict(headers or {})
+    request_headers = dict(headers or {})
     with _cookies_lock:
         if host in _cookies:
-            sent["Cookie"] = _cookies[host]
-    answer = _ask_once(method, url, body, sent, timeout_s)
-    wanted = answer.headers.get("www-authenticate", "")
-    if answer.status == http.HTTPStatus.UNAUTHORIZED and wanted.lower().startswith("negotiate"):
+            request_headers["Cookie"] = _cookies[host]
+    answer = _ask_once(method, url, body, request_headers, timeout_s)
+    scheme = answer.headers.get("www-authenticate", "")
+    if answer.status == http.HTTPStatus.UNAUTHORIZED and scheme.lower().startswith("negotiate"):
         if not isinstance(body, bytes):
             body.seek(0)
-        sent.pop("Cookie", None)
-        sent["Authorization"] = f"Negotiate {_ticket(urlsplit(url).hostname or '')}"
-        answer = _ask_once(method, url, body, sent, timeout_s)
+        request_headers.pop("Cookie", None)
+        request_headers["Authorization"] = f"Negotiate {_ticket(urlsplit(url).hostname or '')}"
+        answer = _ask_once(method, url, body, request_headers, timeout_s)
         cookie = answer.headers.get("set-cookie", "").partition(";")[0]
-        # Without Kerberos the cookie would pin the first user name to the host.
+        # A cookie without Kerberos is not kept: it would pin the first user name to the host.
         if cookie.startswith("hadoop.auth="):
             with _cookies_lock:
                 _cookies[host] = cookie
@@ -81,15 +81,15 @@ def _ask_once(
     parts = urlsplit(url)
     connection = _connection(parts.scheme, parts.netloc, timeout_s)
     path = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-    sent = dict(headers)
+    request_headers = dict(headers)
     if isinstance(body, bytes):
         if body or method in ("PUT", "POST"):
-            sent["Content-Length"] = str(len(body))
+            request_headers["Content-Length"] = str(len(body))
     else:
-        sent["Transfer-Encoding"] = "chunked"
+        request_headers["Transfer-Encoding"] = "chunked"
     try:
         connection.request(
-            method, path, body or None, sent, encode_chunked=not isinstance(body, bytes)
+            method, path, body or None, request_headers, encode_chunked=not isinstance(body, bytes)
         )
         with connection.getresponse() as response:
             names = {name.lower(): value for name, value in response.getheaders()}
@@ -105,16 +105,16 @@ def _ask_once(
     except http.client.HTTPException as error:
         raise ConnectionError(
             errno.ECONNRESET,
-            f"{parts.netloc} broke off or speaks no {parts.scheme.upper()} "
+            f"{parts.netloc} broke the connection or does not speak {parts.scheme.upper()} "
             f"({type(error).__name__})",
         ) from error
     except ssl.SSLError as error:
         raise ConnectionError(
             errno.ECONNABORTED,
-            f"{parts.netloc} is not trusted or speaks no TLS ({error.reason or error}); name its "
-            "authority's certificates in SSL_CERT_FILE",
+            f"{parts.netloc} is not trusted or does not speak TLS ({error.reason or error}); name "
+            "its authority's certificates in SSL_CERT_FILE",
         ) from error
-    except OSError as error:  # an unknown host, above all
+    except OSError as error:  # mostly an unknown host
         raise ConnectionError(
             errno.EHOSTUNREACH, f"{parts.netloc} cannot be reached ({error.strerror or error})"
         ) from error
@@ -132,12 +132,12 @@ def _connection(scheme: str, netloc: str, timeout_s: float) -> http.client.HTTPC
 
 
 def _ticket(host: str) -> str:
-    """Make the token that a service which asks for Kerberos wants, from the user's ticket."""
+    """Return the Negotiate token for a host, made from the user's Kerberos ticket."""
     try:
         gssapi = importlib.import_module("gssapi")
     except ImportError:
         raise PermissionError(
-            errno.EACCES, f"{host} wants Kerberos; pip install gssapi, then kinit"
+            errno.EACCES, f"{host} requires Kerberos; pip install gssapi, then kinit"
         ) from None
     try:
         name = gssapi.Name(f"HTTP@{host}", gssapi.NameType.hostbased_service)
@@ -145,6 +145,6 @@ def _ticket(host: str) -> str:
     except gssapi.exceptions.GSSError as error:
         raise PermissionError(
             errno.EACCES,
-            f"{host} wants Kerberos, and there is no usable ticket ({error}); kinit first",
+            f"{host} requires Kerberos, and there is no usable ticket ({error}); kinit first",
         ) from None
     return base64.b64encode(token).decode()

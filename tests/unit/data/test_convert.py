@@ -263,7 +263,7 @@ def test_columns_beyond_the_models_are_dropped_and_counted(tmp_path: Path) -> No
     ("spoil", "says"),
     [
         (lambda f: (f / "chunks.json").unlink(), "chunks.json is missing"),
-        (lambda f: (f / "chunks.json").write_text("{}"), "is no manifest of chunk files"),
+        (lambda f: (f / "chunks.json").write_text("{}"), "is not a manifest of chunk files"),
         (lambda f: (f / "chunks.json").write_text('{"version": 9}'), "is of version 9, wanted 2"),
         (lambda f: (f / "000000.chunks").unlink(), "cannot be read: No such file"),
         (lambda f: (f / "000000.chunks").write_bytes(b"x"), "is damaged: it is cut short"),
@@ -298,7 +298,7 @@ def test_files_of_two_conversions_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_a_url_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="wanted a folder on a disk that all members see"):
+    with pytest.raises(ConfigError, match="wanted a folder on a disk that all members can access"):
         read_converted("hdfs://nn:8020/made")
 
 
