@@ -1,6 +1,6 @@
-"""The bytes of a chunk's body: a 256-byte header, then sections on multiples of 64.
+"""The binary format of a chunk's body: a 256-byte header, then sections aligned to 64 bytes.
 
-The layout is documented in ``docs/chunk-format.md``; a change of it is a new ``VERSION``.
+The format is documented in ``docs/chunk-format.md``; a change requires a new ``VERSION``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 256
 ALPHABET_BYTES_MAX: Final = 96
 ALIGNMENT: Final = 64
-#: Row pointers are 32-bit, so that a chunk holds fewer stored values than this.
+#: Most stored values of a chunk, as row pointers are 32-bit.
 STORED_VALUES_MAX: Final = 2**31 - 1
 
 _FIXED: Final = struct.Struct("<8sHBBBBHQQQQ8sQ")
@@ -38,10 +38,10 @@ assert _FIXED.size + _TABLE.size + ALPHABET_BYTES_MAX == HEADER_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the examples of a chunk are kept, and how many columns they span."""
+    """How the examples of a chunk are stored, and how many columns they span."""
 
     kind: Kind
-    #: Type of stored values; labels, weights, models and sums are float64 whatever it is.
+    #: Type of stored values; labels, weights, models and sums are always float64.
     dtype: Dtype = "float64"
     n_columns: int
     #: Sequences only: the letters, the number of positions, and the shortest and longest n-gram.
@@ -50,52 +50,52 @@ class Layout:
     ngrams: tuple[int, int] = (0, 0)
 
     def to_json(self) -> dict[str, Any]:
-        """Write the layout as a JSON-able dict."""
+        """Return the layout as a JSON-able dict."""
         return {**asdict(self), "ngrams": list(self.ngrams)}
 
 
 def layout_from_json(record: dict[str, Any]) -> Layout:
-    """Read a layout back from ``layout.to_json()``."""
+    """Rebuild a layout from ``layout.to_json()``."""
     low, high = record["ngrams"]
     return Layout(**{**record, "ngrams": (int(low), int(high))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What the first 256 bytes say; offsets and sizes are keyed by section."""
+    """The parsed header (256 bytes) of a body; offsets and sizes are keyed by section."""
 
     layout: Layout
     n_rows: int
     digest: bytes
     offsets: dict[str, int]
     sizes: dict[str, int]
-    #: Of the whole body.
+    #: Size of the whole body.
     nbytes: int
 
     @property
     def n_stored(self) -> int:
-        """Stored values, those of a binary chunk, which are all 1, included; of sequences none."""
+        """Number of stored values, including the implicit ones of binary CSR; 0 for sequences."""
         itemsize = 4 if self.layout.dtype == "float32" else 8
         return max(self.sizes["values"] // itemsize, self.sizes["indices"] // 4)
 
     def view(self, body: memoryview, name: str) -> NDArray[np.uint8]:
-        """Bytes of one section, without copying; empty where the kind has none."""
+        """Return the bytes of one section as a view; empty if the kind does not have it."""
         start, size = self.offsets[name], self.sizes[name]
         return np.frombuffer(body, np.uint8)[start : start + size]
 
 
 def read_header(body: memoryview, name: str, nbytes: int | None = None) -> Header:
-    """Read and check the header of ``body``, calling the chunk ``name`` in errors.
+    """Parse and check the header of ``body``; errors call the chunk ``name``.
 
     Parameters
     ----------
     nbytes : int, optional
-        Of the whole body, where ``body`` is its header alone.
+        Size of the whole body, if ``body`` is only its header.
 
     Raises
     ------
     DataError
-        When the buffer is no body of this version, or its sections do not fit it.
+        When the buffer is not a body of this version, or its sections do not fit into it.
     """
     nbytes = body.nbytes if nbytes is None else nbytes
     if body.nbytes < HEADER_BYTES or bytes(body[:8]) != MAGIC:
@@ -132,9 +132,9 @@ def read_header(body: memoryview, name: str, nbytes: int | None = None) -> Heade
         sizes=dict(zip(SECTIONS, table[1::2], strict=True)),
         nbytes=nbytes,
     )
-    wanted = _section_sizes(layout, rows, stored, has_weights=header.offsets["weights"] != 0)
+    sizes = _section_sizes(layout, rows, stored, has_weights=header.offsets["weights"] != 0)
     ends = [header.offsets[key] + header.sizes[key] for key in SECTIONS]
-    if total != nbytes or max(ends) > total or header.sizes != wanted:
+    if total != nbytes or max(ends) > total or header.sizes != sizes:
         raise DataError(
             f"chunk {name} is cut short or damaged: {nbytes} bytes, its header says {total}; "
             "remove the cached copy or send it again",
@@ -143,30 +143,30 @@ def read_header(body: memoryview, name: str, nbytes: int | None = None) -> Heade
     return header
 
 
-#: What a chunk looks at of its body.
+#: Attributes of a chunk that are views of its body.
 VIEWS: Final = ("body", *SECTIONS)
 
 
 def views_of(header: Header, body: memoryview) -> dict[str, Any]:
-    """Return a body and the arrays in it, by the names of :data:`VIEWS`; nothing is copied.
+    """Return a body and its arrays, by the names of :data:`VIEWS`; nothing is copied.
 
-    Of a body that is cut after labels and weights, these alone, and neither the body.
+    For the head of a body, only labels and weights are returned.
     """
     is_whole = body.nbytes >= header.nbytes
     has_weights = header.offsets["weights"] != 0
-    found: dict[str, Any] = {
+    head: dict[str, Any] = {
         "labels": header.view(body, "labels").view("<f8"),
         "weights": header.view(body, "weights").view("<f8") if has_weights else None,
     }
     if not is_whole:
-        return found
+        return head
     layout, n = header.layout, header.n_rows
     values = header.view(body, "values").view(_value_type(layout))
     if layout.kind == "dense":
         values = values.reshape(n, layout.n_columns)
     shape = (n, layout.length) if layout.kind == "sequence" else (0, 0)
     return {
-        **found,
+        **head,
         "body": body,
         "indptr": header.view(body, "indptr").view("<i4"),
         "indices": header.view(body, "indices").view("<i4"),
@@ -192,14 +192,14 @@ def _section_sizes(
 
 
 def aligned_buffer(nbytes: int) -> memoryview:
-    """Allocate a writable buffer whose first byte lies on a multiple of 64; not cleared."""
+    """Allocate a writable buffer aligned to 64 bytes; its content is undefined."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes].data
 
 
 def content_id(body: Buffer) -> str:
-    """Digest a body: 16 hex digits of BLAKE2b over all bytes but the digest itself."""
+    """Return a body's content id: 16 hex digits of BLAKE2b over all bytes except the digest."""
     view = memoryview(body).cast("B")
     digest = hashlib.blake2b(view[:_DIGEST_AT], digest_size=8)
     digest.update(view[_DIGEST_AT + 8 :])
@@ -214,29 +214,29 @@ def write_body(
     *,
     n_rows: int,
 ) -> memoryview:
-    """Copy the arrays into one read-only buffer, header first, and seal it with its content id.
+    """Copy the arrays into one read-only buffer, with a header that includes the content id.
 
     Raises
     ------
     ValueError
         When lengths differ, or a row pointer or an index is out of range.
     """
-    given = {key: np.asarray(value) for key, value in {**arrays, "labels": labels}.items()}
+    sections = {key: np.asarray(value) for key, value in {**arrays, "labels": labels}.items()}
     if weights is not None:
-        given["weights"] = np.asarray(weights)
-    _check_lengths(layout, given, n_rows)
-    n_stored = len(given["indices"]) if "indices" in given else 0
+        sections["weights"] = np.asarray(weights)
+    _check_lengths(layout, sections, n_rows)
+    n_stored = len(sections["indices"]) if "indices" in sections else 0
     sizes = _section_sizes(layout, n_rows, n_stored, has_weights=weights is not None)
     offsets = dict.fromkeys(SECTIONS, 0)
     end = HEADER_BYTES
     for name in SECTIONS:
-        if name in given:
+        if name in sections:
             offsets[name] = end
             end += -(-sizes[name] // ALIGNMENT) * ALIGNMENT
     buffer = aligned_buffer(end)
     raw = np.frombuffer(buffer, np.uint8)
     types = {"indptr": "<i4", "indices": "<i4", "codes": "|u1", "values": _value_type(layout)}
-    for name, array in given.items():
+    for name, array in sections.items():
         start, stop = offsets[name], offsets[name] + sizes[name]
         target = raw[start:stop].view(types.get(name, "<f8")).reshape(array.shape)
         np.copyto(target, array, casting="unsafe")
@@ -261,13 +261,13 @@ def _value_type(layout: Layout) -> str:
     return "<f4" if layout.dtype == "float32" else "<f8"
 
 
-def _check_lengths(layout: Layout, given: dict[str, NDArray[Any]], n_rows: int) -> None:
+def _check_lengths(layout: Layout, sections: dict[str, NDArray[Any]], n_rows: int) -> None:
     for name in ("labels", "weights"):
-        if name in given and given[name].shape != (n_rows,):
-            raise ValueError(f"{name} have shape {given[name].shape}, wanted ({n_rows},)")
-    if "indptr" not in given:
+        if name in sections and sections[name].shape != (n_rows,):
+            raise ValueError(f"{name} have shape {sections[name].shape}, wanted ({n_rows},)")
+    if "indptr" not in sections:
         return
-    indptr, indices = given["indptr"], given["indices"]
+    indptr, indices = sections["indptr"], sections["indices"]
     n_stored = len(indices)
     if n_rows < 0 or indptr[0] != 0 or indptr[-1] != n_stored or np.any(np.diff(indptr) < 0):
         raise ValueError(f"row pointers must ascend from 0 to the {n_stored} stored indices")
@@ -277,5 +277,5 @@ def _check_lengths(layout: Layout, given: dict[str, NDArray[Any]], n_rows: int) 
         raise ValueError(
             f"indices from {indices.min()} to {indices.max()}, wanted 0 to {layout.n_columns - 1}"
         )
-    if "values" in given and given["values"].shape != (n_stored,):
-        raise ValueError(f"values have shape {given['values'].shape}, wanted ({n_stored},)")
+    if "values" in sections and sections["values"].shape != (n_stored,):
+        raise ValueError(f"values have shape {sections['values'].shape}, wanted ({n_stored},)")

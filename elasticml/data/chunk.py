@@ -1,7 +1,7 @@
-"""The chunk: consecutive examples in one immutable buffer, and their state beside it.
+"""The chunk: consecutive examples in one immutable buffer, with their mutable state.
 
-The body (header, labels, weights, matrix or sequence codes) never changes and is addressed by its
-content; the state (per-example quantities of an algorithm) is versioned and belongs to the owner.
+The body (header, labels, weights, matrix or sequence codes) is immutable and content-addressed. The
+state (per-example quantities of an algorithm) is versioned and belongs to the owner.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class Chunk:
     Attributes
     ----------
     labels : ndarray (n,), float64
-    weights : ndarray (n,), float64, or None when every example weighs one
+    weights : ndarray (n,), float64, or None if all weights are 1
     values : ndarray
         Dense: (n, n_columns); CSR: (stored,); of the layout's dtype. Empty for the other kinds.
     indptr : ndarray (n + 1,), int32
     indices : ndarray (stored,), int32, ascending within a row
-        CSR and binary CSR; empty for the other kinds. Binary CSR stores ones only, hence no values.
+        CSR and binary CSR; empty for the other kinds. Binary CSR has no values: all are 1.
     codes : ndarray (n, length), uint8
         Sequences; (0, 0) for the other kinds.
     state : dict of ndarray
-        Per-example state, written by the owner only; ``state_version`` grows with each change.
+        Per-example state, written by the owner only; ``state_version`` increases with each change.
     is_mapped : bool
-        The body lies in a file, from which its pages can be read again at any time.
+        Whether the body is in a file, from which its pages can be read again at any time.
     shelf : Shelf or None
-        On which a mapped chunk stands where not all of them fit into memory.
+        The out-of-core store of a mapped chunk, if not all chunks fit into memory.
     away : Away or None
-        Where the body is that comes when one of its arrays is looked at; None where it is here.
+        The lazy body, which is loaded when one of its arrays is accessed; None for a plain body.
     """
 
     __slots__ = (
@@ -85,22 +85,22 @@ class Chunk:
 
     def __init__(self, id: ChunkId, body: memoryview) -> None:
         header = read_header(body, str(id))
-        self._describe(id, header)
-        self._show(views_of(header, body))
+        self._set_header(id, header)
+        self._set_views(views_of(header, body))
 
     @staticmethod
     def of_away(id: ChunkId, away: Away) -> Chunk:
-        """Make a chunk whose body comes when it is looked at."""
+        """Return a chunk whose body is loaded on access."""
         chunk = Chunk.__new__(Chunk)
-        chunk._describe(id, away.header)
+        chunk._set_header(id, away.header)
         chunk.away = away
-        if away.packed is None:
+        if away.compressed is None:
             views = views_of(away.header, away.stored)
-            # Checked with the body, which nobody computes without.
+            # Not yet verified; no computation uses them without the body, which is verified.
             chunk.labels, chunk.weights = views["labels"], views["weights"]
         return chunk
 
-    def _describe(self, id: ChunkId, header: Header) -> None:
+    def _set_header(self, id: ChunkId, header: Header) -> None:
         self.id = id
         self.layout: Layout = header.layout
         self.n_rows: int = header.n_rows
@@ -113,71 +113,71 @@ class Chunk:
         self.shelf: Shelf | None = None
         self.away: Away | None = None
 
-    def _show(self, views: dict[str, Any]) -> None:
+    def _set_views(self, views: dict[str, Any]) -> None:
         for name, view in views.items():
             setattr(self, name, view)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Bring the body here: one of its arrays is looked at."""
+            """Load the body on access to one of its arrays."""
             if name not in VIEWS:
                 raise AttributeError(f"a Chunk has no {name!r}")
             away = self.away
-            if away is None:  # it has come meanwhile
+            if away is None:  # another thread has loaded it
                 return object.__getattribute__(self, name)
             with away.lock:
                 if name in ("labels", "weights") and not away.is_here:
                     views = views_of(away.header, away.head())
-                    self._show(views)
+                    self._set_views(views)
                     return views[name]
-                return self._come(away)[name]
+                return self._load(away)[name]
 
-    def _come(self, away: Away) -> dict[str, Any]:
-        """Have the body here, and return what is to be seen of it; the lock is held."""
+    def _load(self, away: Away) -> dict[str, Any]:
+        """Load the body and return its views; the caller holds the lock."""
         if away.is_here:
             return {name: object.__getattribute__(self, name) for name in VIEWS}
         shelf = self.shelf
-        body = away.opened(aligned_buffer if shelf is None else shelf.pool.take)
+        body = away.read(aligned_buffer if shelf is None else shelf.pool.take)
         views = views_of(away.header, body)
-        self._show(views)
+        self._set_views(views)
         away.is_here = True
-        if away.packed is None or not self.is_mapped:
-            # A body that was checked is like any other, and one that was received compressed would
-            # be in memory twice.
+        if away.compressed is None or not self.is_mapped:
+            # A verified plain body needs no lazy body any more. A body that was received compressed
+            # would be in memory twice.
             self.away = None
         return views
 
     @property
     def is_here(self) -> bool:
-        """Whether the body can be looked at as it is, without being unpacked or checked."""
+        """Whether the body is loaded: accessing it needs no decompression or verification."""
         away = self.away
         return away is None or away.is_here
 
     @property
     def is_checked(self) -> bool:
-        """Whether the body has proved to be what was written."""
+        """Whether the body has been verified by its checksum."""
         away = self.away
         return away is None or away.is_checked
 
     @property
     def is_packed(self) -> bool:
-        """Whether the body lies somewhere compressed, so that it can be let go and come again."""
-        return self.away is not None and self.away.packed is not None
+        """Whether the body is stored compressed, so that it can be evicted and loaded again."""
+        return self.away is not None and self.away.compressed is not None
 
     @property
     def stored(self) -> memoryview:
-        """The body as it lies in its file or in memory, compressed or not."""
+        """The stored bytes of the body, in a file or in memory, compressed or not."""
         away = self.away
         return self.body if away is None else away.stored
 
     def bring(self, *, pin: bool = False) -> None:
-        """Have the body here, unpacked and checked.
+        """Load the body: decompressed and verified.
 
         Parameters
         ----------
         pin : bool
-            Nobody lets it go until :meth:`unpin` has been called as often.
+            Prevent eviction until :meth:`unpin` has been called as often.
 
         Raises
         ------
@@ -187,23 +187,23 @@ class Chunk:
         away = self.away
         if away is not None:
             with away.lock:
-                self._come(away)
+                self._load(away)
                 away.pins += pin
 
     def unpin(self) -> None:
-        """Take back a pin; the body stays here until it is let go."""
+        """Remove a pin; the body stays loaded until it is evicted."""
         away = self.away
         if away is not None:
             with away.lock:
                 away.pins -= 1
 
     def let_go(self) -> bool:
-        """Forget a body that was unpacked, unless it is pinned; return whether it was here.
+        """Evict a decompressed body, unless it is pinned; return whether it was loaded.
 
-        Its memory is used again when nobody looks at any of its arrays any more.
+        Its memory is reused when the last view of its arrays is gone.
         """
         away = self.away
-        if away is None or away.packed is None:
+        if away is None or away.compressed is None:
             return False
         with away.lock:
             if away.pins:
@@ -216,19 +216,20 @@ class Chunk:
 
     @staticmethod
     def from_body(id: ChunkId, buffer: Buffer, *, verify: bool = False) -> Chunk:
-        """Look at a received or mapped body as a chunk, without copying it where it is aligned.
+        """Return a chunk over a received or mapped body, which is not copied if it is aligned.
 
         Parameters
         ----------
         buffer : bytes-like, contiguous
-            The whole body. Nobody may write to it afterwards.
+            The whole body. It must not be written to afterwards.
         verify : bool
             Recompute the content id (about 1 GB/s).
 
         Raises
         ------
         DataError
-            When the buffer is no body of this version, is cut short, or (with ``verify``) damaged.
+            When the buffer is not a body of this version, is truncated, or (with ``verify``)
+            damaged.
         """
         view = memoryview(buffer).cast("B").toreadonly()
         if view.nbytes and np.frombuffer(view, np.uint8).ctypes.data % 8:
@@ -245,7 +246,7 @@ class Chunk:
         return chunk
 
     def info(self) -> ChunkInfo:
-        """Say what the ledger needs to know."""
+        """Return id, rows and bytes, for the ledger."""
         return ChunkInfo(id=self.id, rows=self.n_rows, nbytes=self.nbytes)
 
     def encode_state(self) -> memoryview:
@@ -253,12 +254,12 @@ class Chunk:
         return encode_state(self.state, self.state_version)
 
     def decode_state(self, buffer: Buffer) -> None:
-        """Take over the state in ``buffer``; its arrays are copies that the owner may write to.
+        """Replace the state by that in ``buffer``; its arrays are writable copies.
 
         Raises
         ------
         DataError
-            When the buffer is no state of this version.
+            When the buffer is not a state of this version.
         """
         decoded = decode_state(buffer)
         self.state, self.state_version = decoded.arrays, decoded.version
@@ -341,7 +342,7 @@ def binary_csr_chunk(
     *,
     dtype: Dtype = "float64",
 ) -> Chunk:
-    """Build a sparse chunk in which every stored value is 1; parameters as :func:`csr_chunk`.
+    """Build a sparse chunk whose stored values are all 1; parameters as :func:`csr_chunk`.
 
     Raises
     ------
@@ -369,7 +370,7 @@ def sequence_chunk(
     labels : array_like (n,)
     codes : ndarray (n, layout.length), uint8
     layout : Layout
-        Of kind ``sequence``; says what the codes mean.
+        Layout of kind ``sequence``, which defines the codes.
     weights : array_like (n,), optional
 
     Raises

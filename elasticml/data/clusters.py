@@ -1,9 +1,9 @@
-"""Synthetic clusters around known centres, of any number of rows, made on the members.
+"""Synthetic Gaussian clusters with known centres; members generate any number of rows.
 
-Centres lie uniformly in the unit cube, at least ``min_distance`` apart; a row is normal around one
-of them, each as likely as any other, and its label is that centre's number. Rows are drawn in
-blocks, each from a seed of its own; the centres are of ``problem`` alone, so that another seed
-gives fresh rows around the same ones.
+Centres are uniform in the unit cube, at least ``min_distance`` apart. A row is normally distributed
+around one of them, all equally likely, and its label is that centre's number. Rows are drawn in
+blocks, each from its own seed; the centres depend on ``problem`` only, so that another seed gives
+fresh rows around the same centres.
 
 Source: the generator of the asynchronous SGD paper's experiments.
 """
@@ -37,10 +37,10 @@ F64 = NDArray[np.float64]
 
 #: Rows drawn from one seed.
 BLOCK_ROWS: Final = 4096
-#: Keeps these draws apart from all others made with the same seed.
+#: Seeds that separate these draws from others with the same seed.
 _CENTRES: Final = 0xC1C1
 _ROWS: Final = 0xC1C2
-#: Draws of a centre before it is said that there is no room for it.
+#: Attempts to draw a centre before giving up.
 _DRAWS_MAX: Final = 1000
 
 
@@ -53,18 +53,18 @@ class ClusterSource(Surveyless):
     clusters: int
     #: Standard deviation of a coordinate around its centre, on average over the clusters.
     spread: float = 0.1
-    #: Clusters' own deviations are uniform in ``spread (1 ± variation)``.
+    #: Each cluster's deviation is uniform in ``spread (1 ± variation)``.
     variation: float = 0.0
-    #: Least Euclidean distance of two centres.
+    #: Least Euclidean distance between two centres.
     min_distance: float = 0.0
     problem: int = 0
     seed: int = 0
     dtype: Dtype = "float64"
-    #: Columns of the training data, which these rows must have too.
+    #: Number of columns of the training data, which must match.
     n_columns: int | None = None
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
+        """Return a JSON-able dict from which the source can be rebuilt."""
         width = {} if self.n_columns is None else {"n_columns": self.n_columns}
         return {
             "format": "synthetic_clusters",
@@ -85,21 +85,21 @@ class ClusterSource(Surveyless):
         return fingerprint(replace(self, n_columns=None).spec())
 
     def blocks(self) -> list[BlockInfo]:
-        """List blocks of 4096 rows."""
+        """Return blocks of 4096 rows."""
         width = 8 + (4 if self.dtype == "float32" else 8) * self.columns
         return drawn_blocks(self.rows, BLOCK_ROWS, width)
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
-        """Draw one block; see :class:`elasticml.data.source.Source`."""
+        """Generate one block; see :class:`elasticml.data.source.Source`."""
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
         values, labels = self._draw(block)
         rows = Rows(labels=labels, n_columns=self.columns, dense=values)
         return cut_rows(rows, None, self.fingerprint(), block, size, self.dtype)
 
     def with_columns(self, n_columns: int) -> Self:
-        """Refuse another number of columns than these rows have: they mean other things.
+        """Return the source if it has ``n_columns`` columns; others would have another meaning.
 
         Raises
         ------
@@ -115,19 +115,19 @@ class ClusterSource(Surveyless):
         return replace(self, n_columns=n_columns)
 
     def centres(self) -> F64:
-        """Return the true centres, new, (clusters, columns), row k that of label k.
+        """Return the true centres, a new array (clusters, columns); row k is the centre of label k.
 
         Raises
         ------
         ConfigError
-            When no room is found for them.
+            When they cannot be placed ``min_distance`` apart.
         """
         rng = np.random.default_rng([_CENTRES, self.problem, self.clusters, self.columns])
-        found = np.empty((self.clusters, self.columns))
+        centres = np.empty((self.clusters, self.columns))
         for k in range(self.clusters):
             for _ in range(_DRAWS_MAX):
-                found[k] = rng.random(self.columns)
-                square = ((found[:k] - found[k]) ** 2).sum(axis=1).min(initial=np.inf)
+                centres[k] = rng.random(self.columns)
+                square = ((centres[:k] - centres[k]) ** 2).sum(axis=1).min(initial=np.inf)
                 if square >= self.min_distance**2:
                     break
             else:
@@ -137,16 +137,16 @@ class ClusterSource(Surveyless):
                     "smaller distance, or fewer clusters",
                     key="data.min_distance",
                 )
-        return found
+        return centres
 
     def spreads(self) -> F64:
-        """Return each cluster's own standard deviation, new, (clusters,)."""
+        """Return each cluster's standard deviation, a new array (clusters,)."""
         rng = np.random.default_rng([_CENTRES, self.problem, self.clusters, self.columns, 1])
         return self.spread * (1.0 + self.variation * rng.uniform(-1.0, 1.0, self.clusters))
 
     def _draw(self, block: int) -> tuple[F64, F64]:
         rng = np.random.default_rng([_ROWS, self.problem, self.seed, block])
-        # A short last block is the beginning of a whole one: rows do not depend on their number.
+        # A short last block is the prefix of a full one: rows do not depend on their number.
         n = min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS)
         labels = rng.integers(0, self.clusters, BLOCK_ROWS)[:n]
         noise = rng.standard_normal((BLOCK_ROWS, self.columns))[:n]
@@ -167,7 +167,7 @@ def synthetic_clusters(
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> ClusterSource:
-    """Name synthetic clusters that members draw for themselves; no row is drawn.
+    """Return a source of synthetic clusters that members generate; no row is drawn yet.
 
     Parameters
     ----------
@@ -177,20 +177,20 @@ def synthetic_clusters(
         Standard deviation of a coordinate around its centre, at least 0; centres lie in the unit
         cube.
     variation : float
-        From 0 up to 1: how much the clusters' own deviations differ from ``spread``.
+        From 0 to 1 (exclusive): relative variation of the clusters' deviations around ``spread``.
     min_distance : float
-        Least distance of two centres, at least 0: keeps clusters from overlapping.
+        Least distance between two centres, at least 0; keeps clusters from overlapping.
     problem, seed : int
-        From 0. ``problem`` chooses the centres, ``seed`` the rows around them.
+        At least 0. ``problem`` selects the centres, ``seed`` the rows around them.
     dtype : "float64" or "float32"
-        Of the stored values.
+        Type of the stored values.
     n_columns : int, optional
-        Number of columns that the rows must have.
+        Required number of columns.
 
     Raises
     ------
     ConfigError
-        When a setting is out of range, or no room is found for the centres.
+        When a setting is out of range, or the centres cannot be placed.
     """
     for name, whole, least in (
         ("rows", rows, 1),
@@ -229,14 +229,14 @@ def synthetic_clusters(
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> ClusterSource:
-    """Make the source that a spec with ``format: synthetic_clusters`` names.
+    """Build the source from a spec with ``format: synthetic_clusters``.
 
     Raises
     ------
     ConfigError
         When a key is unknown or missing, or a setting is out of range.
     """
-    given = {key: value for key, value in spec.items() if key not in ("format", "rows")}
+    options = {key: value for key, value in spec.items() if key not in ("format", "rows")}
     optional = {"columns", "clusters", "spread", "variation", "min_distance", "problem"}
     check_keys(spec, optional | {"seed", "dtype", "n_columns"}, {"rows"})
-    return synthetic_clusters(spec["rows"], **given)
+    return synthetic_clusters(spec["rows"], **options)

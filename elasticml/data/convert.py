@@ -1,4 +1,4 @@
-"""Write a source as chunk files that can be mapped: once, so that no later job parses it again."""
+"""Convert a source to memory-mappable chunk files, so that later jobs need not parse it."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from elasticml.terms import ChunkId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """How far a conversion is."""
+    """Progress of a conversion."""
 
     blocks_read: int
     blocks: int
     rows: int
-    #: Bytes of chunk bodies, and those that they take on the disk.
+    #: Bytes of chunk bodies, and the bytes that they take on disk.
     nbytes: int
     stored_bytes: int
 
 
 def facts_of(source: Source) -> DataFacts:
-    """Read what is true of a whole source, block by block; of a converted one, map it."""
+    """Compute the statistics of a whole source, by reading (or mapping) every block."""
     ready = survey_all(source)
     return merge_summaries([ready.read(b.index, None, 1)[1] for b in ready.blocks()])
 
@@ -61,38 +61,42 @@ def convert(
     like: DataFacts | None = None,
     tell: Callable[[Written], None] = lambda written: None,
 ) -> ConvertedSource:
-    """Write a source's chunks to a new folder, which appears when all of it is there.
+    """Write a source's chunks to a new folder, which appears only when it is complete.
 
-    What a process that was killed has left of an attempt at the same folder is removed first.
+    Partial folders that killed processes have left for the same destination are removed first.
 
-    Blocks of the folder are of about 8 MiB whatever those of the source are, so that members can
-    share data that were one compressed file.
+    The folder's blocks are of about 8 MiB, whatever the source's blocks are, so that members can
+    share data that came from one compressed file.
 
     Parameters
     ----------
     place : Path
-        The folder; it must not be there yet.
+        The folder; it must not exist.
     chunk_bytes : int
-        Most bytes of a chunk, or one row.
+        Most bytes of a chunk; a chunk holds at least one row.
     level : int, from -7 to 19, optional
-        How bodies are compressed with Zstandard: the larger, the smaller and the slower. Without
-        one they are not.
+        Zstandard level for the bodies: larger levels compress better and take longer. By default
+        they are not compressed.
     like : DataFacts, optional
-        Of the training data, where the source is data to test with.
+        Statistics of the training data, if the source is test data.
     tell : callable
-        Told after each block of the source that was read.
+        Called with the progress after each block of the source.
 
     Raises
     ------
     ConfigError
-        When the folder is there already, or cannot be written, or the source is by columns, or
-        there is no such level.
+        When the folder exists or cannot be written, the source is by columns, or the level is out
+        of range.
     DataError
-        When the data are wrong, or change meanwhile. In any case nothing is left.
+        When the data are invalid, or change during the conversion.
+
+    Notes
+    -----
+    After an exception nothing is left on disk.
     """
     if is_by_columns(source.spec()):
         raise ConfigError(
-            "the source is by columns, and converted data are by rows: leave by='columns' out",
+            "the source is by columns, and converted data are by rows: leave out by='columns'",
             key="by",
         )
     if level is not None and not LEVEL_MIN <= level <= LEVEL_MAX:
@@ -102,7 +106,7 @@ def convert(
     place = place.expanduser().absolute()
     if os.path.lexists(place):
         raise ConfigError(
-            f"{place} is there already; name another folder, or remove it", path=str(place)
+            f"{place} exists already; name another folder, or remove it", path=str(place)
         )
     ready = survey_all(source) if like is None else source.with_facts(like)
     spec = {key: value for key, value in ready.spec().items() if key != "path"}
@@ -112,7 +116,7 @@ def convert(
         writer = _Writer(part, name, level)
         _copy(ready, writer, place, chunk_bytes, tell)
         if ready.fingerprint() != origin:
-            raise DataError("the data changed while they were read; convert them again")
+            raise DataError("the data changed while being read; convert them again")
         with _writing(place):
             _write_manifest(part, writer, name, ready.spec(), chunk_bytes)
             os.rename(part, place)
@@ -121,7 +125,7 @@ def convert(
 
 @contextmanager
 def _writing(place: Path) -> Iterator[None]:
-    """Say of what fails in here that the folder cannot be written."""
+    """Turn an OSError into a ConfigError that the folder cannot be written."""
     try:
         yield
     except OSError as error:
@@ -133,19 +137,19 @@ def _writing(place: Path) -> Iterator[None]:
 
 @contextmanager
 def _part_of(place: Path) -> Iterator[Path]:
-    """Make a folder to write to, locked for as long as this process lives; nothing is left of it.
+    """Create a temporary folder, locked while this process lives, and remove it at the end.
 
-    Folders beside it that nobody has locked are those of processes that were killed.
+    Sibling folders that are not locked belong to killed processes and are removed, too.
     """
     part = place.with_name(f".{place.name}.{secrets.token_hex(6)}{PART}")
     with _writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         for former in place.parent.glob(f".{glob.escape(place.name)}.*{PART}"):
-            _remove_if_left(former)
+            _remove_stale(former)
     descriptor = None
     try:
         with _writing(place):
-            descriptor = _made(part)
+            descriptor = _create_locked(part)
         yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -153,35 +157,35 @@ def _part_of(place: Path) -> Iterator[Path]:
             os.close(descriptor)
 
 
-def _made(part: Path) -> int | None:
-    """Make and lock a folder; again where another process has taken it for one that was left."""
+def _create_locked(part: Path) -> int | None:
+    """Create and lock a folder; retry if another process removed it as stale before the lock."""
     while True:
         part.mkdir()
         try:
-            return _locked(part, fcntl.LOCK_EX)
+            return _lock(part, fcntl.LOCK_EX)
         except FileNotFoundError:
             continue
 
 
-def _locked(folder: Path, how: int) -> int | None:
-    """Lock a folder; return the descriptor that holds the lock, None where it cannot be had.
+def _lock(folder: Path, how: int) -> int | None:
+    """Lock a folder; return the descriptor that holds the lock, None if it cannot be acquired.
 
     Raises
     ------
     FileNotFoundError
-        When there is no longer such a folder, or another one.
+        When the folder no longer exists, or was replaced by another.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     is_locked = False
     try:
         fcntl.flock(descriptor, how)
-        # Whoever removes it has locked it: from here on it stays as it is.
+        # Removing requires the lock: from here on the folder cannot change.
         is_locked = os.path.samestat(os.fstat(descriptor), os.stat(folder))
         if not is_locked:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
     except FileNotFoundError:
         raise
-    except OSError:  # another's, or a file system without locks: what is there stays
+    except OSError:  # locked by another process, or no lock support: leave the folder alone
         return None
     finally:
         if not is_locked:
@@ -189,11 +193,11 @@ def _locked(folder: Path, how: int) -> int | None:
     return descriptor
 
 
-def _remove_if_left(part: Path) -> None:
-    """Remove a folder that nobody has locked; who was about to lock an empty one makes it anew."""
+def _remove_stale(part: Path) -> None:
+    """Remove an unlocked folder; a process that was about to lock it creates it again."""
     try:
-        descriptor = _locked(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # gone meanwhile, or not ours to look at
+        descriptor = _lock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # already gone, or not accessible
         return
     if descriptor is not None:
         shutil.rmtree(part, ignore_errors=True)
@@ -208,15 +212,15 @@ def _copy(
     tell: Callable[[Written], None],
 ) -> None:
     infos = source.blocks()
-    for done, info in enumerate(infos, 1):
+    for n_read, info in enumerate(infos, 1):
         chunks, summary = source.read(info.index, chunk_bytes, 1)
         with _writing(place):
             writer.add(chunks, summary)
-            if done == len(infos):
+            if n_read == len(infos):
                 writer.finish()
         tell(
             Written(
-                blocks_read=done,
+                blocks_read=n_read,
                 blocks=len(infos),
                 rows=writer.rows,
                 nbytes=writer.nbytes,
@@ -226,40 +230,40 @@ def _copy(
 
 
 class _Writer:
-    """Gathers chunks into blocks of about 8 MiB, and writes these."""
+    """Collects chunks into blocks of about 8 MiB, and writes them."""
 
     def __init__(self, folder: Path, name: str, level: int | None) -> None:
         self.blocks: list[dict[str, Any]] = []
         self.rows = 0
         self.nbytes = 0
         self.stored_bytes = 0
-        #: What the source has said of its blocks; chunks and labels are counted anew.
-        self.said: list[BlockSummary] = []
+        #: Summaries of the source's blocks, without labels: the written blocks are counted again.
+        self.summaries: list[BlockSummary] = []
         self._folder = folder
         self._name = name
         self._level = level
-        self._gathered: list[Chunk] = []
-        self._gathered_bytes = 0
+        self._pending: list[Chunk] = []
+        self._pending_bytes = 0
 
     def add(self, chunks: list[Chunk], summary: BlockSummary) -> None:
-        """Take in what one block of the source holds."""
-        self.said.append(replace(summary, labels={}, continuous=True))
+        """Add one block of the source."""
+        self.summaries.append(replace(summary, labels={}, continuous=True))
         for chunk in chunks:
-            if self._gathered and self._gathered_bytes + chunk.nbytes > BLOCK_BYTES:
+            if self._pending and self._pending_bytes + chunk.nbytes > BLOCK_BYTES:
                 self._write()
-            self._gathered.append(chunk)
-            self._gathered_bytes += chunk.nbytes
+            self._pending.append(chunk)
+            self._pending_bytes += chunk.nbytes
 
     def finish(self) -> None:
-        """Write what is left; at least one block."""
-        if self._gathered or not self.blocks:
+        """Write the pending chunks; write at least one block."""
+        if self._pending or not self.blocks:
             self._write()
 
     def _write(self) -> None:
-        chunks, number = self._gathered, len(self.blocks)
+        chunks, number = self._pending, len(self.blocks)
         for ordinal, chunk in enumerate(chunks):
             chunk.id = ChunkId(self._name, number, ordinal)
-        layout = self.said[-1].layout
+        layout = self.summaries[-1].layout
         if chunks:
             layout = replace(
                 chunks[0].layout,
@@ -269,25 +273,25 @@ class _Writer:
         summary = summarise(number, chunks, layout)
         file = f"{number:06d}{SUFFIX}"
         stored = write_block(self._folder / file, (chunks, summary), self._level)
-        # Temporary files are their writer's alone; the data are for everybody who sees the folder.
+        # Temporary files are private to their writer; the data have the folder's permissions.
         (self._folder / file).chmod(self._folder.stat().st_mode & 0o666)
         entry = {"file": file, "rows": summary.rows, "nbytes": summary.nbytes, "stored": stored}
         self.blocks.append(entry)
         self.rows += summary.rows
         self.nbytes += summary.nbytes
         self.stored_bytes += stored
-        self._gathered, self._gathered_bytes = [], 0
+        self._pending, self._pending_bytes = [], 0
 
 
 def _write_manifest(
     folder: Path, writer: _Writer, name: str, origin: dict[str, Any], chunk_bytes: int
 ) -> None:
-    facts = merge_summaries(writer.said)
+    facts = merge_summaries(writer.summaries)
     counts: dict[str, int] = {}
-    for summary in writer.said:
+    for summary in writer.summaries:
         for sentence, count in summary.counts.items():
             counts[sentence] = counts.get(sentence, 0) + count
-    # Whether bodies are compressed is no part of the name: they are the same.
+    # Compression is not part of the name: the decompressed bodies are the same.
     manifest = {
         "version": VERSION,
         "name": name,

@@ -1,4 +1,4 @@
-"""What reading tells of the data: a summary of each block, and the facts that they make up."""
+"""Statistics of a data set: a summary of each block, and the merged statistics of all blocks."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from elasticml.data.body import Kind, Layout, layout_from_json
 from elasticml.data.chunk import Chunk
 from elasticml.errors import DataError
 
-#: More distinct labels than this, in a block or in all: the labels are continuous.
+#: Labels are continuous if a block, or the data set, has more distinct ones than this.
 DISTINCT_LABELS_MAX: Final = 1000
 _SPARSE: Final = frozenset({"csr", "binary_csr"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSummary:
-    """What one block holds; small enough to send to the driver."""
+    """Statistics of one block; small enough to send to the driver."""
 
     block: int
     rows: int
-    #: Columns that the block spans: the largest column index plus one, or what a header says.
+    #: Columns that the block spans: the largest column index plus one, or the header's number.
     n_columns: int
     layout: Layout
-    #: Distinct labels and how many rows bear them; empty when ``continuous``.
+    #: Number of rows for each distinct label; empty if ``continuous``.
     labels: Mapping[float, int] = field(default_factory=dict)
     continuous: bool = False
-    #: Sum of the sample weights; the number of rows where there are none.
+    #: Sum of the sample weights; the number of rows if there are none.
     weight_sum: float = 0.0
     n_chunks: int = 0
     nbytes: int = 0
-    #: Things worth saying, as sentences with ``{}`` for a count, and the counts.
+    #: Notes: sentences with ``{}`` for a count, and the counts.
     counts: Mapping[str, int] = field(default_factory=dict)
     #: Categorical columns: distinct values, sorted.
     vocabularies: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: svmlight: the number of the first column, 0 or 1.
+    #: svmlight: index of the first column, 0 or 1.
     index_base: int | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The sentences with their counts filled in."""
+        """The notes with their counts filled in."""
         return tuple(text.format(count) for text, count in self.counts.items() if count)
 
     def to_json(self) -> dict[str, Any]:
-        """Write the summary as a JSON-able dict."""
+        """Return the summary as a JSON-able dict."""
         return {
             "block": self.block,
             "rows": self.rows,
@@ -65,7 +65,7 @@ class BlockSummary:
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> BlockSummary:
-        """Read a summary back from ``summary.to_json()``."""
+        """Rebuild a summary from ``summary.to_json()``."""
         labels = {float(label): int(count) for label, count in record["labels"]}
         changed = {"layout": layout_from_json(record["layout"]), "labels": labels}
         return BlockSummary(**{**record, **changed})
@@ -73,15 +73,15 @@ class BlockSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFacts:
-    """What is true of the whole data set, fixed before the first round."""
+    """Statistics of the whole data set, fixed before the first round."""
 
     n_rows: int
     #: Features, without the intercept.
     n_columns: int
-    #: Distinct labels, ascending; None when they are continuous.
+    #: Distinct labels, ascending; None if they are continuous.
     classes: tuple[float, ...] | None
     label_counts: Mapping[float, int]
-    #: Kind ``csr`` where some chunks are CSR and others binary CSR.
+    #: Kind ``csr`` if some chunks are CSR and others binary CSR.
     layout: Layout
     weight_sum: float
     n_blocks: int
@@ -93,7 +93,7 @@ class DataFacts:
     index_base: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Write the facts as a JSON-able dict."""
+        """Return the statistics as a JSON-able dict."""
         return {
             "n_rows": self.n_rows,
             "n_columns": self.n_columns,
@@ -111,7 +111,7 @@ class DataFacts:
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> DataFacts:
-        """Read facts back from ``facts.to_json()``."""
+        """Rebuild statistics from ``to_json()``."""
         classes = record["classes"]
         changed = {
             "classes": None if classes is None else tuple(float(label) for label in classes),
@@ -136,9 +136,9 @@ def summarise(
     Parameters
     ----------
     layout : Layout
-        Of the block; its ``n_columns`` is what the block spans.
+        Layout of the block; its ``n_columns`` is the number of columns that the block spans.
     counts : mapping of sentence with ``{}`` to count, optional
-        Becomes the notes.
+        The notes.
     """
     labels = _count_labels([chunk.labels for chunk in chunks])
     weights = (c.n_rows if c.weights is None else float(c.weights.sum()) for c in chunks)
@@ -159,7 +159,7 @@ def summarise(
 
 
 def _count_labels(parts: Sequence[NDArray[np.float64]]) -> dict[float, int] | None:
-    """Count distinct labels; None when there are too many to be classes."""
+    """Count distinct labels; None if there are too many to be classes."""
     counted: dict[float, int] = {}
     for labels in parts:
         values, counts = np.unique(labels, return_counts=True)
@@ -178,14 +178,14 @@ def merge_summaries(
     Parameters
     ----------
     n_columns : int, optional
-        Fixes the number of columns (test data: those of training); else the widest block's.
+        Number of columns (test data: that of the training data); by default the widest block's.
     name : str
-        How errors call the data.
+        Name of the data in messages.
 
     Raises
     ------
     DataError
-        When there is no example, or none with a weight, or blocks do not fit together.
+        When there is no example, all weights are 0, or blocks are incompatible.
     """
     ordered = sorted(summaries, key=lambda summary: summary.block)
     filled = [summary for summary in ordered if summary.rows] or ordered[:1]
@@ -225,12 +225,12 @@ def merge_summaries(
 
 
 def merge_layout_kinds(kinds: Sequence[Kind]) -> Kind:
-    """Return the kind that chunks of these kinds make up: ``csr`` where binary ones are among it.
+    """Return the common kind of chunks: ``csr`` for a mixture of ``csr`` and ``binary_csr``.
 
-    A mixture of others is left to :func:`merge_summaries` to refuse; no chunk at all is dense.
+    :func:`merge_summaries` rejects other mixtures. Without chunks the kind is dense.
     """
-    found = set(kinds)
-    if len(found) > 1 and found <= _SPARSE:
+    distinct = set(kinds)
+    if len(distinct) > 1 and distinct <= _SPARSE:
         return "csr"
     return kinds[0] if kinds else "dense"
 

@@ -1,4 +1,4 @@
-"""Files of text wherever fsspec finds them: what they are, byte ranges of whole lines, pieces."""
+"""Local and remote data files: size, version and compression, and text in blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -28,50 +28,50 @@ _MAGIC: Final[tuple[tuple[bytes, Compression], ...]] = (
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ\x00", "xz"),
 )
-#: How many bytes of memory a byte of file stands for, roughly; only chunk sizes hang on it.
+#: Rough ratio of decompressed to compressed size; only chunk sizes depend on it.
 _EXPANSION: Final = {None: 1, "gzip": 4, "bzip2": 6, "xz": 6}
-#: Bytes asked of a decompressor at once; an error names the last line before it.
+#: Bytes per read from a decompressor; an error names the last line before the failed read.
 _READ_BYTES: Final = 2**18
-#: What fsspec's file systems tell of a file's version, the surest first.
+#: Keys by which fsspec's file systems report a file's version, most reliable first.
 _VERSION_KEYS: Final = (
     *("ETag", "etag", "Content-MD5", "Digest", "sha"),
     *("mtime", "modificationTime", "LastModified", "last_modified", "Last-Modified"),
     *("updated", "modify"),
 )
-#: Bytes of a remote file that are looked through at once for the end of a line.
+#: Bytes of a remote file that are searched at once for the end of a line.
 _LINE_BYTES: Final = 2**16
-#: Part of every fingerprint: a change in how text becomes chunks makes old caches unusable.
+#: Part of every fingerprint: a change in how text becomes chunks invalidates old caches.
 READING_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """What is known of a file without reading it."""
+    """A file's size, version and compression, determined without reading all of it."""
 
     size: int
-    #: Changes when the file does: modification time, or a remote store's tag.
+    #: Changes if the file changes: modification time, or a remote store's tag.
     token: str
     compression: Compression | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Some consecutive whole lines."""
+    """Consecutive whole lines."""
 
     text: bytes
-    #: Number of the first line, from 1; None where counting it would mean reading the file.
+    #: Number of the first line, from 1; None if counting it would require reading the file.
     first_line: int | None
-    #: Where the text starts in the uncompressed file.
+    #: Offset of the text in the uncompressed file.
     offset: int
 
 
 def absolute(path: str) -> str:
-    """Make a path absolute, so that every member means the same file; leave other URLs alone.
+    """Return an absolute path, so that it names the same file on every member; URLs stay.
 
     Raises
     ------
     ConfigError
-        When ``hdfs:///path`` is given and no configuration says which HDFS that is.
+        When the path is ``hdfs:///path`` and no configuration names the default file system.
     """
     if "://" not in path:
         return str(Path(path).expanduser().absolute())
@@ -79,7 +79,7 @@ def absolute(path: str) -> str:
 
 
 def open_binary(path: str) -> BinaryIO:
-    """Open a local or remote file for reading; a ConfigError says that there is none."""
+    """Open a local or remote file for reading; raises ConfigError if it does not exist."""
     try:
         system, inner = system_of(path)
         return cast(BinaryIO, system.open(inner, "rb"))
@@ -90,12 +90,12 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def file_facts(path: str) -> FileFacts:
-    """Look at a file's size, age and first bytes.
+    """Return a file's size, version and compression.
 
     Raises
     ------
     ConfigError
-        When it is missing, a directory, or not allowed to be read.
+        When it is missing, a directory, or not readable.
     DataError
         When it is empty.
     """
@@ -105,7 +105,7 @@ def file_facts(path: str) -> FileFacts:
     except FileNotFoundError:
         raise _missing(path) from None
     except (OSError, ImportError, ValueError) as error:
-        raise _unusable(path, "looked at", error) from None
+        raise _unusable(path, "accessed", error) from None
     if info["type"] == "directory":
         raise ConfigError(f"data path {path} is a directory, wanted a file", path=path)
     if info["size"] == 0:
@@ -115,14 +115,14 @@ def file_facts(path: str) -> FileFacts:
 
 
 def tells_versions(path: str) -> bool:
-    """Whether another version of a file of the same size can be told from this one."""
+    """Whether a change of the file that keeps its size can be detected."""
     return file_facts(path).token != ""
 
 
 def once_per_version(look: Callable[..., T]) -> Callable[..., T]:
-    """Remember what a function of a file's path, its token and more has seen in the file.
+    """Cache a function of a file's path, version token and further arguments.
 
-    Threads that ask meanwhile wait for the first one. Without a token nothing is remembered.
+    Concurrent callers wait for the first one. Without a token nothing is cached.
     """
     seen, looking = functools.lru_cache(maxsize=64)(look), threading.Lock()
 
@@ -138,7 +138,7 @@ def once_per_version(look: Callable[..., T]) -> Callable[..., T]:
 
 @once_per_version
 def _compression(path: str, token: str, size: int) -> Compression | None:
-    """Tell by the first bytes how a file is compressed."""
+    """Return a file's compression, by its first bytes."""
     with open_binary(path) as source:
         start = source.read(6)
     return next((name for magic, name in _MAGIC if start.startswith(magic)), None)
@@ -156,7 +156,7 @@ def _unusable(path: str, done: str, error: Exception) -> ConfigError:
 
 
 def version_of(inner: str, info: Mapping[str, Any]) -> str:
-    """Tell a file's version by its path there and what fsspec says of it; "" where nothing does."""
+    """Return a file's version from fsspec's ``info`` of its path; "" if it is unknown."""
     local = Path(inner)
     if "ino" in info and local.exists():
         return str(local.stat().st_mtime_ns)
@@ -164,7 +164,7 @@ def version_of(inner: str, info: Mapping[str, Any]) -> str:
 
 
 def fingerprint(spec: Mapping[str, Any], facts: FileFacts | None = None) -> str:
-    """Digest a source's spec (path, options) with the size and age of its file; 16 hex digits."""
+    """Digest a source's spec (path, options) with its file's size and version; 16 hex digits."""
     parts: list[Any] = [READING_VERSION, dict(spec)]
     if facts is not None:
         parts += [facts.size, facts.token]
@@ -173,7 +173,7 @@ def fingerprint(spec: Mapping[str, Any], facts: FileFacts | None = None) -> str:
 
 
 def text_blocks(facts: FileFacts) -> list[BlockInfo]:
-    """Blocks of a text file: ranges of 8 MiB, or the whole file where it is compressed."""
+    """Return the blocks of a text file: ranges of 8 MiB, or the whole file if compressed."""
     if facts.compression is not None:
         return [BlockInfo(index=0, nbytes=facts.size * _EXPANSION[facts.compression])]
     starts = range(0, facts.size, BLOCK_BYTES)
@@ -186,12 +186,12 @@ def text_blocks(facts: FileFacts) -> list[BlockInfo]:
 def block_pieces(path: str, block: int, facts: FileFacts) -> Iterator[Piece]:
     """Yield the whole lines of one block, in pieces of about 8 MiB.
 
-    Lines belong to the block in which they begin, so that every line is in exactly one block.
+    A line belongs to the block in which it begins, so every line is in exactly one block.
 
     Raises
     ------
     DataError
-        When a compressed file is damaged or cut short.
+        When a compressed file is damaged or truncated.
     """
     if facts.compression is not None:
         yield from _decompressed(path, facts.compression)
@@ -207,7 +207,7 @@ def _line_range(path: str, start: int, stop: int) -> Piece:
             source.seek(start - 1)
             begin = start - 1 + len(read_line(source))
         if local_path(path) is not None:
-            # Where the last line ends is cheap to find here, and then all is read in one go.
+            # In a local file the end of the last line is cheap to find; then one read suffices.
             source.seek(stop - 1)
             stop += max(0, len(read_line(source)) - 1)
             source.seek(begin)
@@ -218,7 +218,7 @@ def _line_range(path: str, start: int, stop: int) -> Piece:
 
 
 def read_line(source: BinaryIO) -> bytes:
-    """Read to the end of a line; of a remote file little more, where fsspec reads megabytes."""
+    """Read to the end of a line; on remote files in small steps, where fsspec reads megabytes."""
     read_until: Callable[..., bytes] | None = getattr(source, "readuntil", None)
     return source.readline() if read_until is None else read_until(b"\n", _LINE_BYTES)
 
@@ -253,7 +253,7 @@ def _decompressed(path: str, compression: Compression) -> Iterator[Piece]:
 
 
 def decompressor(raw: BinaryIO, compression: Compression) -> BinaryIO:
-    """Read what is compressed in an open file."""
+    """Return a file object that decompresses an open file."""
     if compression == "gzip":
         return cast(BinaryIO, gzip.open(raw, "rb"))
     if compression == "bzip2":
@@ -262,7 +262,7 @@ def decompressor(raw: BinaryIO, compression: Compression) -> BinaryIO:
 
 
 def line_number(path: str, piece: Piece, position: int) -> int:
-    """Count lines up to byte ``position`` of a piece, from 1; reads what is before the piece."""
+    """Return the line, from 1, of byte ``position`` of a piece; may read the file before it."""
     first = piece.first_line
     if first is None:
         first, left = 1, piece.offset

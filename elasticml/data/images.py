@@ -1,6 +1,6 @@
-"""Read images from IDX files, those of MNIST and its kin: a file of images and one of labels.
+"""Read images from IDX files (MNIST and similar): one file of images and one of labels.
 
-Folders and archives of pictures are read by ``pictures.py``.
+Folders and archives of images are read by ``pictures.py``.
 
 IDX: two zero bytes, a byte for the type, a byte for the number of dimensions, the dimensions as
 big-endian 32-bit numbers, then the values, big-endian, the last dimension fastest.
@@ -50,7 +50,7 @@ _WANTED: Final = "wanted an IDX file, such as train-images-idx3-ubyte or its .gz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Idx:
-    """What the start of an IDX file says."""
+    """The header of an IDX file."""
 
     path: str
     type: np.dtype[Any]
@@ -58,7 +58,7 @@ class _Idx:
 
     @property
     def width(self) -> int:
-        """Values of one example."""
+        """Number of values of one example."""
         return math.prod(self.shape[1:])
 
 
@@ -72,30 +72,30 @@ def read_images(
     mode: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> ImageSource | PictureSource:
-    """Name IDX files of images and labels, or pictures in folders, as a source; nothing is read.
+    """Return a source for IDX files, or for image files in folders; nothing is read yet.
 
-    A pixel is a column, numbered row by row; its value is as it stands in the file (0 to 255):
-    ``scale: maxabs`` makes it at most 1.
+    A pixel is a column, numbered row by row; values are those in the file (0 to 255):
+    ``scale: maxabs`` scales them to at most 1.
 
     Parameters
     ----------
     path : str
         An IDX file of images, (n, rows, columns) or with any other dimensions. Local path or fsspec
-        URL; gzip, bzip2 and xz are told by the first bytes. Or a folder with a folder of pictures
-        for each class, or a zip or tar archive of such folders: a picture's columns go channel by
-        channel, and its label is the number of its folder, sorted by name.
+        URL; gzip, bzip2 and xz are recognised by the first bytes. Or a folder with one folder of
+        images per class, or a zip or tar archive of such folders: an image's columns are ordered
+        channel by channel, and its label is the index of its folder, sorted by name.
     labels : str, optional
         IDX file of labels (n,). By default the path with the last ``images-idx3`` replaced by
         ``labels-idx1``.
     dtype, n_columns
         As for :func:`elasticml.data.svmlight.read_svmlight`.
     size, mode, classes
-        Of pictures in folders, see :func:`elasticml.data.pictures.read_pictures`.
+        For image files in folders, see :func:`elasticml.data.pictures.read_pictures`.
 
     Raises
     ------
     ConfigError
-        When a setting is out of range, or no labels are named and none can be guessed.
+        When a setting is out of range, or ``labels`` is missing and has no default.
     """
     if labels is None and is_pictures(str(path)):
         return read_pictures(
@@ -106,11 +106,12 @@ def read_images(
             n_columns=n_columns,
             classes=classes,
         )
-    of_pictures = {"size": size, "mode": mode, "classes": classes}
-    key = next((key for key, value in of_pictures.items() if value is not None), None)
+    folder_options = {"size": size, "mode": mode, "classes": classes}
+    key = next((key for key, value in folder_options.items() if value is not None), None)
     if key is not None:
         raise ConfigError(
-            f"data.{key} is for folders and archives of pictures, and {path} is none; leave it out",
+            f"data.{key} is only for folders and archives of pictures, and {path} is neither; "
+            "leave it out",
             key=f"data.{key}",
         )
     check_dtype(dtype)
@@ -119,8 +120,8 @@ def read_images(
         before, found, after = str(path).rpartition("images-idx3")
         if not found:
             raise ConfigError(
-                f"data.labels is missing, and {path} is not named ...images-idx3..., from which it "
-                "would follow; name the IDX file of the labels",
+                f"data.labels is missing, and cannot be derived from {path}, which is not named "
+                "...images-idx3...; name the IDX file of the labels",
                 key="data.labels",
             )
         labels = f"{before}labels-idx1{after}"
@@ -130,7 +131,7 @@ def read_images(
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> ImageSource | PictureSource:
-    """Make the source that ``spec()`` or a job's ``data`` section names."""
+    """Build the source from ``spec()`` or a job's ``data`` section."""
     check_keys(spec, ("labels", "dtype", "n_columns", "size", "mode", "classes"), ("path",))
     return read_images(
         spec["path"],
@@ -145,7 +146,7 @@ def source_from_spec(spec: Mapping[str, Any]) -> ImageSource | PictureSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSource(Surveyless):
-    """IDX files in blocks of images that take 8 MiB as chunks; in one where compressed."""
+    """IDX files in blocks that take 8 MiB as chunks; one block if compressed."""
 
     path: str
     labels: str
@@ -154,15 +155,12 @@ class ImageSource(Surveyless):
 
     @property
     def is_costly(self) -> bool:
-        """Whether the images are compressed, so that their one block is worth a cache.
-
-        Not where a changed file could not be told.
-        """
+        """Whether to cache: compressed images are worth it, if a change can be detected."""
         facts = file_facts(self.path)
         return facts.compression is not None and bool(facts.token) and tells_versions(self.labels)
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
+        """Return a JSON-able dict from which the source can be rebuilt."""
         return {
             "format": "images",
             "path": self.path,
@@ -172,14 +170,14 @@ class ImageSource(Surveyless):
         }
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits over options, and paths, sizes and times of both files."""
+        """Return 16 hex digits over options, and paths, sizes and versions of both files."""
         return self._fingerprint(file_facts(self.path), file_facts(self.labels))
 
     def _fingerprint(self, facts: FileFacts, labels: FileFacts) -> str:
         return fingerprint({**self.spec(), "labels_are": [labels.size, labels.token]}, facts)
 
     def blocks(self) -> list[BlockInfo]:
-        """List ranges of images; raises ConfigError or DataError for files that do not fit."""
+        """Return ranges of images; raises ConfigError or DataError for incompatible files."""
         facts = file_facts(self.path)
         images, _ = self._headers(facts, file_facts(self.labels))
         n, nbytes = images.shape[0], self._row_bytes(images)
@@ -195,7 +193,7 @@ class ImageSource(Surveyless):
         ]
 
     def dimensions(self) -> tuple[int, ...]:
-        """Return the dimensions of one example, as the header has them."""
+        """Return the dimensions of one example, from the header."""
         return self._headers(file_facts(self.path), file_facts(self.labels))[0].shape[1:]
 
     def read(
@@ -256,19 +254,19 @@ class ImageSource(Surveyless):
 
 
 def _header(path: str, facts: FileFacts) -> _Idx:
-    with _reading(path, facts) as source, _telling_of_damage(path):
+    with _reading(path, facts) as source, _damage_errors(path):
         start = source.read(4)
-        known = len(start) == 4 and start[:2] == bytes(2) and start[2] in _TYPES
-        sizes = source.read(4 * start[3]) if known else b""
-    if not known or start[3] == 0 or len(sizes) != 4 * start[3]:
+        is_idx = len(start) == 4 and start[:2] == bytes(2) and start[2] in _TYPES
+        sizes = source.read(4 * start[3]) if is_idx else b""
+    if not is_idx or start[3] == 0 or len(sizes) != 4 * start[3]:
         raise DataError(f"{path} begins with {start.hex(' ') or 'nothing'}, {_WANTED}", path=path)
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
     header = _Idx(path=path, type=np.dtype(_TYPES[start[2]]), shape=shape)
-    wanted = 4 + len(sizes) + shape[0] * header.width * header.type.itemsize
-    if facts.compression is None and facts.size != wanted:
+    expected_bytes = 4 + len(sizes) + shape[0] * header.width * header.type.itemsize
+    if facts.compression is None and facts.size != expected_bytes:
         raise DataError(
-            f"{path} has {facts.size} bytes, wanted {wanted} for dimensions {shape}; copy or "
-            "download it again",
+            f"{path} has {facts.size} bytes, wanted {expected_bytes} for dimensions {shape}; copy "
+            "or download it again",
             path=path,
         )
     return header
@@ -276,7 +274,7 @@ def _header(path: str, facts: FileFacts) -> _Idx:
 
 @contextlib.contextmanager
 def _reading(path: str, facts: FileFacts) -> Iterator[BinaryIO]:
-    """Open a file, decompressed."""
+    """Open a file and decompress it if necessary."""
     with open_binary(path) as raw:
         yield raw if facts.compression is None else decompressor(raw, facts.compression)
 
@@ -285,14 +283,14 @@ def _reading(path: str, facts: FileFacts) -> Iterator[BinaryIO]:
 def _opened(idx: _Idx, first: int, facts: FileFacts) -> Iterator[BinaryIO]:
     """Open a file at the values of example ``first``."""
     with _reading(idx.path, facts) as source:
-        with _telling_of_damage(idx.path):
+        with _damage_errors(idx.path):
             source.seek(4 + 4 * len(idx.shape) + first * idx.width * idx.type.itemsize)
         yield source
 
 
 @contextlib.contextmanager
-def _telling_of_damage(path: str) -> Iterator[None]:
-    """Turn what reading damaged data raises into one line."""
+def _damage_errors(path: str) -> Iterator[None]:
+    """Turn exceptions of reading damaged data into a one-line DataError."""
     try:
         yield
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
@@ -303,13 +301,13 @@ def _telling_of_damage(path: str) -> Iterator[None]:
 
 
 def _take(source: BinaryIO, idx: _Idx, start: int, n: int) -> NDArray[np.float64]:
-    """Read the next ``n`` examples, (n, width), of which the first is number ``start``."""
-    wanted = n * idx.width * idx.type.itemsize
-    with _telling_of_damage(idx.path):
-        raw = source.read(wanted)
-        if len(raw) != wanted:
-            here = start + len(raw) * n // max(1, wanted)
-            raise EOFError(f"after {here} of {idx.shape[0]} examples")
+    """Read the next ``n`` examples, (n, width); ``start`` is the number of the first."""
+    nbytes = n * idx.width * idx.type.itemsize
+    with _damage_errors(idx.path):
+        raw = source.read(nbytes)
+        if len(raw) != nbytes:
+            n_complete = start + len(raw) * n // max(1, nbytes)
+            raise EOFError(f"after {n_complete} of {idx.shape[0]} examples")
     values = np.frombuffer(raw, idx.type).reshape(n, idx.width).astype(np.float64)
     wrong = ~np.isfinite(values)
     if wrong.any():
@@ -323,12 +321,12 @@ def _take(source: BinaryIO, idx: _Idx, start: int, n: int) -> NDArray[np.float64
 
 
 def _check_end(source: BinaryIO, idx: _Idx) -> None:
-    """Read beyond the last example: only there is a compressed file compared with its checksum."""
-    with _telling_of_damage(idx.path):
+    """Read past the last example: decompressors verify a file's checksum only at its end."""
+    with _damage_errors(idx.path):
         further = source.read(1)
     if further:
         raise DataError(
-            f"{idx.path} goes on after its {idx.shape[0]} examples, wanted its end there; copy or "
-            "download it again",
+            f"{idx.path} has more data after its {idx.shape[0]} examples; copy or download it "
+            "again",
             path=idx.path,
         )

@@ -1,13 +1,13 @@
-"""Serial compiled loops that multiply a chunk's rows by a vector and its transpose by another.
+"""Compiled, single-threaded kernels for products with a chunk and with its transpose.
 
-Every loop is single-threaded, releases the GIL and sums in float64 in an order that depends only on
-the chunk: the same chunk gives the same bits whoever owns it and whatever runs beside it. Only
-:func:`dense_forward` lets the compiler regroup one row's sum (for SIMD); its bits are the same on
-one class of CPU, as the replay contract asks. A 1 MiB chunk takes well under 1 ms.
+Every kernel releases the GIL and sums in float64 in an order that depends only on the chunk: the
+same chunk gives the same bits on any member, whatever runs beside it. Only :func:`dense_forward`
+and :func:`dense_product` let the compiler reassociate one row's sum (for SIMD); their bits are the
+same on one class of CPU, as the replay contract requires. A 1 MiB chunk takes well under 1 ms.
 
-Stored values and columns are looked up by unsigned integers, which spares the compiler a test for
-negative ones, and a third of a sparse row's time. That every index lies in ``[0, n_columns)`` is
-checked once, where the chunk is built.
+Arrays are indexed by unsigned integers, which avoids a test for negative indices and saves a third
+of a sparse row's time. Indices are checked to be in ``[0, n_columns)`` once, when the chunk is
+built.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from elasticml.data.prefetch import prefetch
 
-#: Places in a chunk's arrays, as loops count them; with a signed number added they become floats.
+#: Type of indices into a chunk's arrays. Do not add signed integers: the result would be a float.
 _Place = np.uint64
 _1, _2, _3, _4, _5, _6, _7, _8 = (_Place(k) for k in range(1, 9))
-#: Stored values that are fetched ahead of their use: rows of a chunk lie one behind the other, and
-#: look-ups in between keep the processor from running ahead by itself.
+#: Prefetch distance in stored values: a chunk's rows are contiguous, but the lookups in between
+#: defeat the hardware prefetcher.
 _AHEAD = _Place(384)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -36,32 +36,32 @@ Values = NDArray[np.float64] | NDArray[np.float32]
 #: int64 or int32 row pointers.
 Pointers = NDArray[np.int64] | NDArray[np.int32]
 
-#: Sequence rows are walked in tiles of this many, so that a tile's codes stay in the second-level
-#: cache while its eight columns at a time pass through the first-level one.
+#: Sequence rows are processed in tiles of this many, so that a tile's codes stay in the L2 cache
+#: while eight of its columns at a time pass through the L1 cache.
 _TILE_ROWS = 2048
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a loop for serial use outside the GIL, and keep the machine code on disk."""
+    """Compile a function with numba: serial, without the GIL, cached on disk."""
     return cast(_Function, njit(nogil=True, cache=True)(function))
 
 
 def regrouping_kernel(function: _Function) -> _Function:
-    """Compile as :func:`kernel` does, and let the compiler regroup sums and fuse multiply-adds."""
+    """Compile as :func:`kernel`, allowing reassociated sums and fused multiply-adds."""
     return cast(_Function, njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})(function))
 
 
 def unchecked_kernel(function: _Function) -> _Function:
-    """Compile as :func:`kernel` does, with division as NumPy has it: infinite or NaN, by zero.
+    """Compile as :func:`kernel`, with NumPy's division by zero: infinite or NaN, no exception.
 
-    The test for zero, and the exception behind it, keep the compiler from computing ahead; and an
-    exception would leave the other threads of a pass waiting.
+    The test for zero and its exception would prevent optimisation, and an exception would leave the
+    other threads of a pass waiting.
     """
     return cast(_Function, njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
 def inlined_kernel(function: _Function) -> _Function:
-    """Compile as :func:`kernel` does, and put the code into every loop that calls it."""
+    """Compile as :func:`kernel`, always inlined into callers."""
     return cast(_Function, njit(nogil=True, cache=True, forceinline=True)(function))
 
 
@@ -91,7 +91,7 @@ def dense_adjoint(values: Values, coefficients: F64, out: F64) -> None:
 def _csr_dot(
     indices: NDArray[np.int32], values: Values, w: F64, begin: _Place, end: _Place
 ) -> float:
-    """Return a row times ``w``; four partial sums hide the latency of the additions."""
+    """Return the dot product of a row and ``w``; four partial sums hide the additions' latency."""
     body = begin + (end - begin) // _8 * _8
     s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
     for j in range(begin, body, _8):
@@ -163,7 +163,7 @@ def csr_adjoint(
 
 @inlined_kernel
 def _binary_dot(indices: NDArray[np.int32], w: F64, begin: _Place, end: _Place) -> float:
-    """Return a row of ones times ``w``."""
+    """Return the dot product of a row of ones and ``w``."""
     body = begin + (end - begin) // _4 * _4
     s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
     for j in range(begin, body, _4):
@@ -179,7 +179,7 @@ def _binary_dot(indices: NDArray[np.int32], w: F64, begin: _Place, end: _Place) 
 
 @kernel
 def binary_forward(indptr: Pointers, indices: NDArray[np.int32], w: F64, out: F64) -> None:
-    """Write ``X @ w`` into ``out`` where every stored value is one."""
+    """Write ``X @ w`` into ``out``, for X whose stored values are all one."""
     for i in range(out.size):
         out[i] = _binary_dot(indices, w, _Place(indptr[i]), _Place(indptr[i + 1]))
 
@@ -188,7 +188,7 @@ def binary_forward(indptr: Pointers, indices: NDArray[np.int32], w: F64, out: F6
 def binary_adjoint(
     indptr: Pointers, indices: NDArray[np.int32], coefficients: F64, out: F64
 ) -> None:
-    """Add ``X.T @ coefficients`` to ``out`` where every stored value is one."""
+    """Add ``X.T @ coefficients`` to ``out``, for X whose stored values are all one."""
     for i in range(coefficients.size):
         c = coefficients[i]
         if c != 0.0:
@@ -202,12 +202,12 @@ def sequence_forward(codes: NDArray[np.uint8], table: F64, out: F64) -> None:
     """Write ``out[i] = sum_p table[p, codes[i, p]]``; codes (n, length), table (length, 256).
 
     Eight positions at a time: their tables (16 KiB) and a tile's codes stay in cache, and the
-    eight look-ups of a row do not wait for one another.
+    eight lookups of a row are independent.
     """
     n, length = codes.shape
     whole = length // 8 * 8
     for first in range(0, n, _TILE_ROWS):
-        # Slices that start at zero spare the compiler a test for negative row numbers.
+        # Slices that start at zero avoid a test for negative row numbers.
         rows, sums = codes[first : first + _TILE_ROWS], out[first : first + _TILE_ROWS]
         for i in range(sums.size):
             total = 0.0
@@ -251,8 +251,8 @@ def sequence_adjoint(codes: NDArray[np.uint8], coefficients: F64, table: F64) ->
                 table[p, rows[i, p]] += v
 
 
-# Products X' D X v: every row is multiplied and added while it is in cache, so that the data is
-# read once. ``offset`` is added to each row's product with v; ``products`` receives
+# Products X' D X v: each row is multiplied and accumulated while it is in cache, so that the data
+# are read once. ``offset`` is added to each row's product with v; ``products`` receives
 # ``D (X v + offset)``.
 
 
@@ -305,7 +305,7 @@ def binary_product(
     products: F64,
     out: F64,
 ) -> None:
-    """Add ``X.T @ products`` to ``out`` where every stored value is one."""
+    """Add ``X.T @ products`` to ``out``, for X whose stored values are all one."""
     for i in range(products.size):
         begin, end = _Place(indptr[i]), _Place(indptr[i + 1])
         c = curvatures[i]
@@ -342,8 +342,8 @@ def fold_weights(
     """Write the (length, 256) table with ``onehot(codes) * table == X @ w``.
 
     ``table[p, code]`` is the sum of ``w`` over the n-grams of lengths lo..hi that begin at position
-    p and fit into the sequence. They are the leading letters of the hi-gram ``code``, so near the
-    end of the sequence the padding letters of a truncated code meet no weight at all.
+    p and fit into the sequence. They are the leading letters of the hi-gram ``code``, so the
+    padding letters of a truncated code near the end of the sequence have no weight.
     ``first[n - lo]`` is the first column of the n-grams of length n.
     """
     table[:] = 0.0
@@ -362,7 +362,7 @@ def fold_weights(
 def unfold_table(
     table: F64, sigma: int, lo: int, hi: int, length: int, first: NDArray[np.int64], out: F64
 ) -> None:
-    """Add to ``out`` (d,) the transpose of :func:`fold_weights` applied to ``table``."""
+    """Add the transpose of :func:`fold_weights`, applied to ``table``, to ``out`` (d,)."""
     for n in range(lo, hi + 1):
         drop = sigma ** (hi - n)
         n_grams = sigma**n

@@ -1,9 +1,9 @@
-"""Bodies that lie compressed: made smaller once, unpacked whenever they are looked at.
+"""Compressed chunk bodies: Zstandard with byte shuffling.
 
-Of two bytes that lie side by side in a body, one says next to nothing of the other; of those at the
-same place in consecutive numbers, one says much. So the bytes of stored values, columns and row
-pointers are put in this order before they are compressed with Zstandard, unless that is no smaller.
-Labels and weights are a frame of their own, so that they can be had without the rest.
+Neighbouring bytes of a body are hardly correlated, but bytes at the same position of consecutive
+numbers are. So the bytes of stored values, columns and row pointers are shuffled into planes, one
+per byte position, before compression, unless that gives a larger result. Labels and weights are a
+separate frame, so that they can be read without the rest.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ U8 = NDArray[np.uint8]
 
 MAGIC: Final = b"emlpackd"
 VERSION: Final = 1
-#: Fast ones, which read 4 to 5 GB/s on a core; above 0 they are smaller, and half as fast.
+#: Default level. Negative levels decompress at 4 to 5 GB/s per core; positive levels give smaller
+#: output and decompress half as fast.
 LEVEL: Final = -3
 LEVEL_MIN: Final = -7
 LEVEL_MAX: Final = 19
 
-#: Magic, version, whether bytes are shuffled, bytes and checksum of the body, bytes of both frames.
+#: Magic, version, shuffled or not, bytes and checksum of the body, bytes of both frames.
 _FIXED: Final = struct.Struct("<8sHH4xQQQQ16x")
 assert _FIXED.size == ALIGNMENT
 _FRONT: Final = _FIXED.size + HEADER_BYTES
@@ -44,21 +45,21 @@ _FRONT: Final = _FIXED.size + HEADER_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A compressed body: where its parts are, and what it will be."""
+    """A compressed body: its frames, and the header, size and checksum of the body."""
 
-    #: All of it.
+    #: The compressed bytes.
     stored: memoryview
-    #: Of the body.
+    #: Header, size and checksum of the decompressed body.
     header: Header
     nbytes: int
     checksum: int
     is_shuffled: bool
-    #: Bytes of the frames of labels and weights, and of the rest.
+    #: Bytes of the frame of labels and weights, and of the frame of the rest.
     head_bytes: int
     rest_bytes: int
 
     def head(self) -> memoryview:
-        """Return the body up to where labels and weights end.
+        """Return the head of the body: header, labels and weights.
 
         Raises
         ------
@@ -79,7 +80,7 @@ class Packed:
         )
 
     def unpack(self, out: memoryview) -> None:
-        """Write the body to a buffer of ``nbytes``.
+        """Decompress the body into a buffer of ``nbytes``.
 
         Raises
         ------
@@ -107,12 +108,12 @@ class Packed:
 
 
 def pack(body: memoryview, level: int = LEVEL) -> bytes:
-    """Compress a body; its bytes are a multiple of 64.
+    """Compress a body, whose size is a multiple of 64 bytes.
 
     Parameters
     ----------
     level : int, from -7 to 19
-        Of Zstandard: the larger, the smaller what comes out, and the longer it takes.
+        Zstandard's level: larger levels compress better and take longer.
     """
     header = read_header(body, "to be packed")
     start, raw = _rest_start(header), np.frombuffer(body, np.uint8)
@@ -121,13 +122,13 @@ def pack(body: memoryview, level: int = LEVEL) -> bytes:
     for offset, size, width in _sections(header):
         planes = raw[offset : offset + size].reshape(-1, width).T
         shuffled[offset - start :][:size] = planes.reshape(-1)
-    other = _deflated(shuffled, level)
-    is_shuffled = len(other) < len(rest)
+    shuffled_frame = _deflated(shuffled, level)
+    is_shuffled = len(shuffled_frame) < len(rest)
     if is_shuffled:
-        rest = other
+        rest = shuffled_frame
     sizes = body.nbytes, checksum(body), len(head), len(rest)
-    whole = _FIXED.pack(MAGIC, VERSION, is_shuffled, *sizes) + body[:HEADER_BYTES] + head + rest
-    return whole.ljust(-(-len(whole) // ALIGNMENT) * ALIGNMENT, b"\0")
+    packed = _FIXED.pack(MAGIC, VERSION, is_shuffled, *sizes) + body[:HEADER_BYTES] + head + rest
+    return packed.ljust(-(-len(packed) // ALIGNMENT) * ALIGNMENT, b"\0")
 
 
 def is_packed(stored: memoryview) -> bool:
@@ -136,12 +137,12 @@ def is_packed(stored: memoryview) -> bool:
 
 
 def read_packed(stored: memoryview, name: str) -> Packed:
-    """Look at a compressed body, calling the chunk ``name`` in errors; nothing is unpacked.
+    """Parse a compressed body's header, without decompressing; errors call the chunk ``name``.
 
     Raises
     ------
     DataError
-        When it is another version's, or cut short.
+        When it has another version, or is truncated.
     """
     if stored.nbytes < _FRONT:
         raise _damaged(name, "it is cut short")
@@ -167,13 +168,13 @@ def _damaged(name: str, why: str) -> DataError:
 
 
 def _rest_start(header: Header) -> int:
-    """Return where what comes after labels and weights begins."""
+    """Return the offset of the sections after labels and weights."""
     ends = [header.offsets[key] + header.sizes[key] for key in ("labels", "weights")]
     return -(-max(HEADER_BYTES, *ends) // ALIGNMENT) * ALIGNMENT
 
 
 def _sections(header: Header) -> list[tuple[int, int, int]]:
-    """List offset, bytes and bytes a number of what comes after labels and weights."""
+    """Return offset, size and item size of each section after labels and weights."""
     width = {"codes": 1, "values": 4 if header.layout.dtype == "float32" else 8}
     return [
         (header.offsets[key], header.sizes[key], width.get(key, 4))
@@ -183,7 +184,7 @@ def _sections(header: Header) -> list[tuple[int, int, int]]:
 
 
 def _deflated(raw: U8, level: int) -> bytes:
-    from pyarrow import Codec  # a tenth of a second, for those who need it
+    from pyarrow import Codec  # takes 0.1 s to import: only when needed
 
     return bytes(Codec("zstd", level).compress(raw, asbytes=True)) if raw.size else b""
 
@@ -194,17 +195,17 @@ def _inflated(frame: memoryview, nbytes: int) -> U8:
     from pyarrow import Codec
 
     try:
-        found = np.frombuffer(Codec("zstd").decompress(frame, nbytes), np.uint8)
+        raw = np.frombuffer(Codec("zstd").decompress(frame, nbytes), np.uint8)
     except (OSError, ValueError) as error:
-        raise DataError(f"it cannot be unpacked ({error})") from None
-    if found.size != nbytes:
-        raise DataError(f"it holds {found.size} bytes, wanted {nbytes}")
-    return found
+        raise DataError(f"it cannot be decompressed ({error})") from None
+    if raw.size != nbytes:
+        raise DataError(f"it holds {raw.size} bytes, wanted {nbytes}")
+    return raw
 
 
 @kernel
 def _unshuffle4(planes: U8, out: NDArray[np.uint32]) -> None:
-    """Put together numbers of 4 bytes: first of all their first bytes, then the second ones."""
+    """Assemble 4-byte numbers from planes: all first bytes, then all second bytes, and so on."""
     n = out.size
     a, b, c, d = planes[:n], planes[n : 2 * n], planes[2 * n : 3 * n], planes[3 * n :]
     for i in range(n):
@@ -218,7 +219,7 @@ def _unshuffle4(planes: U8, out: NDArray[np.uint32]) -> None:
 
 @kernel
 def _unshuffle8(planes: U8, out: NDArray[np.uint64]) -> None:
-    """Put together numbers of 8 bytes."""
+    """Assemble 8-byte numbers from planes."""
     n = out.size
     a, b, c, d = planes[:n], planes[n : 2 * n], planes[2 * n : 3 * n], planes[3 * n : 4 * n]
     e, f, g, h = (

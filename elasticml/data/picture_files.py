@@ -1,7 +1,6 @@
-"""Where pictures are: the files of a folder, or the members of a zip or tar archive.
+"""List and read image files: the files of a folder, or the members of a zip or tar archive.
 
-Names are relative to the folder or the archive, so that they mean the same whatever file system
-holds them.
+Names are relative to the folder or the archive, and so independent of the file system.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from elasticml.data.files import file_facts, fingerprint, once_per_version, open
 from elasticml.data.places import join, system_of
 from elasticml.errors import DataError, one_line
 
-#: Endings of archives, and of the files in them that are pictures.
+#: Suffixes of archives, and of image files.
 ZIP: Final = (".zip",)
 TAR: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PICTURES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm")
-#: Folders with more pictures are not listed anew whenever somebody asks; they would be for every
-#: block. What was listed is believed for some times as long as listing took.
+#: Listings of folders with more images than this are cached, as every block needs one. A listing is
+#: valid for a multiple of the time that it took.
 LISTED_ANEW_MAX: Final = 1000
-_BELIEVED_TIMES: Final = 3.0
-#: What reading damaged archives raises.
+_VALID_TIMES: Final = 3.0
+#: Exceptions raised for damaged archives.
 _DAMAGE: Final = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
     *(EOFError, OSError, ValueError),
@@ -38,42 +37,42 @@ _DAMAGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The pictures of a folder or a zip archive."""
+    """The images of a folder or a zip archive."""
 
-    #: Relative, sorted.
+    #: Relative names, sorted.
     names: tuple[str, ...]
-    #: Of each, size and version; empty for the members of an archive, which has one version.
+    #: Size and version of each image; empty for an archive, which has a single version.
     versions: tuple[str, ...]
-    #: Changes when a file does.
+    #: Changes if any file changes.
     token: str
-    #: Whether every change of a file can be told.
+    #: Whether every change of a file can be detected.
     tells_versions: bool
 
 
 def is_folder(path: str) -> bool:
-    """Tell a folder from an archive, by its name."""
+    """Whether a path is a folder, not an archive, by its name."""
     return not path.lower().endswith((*ZIP, *TAR))
 
 
 def is_tar(path: str) -> bool:
-    """Tell a tar archive, by its name."""
+    """Whether a path is a tar archive, by its name."""
     return path.lower().endswith(TAR)
 
 
 def folder_of(name: str) -> str:
-    """Return the name of a picture's folder: its class."""
+    """Return the name of an image's folder, which is its class."""
     return PurePosixPath(name.replace("\\", "/")).parent.name
 
 
 def listing_of(path: str) -> Listing:
-    """List the pictures of a folder or a zip archive, sorted by name.
+    """List the images of a folder or a zip archive, sorted by name.
 
     Raises
     ------
     ConfigError
-        When there is no such folder or archive.
+        When the folder or archive does not exist.
     DataError
-        When the archive is damaged, or holds a name twice.
+        When the archive is damaged, or contains a name twice.
     """
     if is_folder(path):
         return folders.listing(path)
@@ -82,12 +81,12 @@ def listing_of(path: str) -> Listing:
 
 
 def contents(path: str, names: Sequence[str], listing: Listing) -> Iterator[tuple[str, bytes]]:
-    """Yield name and bytes of some pictures of a folder or a zip archive.
+    """Yield names and bytes of images in a folder or a zip archive.
 
     Raises
     ------
     DataError
-        When the archive is damaged or encrypted, or a file is not the one that was listed.
+        When the archive is damaged or encrypted, or a file has changed since it was listed.
     """
     if is_folder(path):
         yield from _folder_contents(path, names, listing)
@@ -98,35 +97,35 @@ def contents(path: str, names: Sequence[str], listing: Listing) -> Iterator[tupl
 
 
 class Folders:
-    """Remembers what large folders were seen to hold, for a short while.
+    """Short-lived cache of the listings of large folders.
 
     Parameters
     ----------
     clock : callable
-        Seconds, never going back.
+        Monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        #: By path: until when it is believed, and what it is.
-        self._seen: dict[str, tuple[float, Listing]] = {}
+        #: By path: expiry time and listing.
+        self._cached: dict[str, tuple[float, Listing]] = {}
 
     def listing(self, path: str) -> Listing:
-        """List the pictures below a folder."""
+        """List the images below a folder."""
         began_s = self._clock()
-        until_s, listing = self._seen.get(path, (began_s, None))
-        if listing is not None and began_s < until_s:
+        expiry_s, listing = self._cached.get(path, (began_s, None))
+        if listing is not None and began_s < expiry_s:
             return listing
         listing = _listed_folder(path)
         ended_s = self._clock()
-        self._seen.pop(path, None)
+        self._cached.pop(path, None)
         if len(listing.names) > LISTED_ANEW_MAX:
-            self._seen = {p: seen for p, seen in list(self._seen.items()) if ended_s < seen[0]}
-            self._seen[path] = (ended_s + _BELIEVED_TIMES * (ended_s - began_s), listing)
+            self._cached = {p: c for p, c in list(self._cached.items()) if ended_s < c[0]}
+            self._cached[path] = (ended_s + _VALID_TIMES * (ended_s - began_s), listing)
         return listing
 
 
-#: This process's.
+#: The cache of this process.
 folders: Final = Folders()
 
 
@@ -137,14 +136,14 @@ def _is_picture(name: str) -> bool:
 
 def _listed_folder(path: str) -> Listing:
     system, inner = system_of(path)
-    found: Mapping[str, Mapping[str, Any]] = system.find(inner, detail=True, refresh=True)
-    below = inner.rstrip("/") + "/"
-    # Some file systems name files with the host, and "inner" has none.
-    relative = {name.partition(below)[2]: name for name in found}
-    names = tuple(sorted(name for name in relative if _is_picture(name)))
-    tokens = [version_of(relative[name], found[relative[name]]) for name in names]
+    files: Mapping[str, Mapping[str, Any]] = system.find(inner, detail=True, refresh=True)
+    prefix = inner.rstrip("/") + "/"
+    # Some file systems include the host in file names; "inner" does not have it.
+    paths = {path.partition(prefix)[2]: path for path in files}
+    names = tuple(sorted(name for name in paths if _is_picture(name)))
+    tokens = [version_of(paths[name], files[paths[name]]) for name in names]
     versions = tuple(
-        _version(found[relative[name]], token) for name, token in zip(names, tokens, strict=True)
+        _version(files[paths[name]], token) for name, token in zip(names, tokens, strict=True)
     )
     token = fingerprint({"files": list(zip(names, versions, strict=True))})
     return Listing(names, versions, token, all(tokens))
@@ -163,15 +162,15 @@ def _version_of(place: str) -> str:
 def _folder_contents(
     path: str, names: Sequence[str], listing: Listing
 ) -> Iterator[tuple[str, bytes]]:
-    known = dict(zip(listing.names, listing.versions, strict=True))
+    versions = dict(zip(listing.names, listing.versions, strict=True))
     for name in names:
         place = join(path, name)
         with open_binary(place) as file:
             content = file.read()
-        if listing.tells_versions and _version_of(place) != known[name]:
+        if listing.tells_versions and _version_of(place) != versions[name]:
             raise DataError(
-                f"{place} has changed while the job reads, wanted the file as it was listed; "
-                "start a new job when all files are in place",
+                f"{place} changed while the job was reading; start a new job when all files are in "
+                "place",
                 path=place,
             )
         yield name, content
@@ -190,7 +189,7 @@ def _refuse_doubles(path: str, names: Iterable[str]) -> None:
     for name in names:
         if name in seen:
             raise DataError(
-                f"{path} holds {name} twice, wanted every name once; pack it again", path=path
+                f"{path} contains {name} twice, wanted every name once; pack it again", path=path
             )
         seen.add(name)
 
@@ -212,8 +211,8 @@ def _member_of(path: str, archive: zipfile.ZipFile, name: str) -> bytes:
         return archive.read(name)
     except NotImplementedError as error:
         raise DataError(
-            f"{path}: {name} is packed in a way that Python cannot read ({error}); pack it again "
-            "with deflate",
+            f"{path}: {name} is compressed in a way that Python cannot read ({error}); pack it "
+            "again with deflate",
             path=path,
         ) from None
     except _DAMAGE as error:
@@ -221,12 +220,12 @@ def _member_of(path: str, archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def tar_contents(path: str) -> Generator[tuple[str, bytes], None, None]:
-    """Yield the pictures of a tar archive, in its order; then those that are links to others.
+    """Yield the images of a tar archive, in archive order; then links to other members.
 
     Raises
     ------
     DataError
-        When the archive is damaged, holds a name twice, or a link leads out of it.
+        When the archive is damaged, contains a name twice, or has a link out of the archive.
     """
     links: list[tarfile.TarInfo] = []
     names: list[str] = []
@@ -250,7 +249,7 @@ def tar_contents(path: str) -> Generator[tuple[str, bytes], None, None]:
 def _linked(
     path: str, archive: tarfile.TarFile, links: Sequence[tarfile.TarInfo]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield what links lead to, by its place: a compressed archive is gone through once for all."""
+    """Yield the targets of links, by offset: a compressed archive is then read in one pass."""
     members = {member.name: member for member in archive.getmembers()} if links else {}
     ends = [(link.name, _end_of(path, members, link)) for link in links]
     for name, end in sorted(ends, key=lambda pair: (pair[1].offset_data, pair[0])):
@@ -260,7 +259,7 @@ def _linked(
 def _end_of(
     path: str, members: Mapping[str, tarfile.TarInfo], link: tarfile.TarInfo
 ) -> tarfile.TarInfo:
-    """Follow a link to the file that it means."""
+    """Return the file that a link resolves to."""
     entry: tarfile.TarInfo | None = link
     for _ in members:
         if entry is None or entry.isfile():
@@ -271,8 +270,8 @@ def _end_of(
         entry = members.get(target)
     if entry is None or not entry.isfile():
         raise DataError(
-            f"{path}: {link.name} is a link to {link.linkname}, which is no file of the archive; "
-            "pack it again with the files themselves (tar -h)",
+            f"{path}: {link.name} is a link to {link.linkname}, which is not a file of the "
+            "archive; pack it again with the files themselves (tar -h)",
             path=path,
         )
     return entry

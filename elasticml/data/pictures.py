@@ -1,8 +1,8 @@
-"""Read pictures (PNG, JPEG, ...) from a folder for each class, or from an archive of such folders.
+"""Read image files (PNG, JPEG, ...) from one folder per class, or from an archive of such folders.
 
-Pillow decodes them. An example is one picture, channel by channel, row by row: red, green, blue, as
-a network's (channels, height, width) wants it. Its label is the number of its folder among all
-folders' names, sorted; test data take the numbers of the training data's.
+Pillow decodes them. An example is one image as (channels, height, width), flattened: red, green,
+blue, each row by row, as networks expect. Its label is the index of its folder among the sorted
+folder names; test data use the training data's indices.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from elasticml.data.source import BLOCK_BYTES, BlockInfo, check_dtype, resolve_c
 from elasticml.data.surveyless import Surveyless
 from elasticml.errors import ConfigError, DataError, one_line
 
-#: How many bytes of decoded pictures a byte of an archive stands for, roughly, at one byte a value.
+#: Rough ratio of decoded images, at one byte a value, to the size of an archive.
 _EXPANSION: Final = 10
 _CHANNELS: Final = {"L": 1, "RGB": 3}
-#: What the folders' names are called among the data's vocabularies.
+#: Key of the folder names in the data's vocabularies.
 _LABEL: Final = "label"
 _NAMED_MAX: Final = 20
 
@@ -54,7 +54,7 @@ Size = tuple[int, int]
 
 
 def is_pictures(path: str) -> bool:
-    """Tell a folder or an archive of pictures from a file of another kind."""
+    """Whether a path is a folder or an archive, not a file of another kind."""
     if path.lower().endswith((*ZIP, *TAR)):
         return True
     try:
@@ -73,23 +73,23 @@ def read_pictures(
     n_columns: int | None = None,
     classes: Sequence[str] | None = None,
 ) -> PictureSource:
-    """Name a folder or an archive of pictures as a source; nothing is read yet.
+    """Return a source for a folder or an archive of images; nothing is read yet.
 
     Parameters
     ----------
     path : str
-        A folder with a folder for each class, or a zip or tar archive of such folders. What is no
-        picture by its ending is left out.
+        A folder with one folder per class, or a zip or tar archive of such folders. Files without
+        an image suffix are skipped.
     size : (height, width), optional
-        To which pictures are resized; by default all must have the first one's size.
+        Size to which images are resized; by default all must have the first one's size.
     mode : {"RGB", "L"}
-        Three colours, or grey.
+        Three colour channels, or greyscale.
     dtype
         As for :func:`elasticml.data.svmlight.read_svmlight`.
     n_columns : int, optional
-        Values of a picture that are wanted, those of the training data; others are refused.
+        Required number of values per image, that of the training data.
     classes : sequence of str, optional
-        Names of the folders that the labels 0, 1, ... stand for; by default all there are, sorted.
+        Folder names of the labels 0, 1, ...; by default all folders, sorted.
 
     Raises
     ------
@@ -123,28 +123,25 @@ def _is_size(size: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureSource(Surveyless):
-    """Pictures in blocks that take 8 MiB as chunks; in one where they are in a tar archive."""
+    """Images in blocks that take 8 MiB as chunks; one block if they are in a tar archive."""
 
     path: str
     size: Size | None = None
     mode: str = "RGB"
     dtype: Dtype = "float64"
     n_columns: int | None = None
-    #: Names of the folders by label, those of the training data; None for a source's own.
+    #: Folder names by label, from the training data; None for the source's own.
     classes: tuple[str, ...] | None = None
 
     @property
     def is_costly(self) -> bool:
-        """Whether chunks are worth a cache: pictures are slow to decode.
-
-        Not where a changed file could not be told.
-        """
+        """Whether to cache: images are slow to decode; only if a change can be detected."""
         if is_folder(self.path):
             return self._listing().tells_versions
         return tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
+        """Return a JSON-able dict from which the source can be rebuilt."""
         return {
             "format": "images",
             "path": self.path,
@@ -156,7 +153,7 @@ class PictureSource(Surveyless):
         }
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits over options, and sizes and times of the files."""
+        """Return 16 hex digits over options, and sizes and versions of the files."""
         return self._fingerprint(self._listing() if is_folder(self.path) else None)
 
     def _fingerprint(self, listing: Listing | None) -> str:
@@ -165,13 +162,13 @@ class PictureSource(Surveyless):
         return fingerprint(self.spec(), file_facts(self.path))
 
     def with_facts(self, facts: DataFacts) -> PictureSource:
-        """Read test data with the columns and the classes of the training data."""
+        """Return a source that reads test data with the training data's columns and classes."""
         names = facts.vocabularies.get(_LABEL)
         classes = self.classes if names is None else tuple(names)
         return replace(self, n_columns=facts.n_columns, classes=classes)
 
     def blocks(self) -> list[BlockInfo]:
-        """List groups of pictures; raises ConfigError or DataError where there are none."""
+        """Return ranges of images; raises ConfigError or DataError if there are none."""
         if is_tar(self.path):
             nbytes = file_facts(self.path).size * _EXPANSION * self._itemsize
             return [BlockInfo(index=0, nbytes=nbytes)]
@@ -191,7 +188,7 @@ class PictureSource(Surveyless):
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
-        """Read the pictures of one block; see :class:`elasticml.data.source.Source`."""
+        """Read the images of one block; see :class:`elasticml.data.source.Source`."""
         bytes_of_chunk = resolve_chunk_bytes(self, chunk_bytes, n_members)
         listing = None if is_tar(self.path) else self._listing()
         size = None if listing is None else self._size(listing)
@@ -212,11 +209,11 @@ class PictureSource(Surveyless):
         rows = Rows(labels=labels, n_columns=decoded[0].size, dense=np.stack(decoded))
         chunks = cut(rows, self._fingerprint(listing), block, bytes_of_chunk, dtype=self.dtype)
         layout = Layout(kind="dense", dtype=self.dtype, n_columns=rows.n_columns)
-        known = {_LABEL: classes} if block == 0 else {}
-        return chunks, summarise(block, chunks, layout, vocabularies=known)
+        reported = {_LABEL: classes} if block == 0 else {}
+        return chunks, summarise(block, chunks, layout, vocabularies=reported)
 
     def shape(self) -> tuple[int, int, int]:
-        """Return (channels, height, width) of the pictures as they are read."""
+        """Return (channels, height, width) of the images as they are read."""
         size = self._size(None if is_tar(self.path) else self._listing())
         return _CHANNELS[self.mode], *size
 
@@ -232,15 +229,15 @@ class PictureSource(Surveyless):
         )
 
     def _listing(self) -> Listing:
-        found = listing_of(self.path)
-        if not found.names:
+        listing = listing_of(self.path)
+        if not listing.names:
             raise self._empty()
-        return found
+        return listing
 
     def _size(self, listing: Listing | None) -> Size:
-        """Height and width of all pictures: those of the first, where the job does not say them.
+        """Return height and width of all images: the job's, or those of the first image.
 
-        Without a listing the source is a tar archive.
+        ``listing`` is None for a tar archive.
         """
         if self.size is not None:
             return self.size
@@ -257,12 +254,12 @@ class PictureSource(Surveyless):
         return _CHANNELS[self.mode] * size[0] * size[1]
 
     def _steps(self, listing: Listing) -> tuple[int, int]:
-        """Bytes of a picture in a chunk, and pictures of a block."""
+        """Return the bytes of an image in a chunk, and the images per block."""
         row = 8 + self._itemsize * self._columns(self._size(listing))
         return row, max(1, BLOCK_BYTES // row)
 
     def _contents(self, block: int, listing: Listing | None) -> Iterator[tuple[str, bytes]]:
-        """Yield name and bytes of each picture of a block."""
+        """Yield name and bytes of each image of a block."""
         if listing is None:
             return tar_contents(self.path)
         step = self._steps(listing)[1]
@@ -280,7 +277,7 @@ class PictureSource(Surveyless):
             )
 
     def _decode(self, name: str, content: bytes, size: Size | None) -> NDArray[np.uint8]:
-        """Decode a picture, (channels, height, width); of another size it is resized or refused."""
+        """Decode an image to (channels, height, width); another size is resized or rejected."""
         from PIL import Image
 
         picture = _picture(name, content, self.mode)
@@ -310,7 +307,7 @@ def _sorted(folders: Iterable[str]) -> tuple[str, ...]:
 
 @once_per_version
 def _first_size(path: str, token: str, name: str) -> Size:
-    """Height and width of one picture of a folder or zip archive."""
+    """Return height and width of one image of a folder or zip archive."""
     return _size_of(name, next(iter(contents(path, [name], listing_of(path))))[1])
 
 
@@ -320,7 +317,7 @@ def _size_of(name: str, content: bytes) -> Size:
 
 
 def _picture(name: str, content: bytes, mode: str | None = None) -> Any:
-    """Decode a picture as it is, of a mode; without one only its beginning is looked at."""
+    """Decode an image in a mode; without a mode only its header is read."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -328,7 +325,7 @@ def _picture(name: str, content: bytes, mode: str | None = None) -> Any:
             return opened if mode is None else opened.convert(mode)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         unknown = isinstance(error, UnidentifiedImageError)
-        why = "it has no format that Pillow knows" if unknown else one_line(error)
+        why = "Pillow does not know its format" if unknown else one_line(error)
         raise DataError(
             f"{name} cannot be decoded as a picture ({why}); replace or remove it",
             path=name,

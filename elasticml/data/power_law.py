@@ -1,9 +1,9 @@
 """Sparse rows whose columns follow a power law, with labels from a planted separator and noise.
 
-What is published of three large data sets is kept: columns, stored values per row, how often a
-column occurs, how values are scaled, the share of positive labels. Nothing of the data themselves
-is in it. Ranks (the most frequent column is 0) are drawn from ``P(rank) ~ (rank + q)^-a``; where a
-rank lies among the columns is a fixed permutation, so that frequent columns are not neighbours.
+Published properties of three large data sets are reproduced: columns, stored values per row, column
+frequencies, scaling of values, share of positive labels. None of their data is used. Ranks (the
+most frequent column has rank 0) are drawn from ``P(rank) ~ (rank + q)^-a``; a fixed permutation
+maps ranks to columns, so that frequent columns are not adjacent.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from elasticml.data.kernels import kernel
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-#: Keeps the draws that fix the label's threshold apart from all others.
+#: Seed that separates the draws for the label threshold from all others.
 _CALIBRATION: Final = 0xCA11
 _CALIBRATION_ROWS: Final = 8192
-#: Columns up to which a function of them is kept in a table.
+#: Up to this many columns, functions of a column are tabulated.
 _TABLE_MAX: Final = 2**21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What rows of a data set look like."""
+    """The statistical properties of a data set's rows."""
 
     name: str
     #: Columns of the original.
     columns: int
-    #: Draws of a row: mean, spread of the logarithm (0: always the mean), least and most.
+    #: Draws per row: mean, log-standard deviation (0: always the mean), minimum and maximum.
     draws: tuple[float, float, int, int]
-    #: Mean number of stored values; less than draws, of which some hit the same column.
+    #: Mean number of stored values; less than the draws, as some hit the same column.
     stored: float
     #: Exponent a and offset q of the power law.
     exponent: float
     offset: float
-    #: Fields, each with columns of its own, of which every row has one; 0: no fields.
+    #: Number of fields with columns of their own; a row has one value per field. 0: no fields.
     fields: int
-    #: Values by how often a column was drawn and how rare it is, as texts have them; else all the
-    #: same. Rows have length 1 in either case.
+    #: Whether values are TF-IDF weights, as in text data; else they are equal. Rows have norm 1 in
+    #: either case.
     is_text: bool
     positive_share: float
-    #: Noise of the label, in standard deviations of the planted margin.
+    #: Label noise, in standard deviations of the planted margin.
     noise: float
-    #: Rank from which on planted weights shrink, as its root; 0: nowhere. What only rare columns
-    #: say cannot be learnt from few rows.
-    told_by: float = 0.0
+    #: Scale of the rank at which planted weights begin to shrink (as its square root); 0: never.
+    #: Signal in rare columns alone cannot be learnt from few rows.
+    shrink_rank: float = 0.0
 
 
 SHAPES: Final[dict[str, Shape]] = {
@@ -71,7 +71,7 @@ SHAPES: Final[dict[str, Shape]] = {
             is_text=True,
             positive_share=0.524,
             noise=0.15,
-            told_by=100.0,
+            shrink_rank=100.0,
         ),
         Shape(
             name="criteo",
@@ -102,7 +102,7 @@ SHAPES: Final[dict[str, Shape]] = {
 
 
 def draw_rows(rng: np.random.Generator, shape: Shape, n_columns: int, n: int) -> Rows:
-    """Draw rows with labels -1 and +1; the planted separator depends on shape and columns alone."""
+    """Draw rows with labels -1 and +1; the separator depends only on shape and ``n_columns``."""
     indptr, columns, values = _draw(rng, shape, n_columns, n)
     threshold, spread = _calibration(shape, n_columns)
     noise = shape.noise * spread * rng.standard_normal(n)
@@ -117,17 +117,17 @@ def draw_rows(rng: np.random.Generator, shape: Shape, n_columns: int, n: int) ->
 
 
 def _draw(rng: np.random.Generator, shape: Shape, n_columns: int, n: int) -> tuple[I64, I64, F64]:
-    """Row pointers (n + 1,), columns, ascending in a row, and values (stored,): no labels yet."""
+    """Draw row pointers (n + 1,), columns (stored,), ascending in a row, and values (stored,)."""
     counts = _counts(rng, shape, n)
     if shape.fields:
         ranks = _field_ranks(rng, shape, n_columns, n)
     else:
         ranks = _power_law(rng.random(counts.sum()), shape, np.float64(n_columns))
     columns = ranks * _permutation(n_columns)[0] % n_columns
-    indptr, columns, times = _sorted_rows(counts, columns)
+    indptr, columns, multiplicities = _sorted_rows(counts, columns)
     values = np.ones(columns.size)
     if shape.is_text:
-        values = (1.0 + np.log(times)) * _of_columns(_rarity, shape, n_columns, columns)
+        values = (1.0 + np.log(multiplicities)) * _of_columns(_rarity, shape, n_columns, columns)
     row = np.repeat(np.arange(n), np.diff(indptr))
     lengths = np.sqrt(np.bincount(row, values * values, n))
     return indptr, columns, values / lengths[row]
@@ -135,28 +135,32 @@ def _draw(rng: np.random.Generator, shape: Shape, n_columns: int, n: int) -> tup
 
 @kernel
 def _sorted_rows(counts: I64, drawn: I64) -> tuple[I64, I64, I64]:
-    """Sort each row's columns; return row pointers, the distinct ones, and how often each was."""
+    """Sort each row's columns; return row pointers, distinct columns, and their multiplicities."""
     n = counts.size
-    indptr, columns, times = np.zeros(n + 1, np.int64), drawn.copy(), np.ones(drawn.size, np.int64)
+    indptr, columns, multiplicities = (
+        np.zeros(n + 1, np.int64),
+        drawn.copy(),
+        np.ones(drawn.size, np.int64),
+    )
     begin, stored = 0, 0
     for i in range(n):
         end = begin + counts[i]
         row = np.sort(drawn[begin:end])
         for k in range(row.size):
             if k > 0 and row[k] == row[k - 1]:
-                times[stored - 1] += 1
+                multiplicities[stored - 1] += 1
             else:
                 columns[stored] = row[k]
                 stored += 1
         indptr[i + 1] = stored
         begin = end
-    return indptr, columns[:stored], times[:stored]
+    return indptr, columns[:stored], multiplicities[:stored]
 
 
 def _of_columns(
     function: Callable[[I64, Shape, int], F64], shape: Shape, n_columns: int, columns: I64
 ) -> F64:
-    """Evaluate a function of the columns, through a table where there are few of them."""
+    """Evaluate a function of columns, by a lookup table if there are few of them."""
     if n_columns > _TABLE_MAX:
         return function(columns, shape, n_columns)
     return _table(function, shape, n_columns)[columns]
@@ -169,7 +173,7 @@ def _table(function: Callable[[I64, Shape, int], F64], shape: Shape, n_columns: 
 
 @lru_cache(maxsize=16)
 def _permutation(n_columns: int) -> tuple[int, int]:
-    """Factors that bring ranks to columns and back: ``column = rank * step mod n_columns``."""
+    """Return the factors from ranks to columns and back: ``column = rank * step mod n_columns``."""
     step = max(1, int(n_columns * 0.6180339887))
     while math.gcd(step, n_columns) != 1:
         step += 1
@@ -184,7 +188,7 @@ def _counts(rng: np.random.Generator, shape: Shape, n: int) -> I64:
 
 
 def _power_law(u: F64, shape: Shape, n_ranks: F64 | np.float64) -> I64:
-    """Ranks below ``n_ranks`` from uniform numbers, by the inverse of the distribution."""
+    """Return ranks below ``n_ranks`` from uniform numbers, by inverse transform sampling."""
     power = 1.0 - shape.exponent
     first, last = shape.offset**power, (n_ranks + shape.offset) ** power
     drawn = (first + u * (last - first)) ** (1.0 / power) - shape.offset
@@ -193,7 +197,7 @@ def _power_law(u: F64, shape: Shape, n_ranks: F64 | np.float64) -> I64:
 
 
 def _rarity(columns: I64, shape: Shape, n_columns: int) -> F64:
-    """Logarithm of one over the share of rows that a column is expected in, and a little more."""
+    """Return the columns' inverse document frequency: log(1 + 1 / expected share of rows)."""
     ranks = columns * _permutation(n_columns)[1] % n_columns
     power = 1.0 - shape.exponent
     total = ((n_columns + shape.offset) ** power - shape.offset**power) / power
@@ -203,7 +207,7 @@ def _rarity(columns: I64, shape: Shape, n_columns: int) -> F64:
 
 
 def _field_ranks(rng: np.random.Generator, shape: Shape, n_columns: int, n: int) -> I64:
-    """One rank of each field for every row, (n * fields,)."""
+    """Draw one rank of each field for every row, (n * fields,)."""
     sizes = field_sizes(shape.fields, n_columns)
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     u = rng.random((n, shape.fields))
@@ -229,7 +233,7 @@ def _geometric(ratio: float, fields: int) -> int:
 
 
 def field_sizes(fields: int, n_columns: int) -> I64:
-    """Columns of each field: from two upwards in equal ratios, all columns together."""
+    """Return the columns of each field: a geometric sequence from 2 that sums to ``n_columns``."""
     return np.array(_field_sizes(fields, n_columns), np.int64)
 
 
@@ -240,17 +244,17 @@ def _margins(shape: Shape, n_columns: int, indptr: I64, columns: I64, values: F6
 
 
 def _separator(columns: I64, shape: Shape, n_columns: int) -> F64:
-    """Return the planted weights of columns: normal ones, made from the columns' numbers."""
+    """Return the planted weights of columns: normal variates hashed from the column numbers."""
     u1, u2 = (hashed(columns, salt) for salt in (1, 2))
     weights: F64 = np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2)
-    if shape.told_by:
+    if shape.shrink_rank:
         ranks = columns * _permutation(n_columns)[1] % n_columns
-        weights /= np.sqrt(1.0 + ranks / shape.told_by)
+        weights /= np.sqrt(1.0 + ranks / shape.shrink_rank)
     return weights
 
 
 def hashed(numbers: I64, salt: int) -> F64:
-    """Uniform numbers in (0, 1], one for each whole number: SplitMix64's finisher."""
+    """Hash integers to uniform numbers in (0, 1], with SplitMix64's finalizer."""
     with np.errstate(over="ignore"):
         z = (numbers.astype(np.uint64) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -262,7 +266,7 @@ def hashed(numbers: I64, salt: int) -> F64:
 
 @lru_cache(maxsize=16)
 def _calibration(shape: Shape, n_columns: int) -> tuple[float, float]:
-    """Threshold of the noisy margin that gives the share of positives, and the margin's spread."""
+    """Return the threshold that gives the share of positives, and the margin's deviation."""
     rng = np.random.default_rng(np.random.SeedSequence(_CALIBRATION, spawn_key=(n_columns,)))
     drawn = _draw(rng, shape, n_columns, _CALIBRATION_ROWS)
     margins = _margins(shape, n_columns, *drawn)

@@ -1,8 +1,8 @@
-"""Products with a chunk's rows, one code path over all kinds of chunk.
+"""Matrix-vector products with chunks, one code path for all kinds of chunk.
 
 ``forward``: ``X @ w`` for one chunk; ``adjoint``: ``X.T @ c`` summed over chunks. A sequence chunk
-is never expanded: ``X = onehot(codes) @ A``, so ``w`` is folded once into a table of (length, 256)
-look-ups for all chunks of a pass, and the transpose is collected in such a table and unfolded once.
+is never expanded: ``X = onehot(codes) @ A``, so ``w`` is folded once per pass into a (length, 256)
+lookup table, and the transpose is accumulated in such a table and unfolded once.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _Number = TypeVar("_Number", np.float64, np.int64)
 
 
 class Forward:
-    """Multiplies chunks by one fixed vector; made by :func:`make_forward`.
+    """Multiplies chunks by one fixed vector; created by :func:`make_forward`.
 
-    Keeps nothing between calls: threads may share it.
+    Has no state between calls: threads may share it.
     """
 
     __slots__ = ("_d", "_layout", "_table", "_w")
@@ -54,8 +54,8 @@ class Forward:
         Raises
         ------
         ValueError
-            When ``out`` has another shape, the chunk more columns than the model, or the chunk
-            holds other sequences than the layout says.
+            When ``out`` has a wrong shape, the chunk has more columns than the model, or its
+            sequences have another layout.
         """
         _check(chunk, self._layout, self._d, out)
         kind = chunk.layout.kind
@@ -72,7 +72,7 @@ class Forward:
     def add_product(
         self, chunk: Chunk, offset: float, curvatures: F64, products: F64, out: F64
     ) -> None:
-        """Do what :meth:`Adjoint.add_product` says, into that one's sum or table."""
+        """Implement :meth:`Adjoint.add_product`; ``out`` is the adjoint's sum or table."""
         _check(chunk, self._layout, self._d, products)
         c, kind = read_only(curvatures), chunk.layout.kind
         if kind == "sequence":
@@ -89,10 +89,10 @@ class Forward:
 
 
 class Adjoint:
-    """Sums ``X.T @ c`` over chunks; made by :func:`make_adjoint`.
+    """Sums ``X.T @ c`` over chunks; created by :func:`make_adjoint`.
 
-    The sum is taken in the order of the calls. One thread at a time may add to it; threads that
-    work side by side take one each and :meth:`merge` them in a fixed order.
+    The sum is in the order of the calls. Only one thread at a time may add to it; parallel threads
+    use one adjoint each and :meth:`merge` them in a fixed order.
     """
 
     __slots__ = ("_d", "_layout", "_sum", "_table")
@@ -103,7 +103,7 @@ class Adjoint:
         is_sequence = layout.kind == "sequence"
         #: Sum over sequence chunks, by position and code; unfolded into columns by ``result``.
         self._table = np.zeros((layout.length, CODES_MAX)) if is_sequence else None
-        #: Sum over the chunks of all other kinds.
+        #: Sum over chunks of all other kinds.
         self._sum = np.zeros(0 if is_sequence else d)
 
     def add(self, chunk: Chunk, coefficients: F64) -> None:
@@ -141,9 +141,9 @@ class Adjoint:
         ----------
         chunk : Chunk
         forward : Forward
-            Of the vector v, made for the same layout.
+            Forward product of the vector v, for the same layout.
         offset : float
-            The product of v with a column of ones that no chunk stores.
+            Product of v with a column of ones that no chunk stores (the intercept).
         curvatures : ndarray (chunk.n_rows,), float64, C-contiguous
             Rows with curvature zero cost nothing.
         products : ndarray (chunk.n_rows,), float64, C-contiguous
@@ -166,18 +166,18 @@ class Adjoint:
         self._sum += other._sum
 
     def clear(self) -> None:
-        """Set the sum to zero, to use the buffers again."""
+        """Set the sum to zero, to reuse the buffers."""
         if self._table is not None:
             self._table[:] = 0.0
         self._sum[:] = 0.0
 
     def result(self, out: F64) -> None:
-        """Add the sum to ``out``; the sum itself stays.
+        """Add the sum to ``out``; the sum itself is kept.
 
         Parameters
         ----------
         out : ndarray (d,), float64, C-contiguous
-            A view of all but the last element of a model with an intercept is fine.
+            May be a view of a model with an intercept, without the last element.
 
         Raises
         ------
@@ -199,10 +199,10 @@ def make_forward(layout: Layout, w: F64) -> Forward:
     Parameters
     ----------
     layout : Layout
-        Of the data set (``DataFacts.layout``). Kinds other than sequences may be mixed.
+        Layout of the data set (``DataFacts.layout``). Kinds other than sequences may be mixed.
     w : ndarray (d,), float64, C-contiguous
         ``d`` is at least the chunks' ``n_columns``. Not copied: do not write to it during the pass
-        (for sequences it is folded here, once).
+        (for sequences it is folded once, here).
 
     Returns
     -------
@@ -244,9 +244,9 @@ def make_adjoint(layout: Layout, d: int) -> Adjoint:
 
 
 def warm_kernels() -> None:
-    """Compile every product for float64 chunks, or load its machine code from the cache.
+    """Compile all products for float64 chunks, or load their machine code from the cache.
 
-    Members call it before they report ready, so that no exchange waits for a compiler.
+    Members call it before they report ready, so that no exchange waits for compilation.
     """
     one, id = np.ones(1), ChunkId("warm", 0, 0)
     layout = sequence_layout("AC", 8, (1, 2))
@@ -294,7 +294,7 @@ def _fold(layout: Layout, w: F64) -> F64:
 
 
 def read_only(array: NDArray[_Number]) -> NDArray[_Number]:
-    """View the array as read-only: chunks are, and so each kernel is compiled only once."""
+    """Return a read-only view, as chunks are read-only: each kernel is then compiled only once."""
     view = array[:]
     view.flags.writeable = False
     return view

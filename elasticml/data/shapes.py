@@ -107,7 +107,7 @@ def synthetic(
     rows : int
         At least 1. The originals have 677,399, 45,840,617 and 8,407,752.
     seed : int
-        From 0. Another seed gives fresh rows of the same problem.
+        At least 0. Another seed gives fresh rows of the same problem.
     columns : int, optional
         Number of columns, at least 100; by default the original's. Changes the problem.
     dtype : "float64" or "float32"

@@ -1,12 +1,13 @@
-"""Chunks that do not all fit into memory: which of them stay, and how the others stream past.
+"""Out-of-core chunks: which bodies stay in memory, and how the others are streamed from disk.
 
-Bodies are mapped from files. A pass over them is cut into batches: while one is worked on, the
-active buffer, threads of its own fetch the next ones, the swap buffers, and make ready what the
-work on them needs, such as the order of their rows; afterwards its pages are let go, but for the
-chunks that stay. Those are the ones that matter most, as far as the algorithm has said: DuHL.
+Bodies are mapped from files. A pass over them is divided into batches. While one batch (the active
+buffer) is processed, reader threads fetch the next ones (the swap buffers) and prepare what their
+processing needs, such as a permutation of the rows. Afterwards the batch's pages are released,
+except for resident chunks: those with the largest importance per byte, as reported by the algorithm
+(DuHL).
 
 Source: Snap ML, section 3, "Asynchronous Data Streaming" and "Streaming Permutation Generation",
-between a disk and memory instead of memory and a GPU; and DuHL, with chunks for coordinates.
+applied to disk and memory instead of memory and GPU; and DuHL, with chunks instead of coordinates.
 """
 
 from __future__ import annotations
@@ -31,35 +32,36 @@ from elasticml.terms import ChunkId
 
 T = TypeVar("T")
 
-#: Bytes of a batch: so many of them in the whole limit, within these bounds.
+#: A batch is this fraction of the memory limit, within the bounds below.
 _BATCHES_IN_LIMIT: Final = 64
 BATCH_BYTES_MIN: Final = 2**20
 BATCH_BYTES_MAX: Final = 32 * 2**20
-#: Threads that fetch and let go; two passes over parts of the chunks may go on at once.
+#: Threads that fetch and release; two passes over parts of the chunks may run concurrently.
 _READERS: Final = 2
-#: Batches that are fetched while one is worked on: a late one leaves the other to go on with.
+#: Batches fetched ahead of the active one: two, so that a slow read need not stall the pass.
 _AHEAD: Final = 2
-#: Batches that are in memory besides what stays: of two passes, and with those being let go.
+#: Batches in memory besides resident chunks: of two passes, including those being released.
 _WINDOW: Final = 2 * (_AHEAD + 1)
 
 
 class Shelf:
-    """The mapped chunks of one member in one job.
+    """The out-of-core store: the mapped chunks of one member in one job.
 
-    A body is the same wherever it is. Who chooses chunks by ``staying``, as CoCoA's passes do that
-    leave some out, computes what depends on the memory left; for all others only time does.
+    Streaming does not change a body. Results depend on the available memory only for algorithms
+    that choose chunks by ``staying``, such as CoCoA passes that skip chunks; for others only the
+    time does.
 
     Parameters
     ----------
     limit_bytes : int
-        What this process's memory shall be at most: all that is in no file, and the bodies here.
+        Limit of this process's memory: anonymous memory, and the bodies in memory.
     folder : Path
-        On a local disk, for bodies that are in no file yet.
+        On a local disk, for bodies that are not in a file yet.
     measure : callable
-        Bytes of this process's memory that are in no file.
+        Returns the bytes of this process's anonymous memory.
     streams : bool
-        Who computes goes through chunks by :func:`flow`. For others, compressed bodies are unpacked
-        to the disk.
+        Whether the solver accesses chunks by :func:`flow`. If not, compressed bodies are
+        decompressed to the disk.
     """
 
     def __init__(
@@ -75,104 +77,104 @@ class Shelf:
         self.streams = streams
         share = limit_bytes // _BATCHES_IN_LIMIT
         self.batch_bytes = max(BATCH_BYTES_MIN, min(BATCH_BYTES_MAX, share))
-        #: Where compressed bodies are unpacked.
+        #: Buffers for decompressed bodies.
         self.pool = Pool(self.batch_bytes)
-        #: Where numbers of rows are kept, in files.
+        #: Spill files, and the buffers for per-row arrays in them.
         self._spill = Spill(folder)
-        self._numbers = Pool(FILE_BYTES, self._spill.place)
-        #: The disk took no more numbers of rows since the last plan.
+        self._row_arrays = Pool(FILE_BYTES, self._spill.place)
+        #: Whether the disk has refused a per-row array since the last plan.
         self._is_full = False
         #: Chunks whose bodies are kept in memory.
         self.staying: frozenset[ChunkId] = frozenset()
-        #: Bytes of bodies that have been fetched and let go, to tell how much was read anew.
+        #: Bytes of released bodies: a measure of how much is read again.
         self.streamed_bytes = 0
         self._measure = measure
-        #: How much each chunk matters, as far as it has been said.
+        #: Importance of each chunk, if reported.
         self.importance: Mapping[ChunkId, float] = {}
-        #: Bytes of further forms of chunks, such as scaled rows, which stay or go with them.
-        self._beside: dict[ChunkId, int] = {}
-        #: Held for a moment.
+        #: Bytes of derived forms of chunks, such as scaled rows; resident if the chunk is.
+        self._form_bytes: dict[ChunkId, int] = {}
+        #: Protects the byte counter and the creation of the readers; held briefly.
         self._counting = threading.Lock()
         self._readers: ThreadPoolExecutor | None = None
 
     def settle(self, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """Have chunks on the shelf: those that are in no file are copied to one, state and all.
+        """Add chunks to the store; those not in a file are copied to one, including their state.
 
-        A compressed body stays where it is.
+        A compressed body in a file stays where it is.
 
         Raises
         ------
         OSError
-            When the disk does not take them.
+            When the disk has no room.
         """
-        loose = [chunk for chunk in chunks if self.copies(chunk)]
-        places = self._spill.places([chunk.nbytes for chunk in loose])
-        copies = {
-            chunk.id: _copied(chunk, place) for chunk, place in zip(loose, places, strict=True)
+        in_memory = [chunk for chunk in chunks if self.copies(chunk)]
+        buffers = self._spill.places([chunk.nbytes for chunk in in_memory])
+        spilled = {
+            chunk.id: _copied(chunk, buffer)
+            for chunk, buffer in zip(in_memory, buffers, strict=True)
         }
-        settled = [copies.get(chunk.id, chunk) for chunk in chunks]
-        for chunk in settled:
+        added = [spilled.get(chunk.id, chunk) for chunk in chunks]
+        for chunk in added:
             chunk.shelf = self
-        self.release(settled)
-        return settled
+        self.release(added)
+        return added
 
     def copies(self, chunk: Chunk) -> bool:
-        """Whether a chunk's body must be copied to a file to be on the shelf."""
+        """Whether a chunk's body must be copied to a file to add it to the store."""
         return not chunk.is_mapped or (chunk.is_packed and not self.streams)
 
     def buffer(self, nbytes: int) -> memoryview | None:
-        """Return where a body may be received; None where that would take time.
+        """Allocate a buffer to receive a body, without blocking; None if that is not possible.
 
-        For an event loop: no file is made, and nobody is waited for who makes one.
+        For an event loop: creates no file, and does not wait for another thread that creates one.
         """
         return self._spill.place_at_once(nbytes)
 
     def maps(self, buffer: memoryview) -> bool:
-        """Whether a buffer lies in a file that bodies are copied to."""
+        """Whether a buffer is in a spill file."""
         return self._spill.maps(buffer)
 
     def numbers(self, n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-        """Return an array of n numbers in a file, such as dual variables; not cleared.
+        """Return an array of length n in a file, such as dual variables; content undefined.
 
-        It takes memory only while the kernel sees fit, and its place is used again when nobody has
-        the array any more. Where the disk is full it is in memory, which is measured; the disk is
-        asked again after the next :meth:`plan`.
+        The kernel decides how long its pages stay in memory, and its buffer is reused when the
+        array is gone. If the disk is full the array is in (measured) memory; the disk is tried
+        again after the next :meth:`plan`.
         """
         if n and not self._is_full:
             try:
-                return np.frombuffer(self._numbers.take(n * np.dtype(dtype).itemsize), dtype)
+                return np.frombuffer(self._row_arrays.take(n * np.dtype(dtype).itemsize), dtype)
             except OSError:
                 self._is_full = True
         return np.empty(n, dtype)
 
     def settle_form(self, form: Chunk) -> Chunk:
-        """Have another form of a chunk, under the same id, on the shelf beside it.
+        """Add a derived form of a chunk, under the same id.
 
         Raises
         ------
         DataError
-            When the disk does not take it.
+            When the disk has no room.
         """
         try:
-            (settled,) = self.settle([form])
+            (added,) = self.settle([form])
         except OSError as error:
             raise DataError(
-                f"{self.folder} takes no scaled copies of chunks ({error.strerror}): free some "
-                "room, use more memory per worker, or name a folder with room in ELASTICML_SPILL",
+                f"{self.folder} has no room for scaled copies of chunks ({error.strerror}): free "
+                "some, use more memory per worker, or name a folder with room in ELASTICML_SPILL",
                 path=str(self.folder),
             ) from None
-        self._beside[form.id] = settled.nbytes
-        return settled
+        self._form_bytes[form.id] = added.nbytes
+        return added
 
     def rank(self, importance: Mapping[ChunkId, float]) -> None:
-        """Say how much each chunk matters, in all: of those that matter most a byte, many stay."""
+        """Set each chunk's total importance; chunks with the most importance per byte stay."""
         self.importance = dict(importance)
 
     def plan(self, chunks: Sequence[Chunk]) -> None:
-        """Decide which of a member's chunks stay in memory; before each pass.
+        """Decide which of a member's chunks stay in memory; call it before each pass.
 
-        What other things take of the memory is measured, so that states, models and whatever else
-        grows push bodies out.
+        Other memory is measured, so that growing states and models displace bodies.
         """
         importance = self.importance
         self._is_full = False
@@ -181,46 +183,48 @@ class Shelf:
             key=lambda chunk: -importance.get(chunk.id, 0.0) / chunk.nbytes,
         )
         window = self._window(order)
-        # Unpacked bodies are in no file, and are counted as bodies below: those in the pool, and
-        # those that were unpacked before the member had to do with a disk.
-        unpacked = sum(c.nbytes for c in order if c.is_packed and c.is_here and c.shelf is None)
-        others = max(0, self._measure() - self.pool.held_bytes - unpacked)
-        # Numbers of rows are in files, but looked at in every pass.
-        left = self.limit_bytes - others - window - self._numbers.held_bytes
+        # Decompressed bodies are anonymous memory, but counted as bodies below: those in the pool,
+        # and those that were decompressed before their chunks were added to the store.
+        decompressed = sum(c.nbytes for c in order if c.is_packed and c.is_here and c.shelf is None)
+        others = max(0, self._measure() - self.pool.held_bytes - decompressed)
+        # Per-row arrays are in files, but accessed in every pass.
+        left = self.limit_bytes - others - window - self._row_arrays.held_bytes
         if left < 0:
             self._spill.let_go()
         staying = set()
         for chunk in order:
-            nbytes = self._taken(chunk) + self._beside.get(chunk.id, 0)
+            nbytes = self._memory_of(chunk) + self._form_bytes.get(chunk.id, 0)
             if nbytes > left:
                 break
             left -= nbytes
             staying.add(chunk.id)
         before, self.staying = self.staying, frozenset(staying)
-        # What was looked at besides a pass goes as well, where that is known.
+        # Also release bodies that were accessed outside a pass, if that is known.
         self.release([c for c in order if c.id in before or (c.is_packed and c.is_here)])
         self.pool.trim(window)
 
-    def _taken(self, chunk: Chunk) -> int:
-        """Return the memory that a body takes while it is here."""
+    def _memory_of(self, chunk: Chunk) -> int:
+        """Return the memory that a body takes while it is loaded."""
         return self.pool.size_of(chunk.nbytes) if chunk.is_packed else chunk.nbytes
 
     def _window(self, chunks: Sequence[Chunk]) -> int:
-        """Return the memory of the batches that are here besides what stays."""
-        # A batch holds one chunk at least, however large it is, or one form of it.
-        largest = max((max(self._taken(c), self._beside.get(c.id, 0)) for c in chunks), default=0)
-        # Small bodies that are unpacked take more memory than they have bytes.
-        taken, nbytes = sum(map(self._taken, chunks)), sum(c.nbytes for c in chunks)
-        return _WINDOW * max(math.ceil(self.batch_bytes * taken / max(1, nbytes)), largest)
+        """Return the memory of the batches that are loaded besides resident chunks."""
+        # A batch has at least one chunk, however large, or one derived form.
+        largest = max(
+            (max(self._memory_of(c), self._form_bytes.get(c.id, 0)) for c in chunks), default=0
+        )
+        # Small decompressed bodies take more memory than their size.
+        memory, nbytes = sum(map(self._memory_of, chunks)), sum(c.nbytes for c in chunks)
+        return _WINDOW * max(math.ceil(self.batch_bytes * memory / max(1, nbytes)), largest)
 
     def flow(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
-        """Give chunks out in their order, with their bodies fetched ahead and let go behind."""
+        """Yield chunks in order; bodies are fetched ahead and released behind."""
         batches = self.batches(chunks)
         for number in self.stages(batches, lambda number: number):
             yield from batches[number]
 
     def batches(self, chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
-        """Cut chunks into consecutive batches of at most ``batch_bytes``, or one chunk."""
+        """Divide chunks into consecutive batches of at most ``batch_bytes``, or one chunk."""
         cuts, nbytes = [0], 0
         for number, chunk in enumerate(chunks):
             if nbytes and nbytes + chunk.nbytes > self.batch_bytes:
@@ -233,17 +237,18 @@ class Shelf:
     def stages(
         self, batches: Sequence[Sequence[Chunk]], prepare: Callable[[int], T]
     ) -> Iterator[T]:
-        """Go through batches, one in hand and the next ones under way.
+        """Iterate over batches, fetching the next ones in the background.
 
         Parameters
         ----------
         prepare : callable (int) -> T
-            What else is to be done ahead for the batch with this number; in a thread of its own.
+            Further preparation of the batch with this number; called in a reader thread.
 
         Yields
         ------
         T
-            What was prepared, when the batch's bodies are here; they may be let go after that.
+            The result of ``prepare``, once the batch's bodies are loaded; they may be released
+            after the next step.
         """
         if not batches:
             return
@@ -252,11 +257,11 @@ class Shelf:
                 self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="em-shelf")
             submit = self._readers.submit
 
-        #: Of each batch that is here, the chunks whose bodies must not go.
+        #: The pinned chunks of each loaded batch.
         pinned: dict[int, list[Chunk]] = {}
 
-        def ready(number: int, former: int | None) -> T:
-            put_back(former)
+        def load(number: int, former: int | None) -> T:
+            release(former)
             held = pinned[number] = []
             for chunk in batches[number]:
                 if chunk.is_mapped:
@@ -267,35 +272,35 @@ class Shelf:
                     held.append(chunk)
             return prepare(number)
 
-        def put_back(number: int | None) -> None:
+        def release(number: int | None) -> None:
             if number is not None:
                 for chunk in pinned.pop(number, []):
                     chunk.unpin()
                 self.release(batches[number])
 
-        #: What is here or under way, and what goes before each comes.
-        here: deque[tuple[int, Future[T], int | None]] = deque()
+        #: Loaded or loading batches, and the batch that each releases before it loads.
+        loading: deque[tuple[int, Future[T], int | None]] = deque()
         former: int | None = None
         try:
             for number in range(len(batches)):
-                for k in range(number + len(here), min(number + _AHEAD + 1, len(batches))):
-                    here.append((k, submit(ready, k, former), former))
+                for k in range(number + len(loading), min(number + _AHEAD + 1, len(batches))):
+                    loading.append((k, submit(load, k, former), former))
                     former = None
-                yield here[0][1].result()
-                put_back(former)  # the last ones, after which nothing comes
-                former = here.popleft()[0]
+                yield loading[0][1].result()
+                release(former)  # at the end no further batch releases it
+                former = loading.popleft()[0]
         finally:
-            # Whoever worked has come to the end, has failed, or has seen enough.
-            for k, future, before in here:
+            # The caller has finished, failed, or closed the generator early.
+            for k, future, before in loading:
                 if future.cancel():
-                    put_back(before)
+                    release(before)
                 else:
                     wait([future])
-                    put_back(k)
-            put_back(former)
+                    release(k)
+            release(former)
 
     def release(self, chunks: Sequence[Chunk]) -> None:
-        """Let go of bodies; those that stay, stay."""
+        """Release bodies, except those of resident chunks."""
         nbytes = 0
         for chunk in chunks:
             if not chunk.is_mapped or chunk.id in self.staying:
@@ -309,22 +314,22 @@ class Shelf:
             self.streamed_bytes += nbytes
 
     def close(self) -> None:
-        """Let the disk go with the last chunk that lies there, and what is kept for later use.
+        """Discard idle buffers; disk space is freed with the last chunk in the spill files.
 
-        A pass that is still going on ends as it may: its threads end when nobody has the shelf.
+        A running pass may finish: the reader threads end when the store is garbage-collected.
         """
         self._spill.close()
-        self._numbers.trim(0)
+        self._row_arrays.trim(0)
         self.pool.trim(0)
 
 
 def _fetch(chunk: Chunk, shelf: Shelf) -> None:
-    """Have a mapped chunk's body here, unpacked and checked, until it is unpinned and let go."""
+    """Load and pin a mapped chunk's body: decompressed and verified."""
     if chunk.is_packed and chunk.is_here:
         chunk.bring(pin=True)
         return
     if chunk.is_packed:
-        # One that was unpacked before the member had to do with a disk comes to the pool as well.
+        # A chunk that was loaded before the store was needed also uses the pool from now on.
         chunk.shelf = shelf
     mapped.fetch(chunk.stored)
     chunk.bring(pin=True)
@@ -332,56 +337,56 @@ def _fetch(chunk: Chunk, shelf: Shelf) -> None:
         mapped.let_go(chunk.stored)
 
 
-def _copied(chunk: Chunk, place: memoryview) -> Chunk:
-    """Copy a chunk, state and all, to a place in a file; other threads run meanwhile."""
-    np.copyto(np.frombuffer(place, np.uint8), np.frombuffer(chunk.body, np.uint8))
-    copy = Chunk(chunk.id, place.toreadonly())
+def _copied(chunk: Chunk, buffer: memoryview) -> Chunk:
+    """Copy a chunk and its state to a buffer in a file; ``copyto`` releases the GIL."""
+    np.copyto(np.frombuffer(buffer, np.uint8), np.frombuffer(chunk.body, np.uint8))
+    copy = Chunk(chunk.id, buffer.toreadonly())
     copy.is_mapped = True
     copy.state, copy.state_version = chunk.state, chunk.state_version
     return copy
 
 
 def shelf_of(chunks: Sequence[Chunk]) -> Shelf | None:
-    """Return the shelf on which the first of these chunks stands that is on one."""
+    """Return the out-of-core store of these chunks; None if none of them is in one."""
     return next((chunk.shelf for chunk in chunks if chunk.shelf is not None), None)
 
 
 def flow(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Give chunks out in their order; those on a shelf as they stream past.
+    """Yield chunks in order; out-of-core chunks are streamed.
 
-    For loops that look at bodies. One that looks at ids and sizes alone needs none of them here.
+    For loops that access bodies. Loops over ids and sizes need not load them.
     """
     shelf = shelf_of(chunks)
     return iter(chunks) if shelf is None else shelf.flow(chunks)
 
 
 def numbers(chunk: Chunk, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return an array of a number for each row: in a file where the chunk is on a shelf.
+    """Return an array of length n_rows, in a file if the chunk is out of core.
 
-    Not cleared.
+    Its content is undefined.
     """
     shelf = chunk.shelf
     return np.empty(chunk.n_rows, dtype) if shelf is None else shelf.numbers(chunk.n_rows, dtype)
 
 
 def kept(chunk: Chunk, values: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of a number for each row: itself, or a copy of it in a file."""
+    """Return ``values`` (n_rows,), or, if the chunk is out of core, a copy of it in a file."""
     if chunk.shelf is None:
         return values
-    place = numbers(chunk, values.dtype)
-    np.copyto(place, values)
-    return place
+    copy = numbers(chunk, values.dtype)
+    np.copyto(copy, values)
+    return copy
 
 
 def release(chunks: Sequence[Chunk]) -> None:
-    """Let go of what of the bodies on a shelf was looked at besides a pass, such as labels."""
+    """Release pages that were accessed outside a streaming pass, such as labels."""
     shelf = shelf_of(chunks)
     if shelf is not None:
         shelf.release(chunks)
 
 
 def make_room(chunks: Sequence[Chunk]) -> None:
-    """Decide anew which bodies on a shelf stay in memory; before each pass over them."""
+    """Decide again which out-of-core bodies stay in memory; call it before each pass."""
     shelf = shelf_of(chunks)
     if shelf is not None:
         shelf.plan(chunks)

@@ -1,4 +1,4 @@
-"""Sources of data: what a reader promises, how a source is named in a job, how chunks are cut."""
+"""Data sources: the reader protocol, the registry of formats, and reading blocks and chunks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from elasticml.data.facts import summarise as summarise
 from elasticml.errors import ConfigError, DataError
 from elasticml.terms import ChunkId
 
-#: A reader's byte ranges of text, and the memory of a block of in-memory rows.
+#: Size of a text reader's byte ranges, and of a block of in-memory rows.
 BLOCK_BYTES: Final = 8 * 2**20
 CHUNK_BYTES_MAX: Final = 2**20
 CHUNK_BYTES_MIN: Final = 16 * 2**10
 CHUNKS_PER_MEMBER: Final = 64
 
-#: format -> "module:function"; the function makes a source from its spec. Imported when needed.
+#: format -> "module:function"; the function builds a source from its spec. Imported when needed.
 FORMATS: Final[dict[str, str]] = {
     "arrays": "elasticml.data.arrays:source_from_spec",
     "chunks": "elasticml.data.converted:source_from_spec",
@@ -42,39 +42,39 @@ FORMATS: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockInfo:
-    """A part of a source that one member reads at once, as it is known before it is read."""
+    """A part of a source that one member reads at once; what is known before it is read."""
 
     index: int
     #: Estimated bytes in memory.
     nbytes: int
     rows: int | None = None
-    #: Of dense rows, as they stand in the data: what is cut off for a model is among them.
+    #: Columns of dense rows in the data, including columns that are dropped for a model.
     columns: int | None = None
 
 
 class Source(Protocol):
-    """Data that can be listed in blocks without being read, and read block by block anywhere."""
+    """Data in blocks that can be listed without reading them, and read one by one on any member."""
 
     @property
     def needs_survey(self) -> bool:
-        """Whether every block must be surveyed, and the facts given back, before it is read."""
+        """Whether all blocks must be surveyed, and the statistics passed back, before reading."""
         ...
 
     @property
     def is_costly(self) -> bool:
-        """Whether a block is so slow to read again that its chunks are worth a cache."""
+        """Whether a block is so slow to read again that its chunks are worth caching."""
         ...
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict with a ``format``, from which it can be remade."""
+        """Return a JSON-able dict with a ``format``, from which the source can be rebuilt."""
         ...
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits that change with the data or with how they are read."""
+        """Return 16 hex digits that change with the data or the reading options."""
         ...
 
     def blocks(self) -> list[BlockInfo]:
-        """List the blocks without reading them.
+        """Return the blocks, without reading them.
 
         Raises
         ------
@@ -89,30 +89,30 @@ class Source(Protocol):
         """Read one block into chunks of at most ``chunk_bytes``, but at least one row.
 
         The same arguments give the same chunks, byte for byte, on any member.
-        ``chunk_bytes`` None stands for :func:`chunk_size`'s rule.
+        If ``chunk_bytes`` is None, :func:`chunk_size` determines it.
 
         Raises
         ------
         DataError
-            When the data are wrong; names file, line and column where they are known.
+            When the data are invalid; names file, line and column if they are known.
         """
         ...
 
     def survey(self, block: int) -> BlockSummary:
-        """Say of one block what must be known of all before any is read: the vocabularies."""
+        """Return the vocabularies of one block; all blocks' are needed before any is read."""
         ...
 
     def with_facts(self, facts: DataFacts) -> Source:
-        """Read with these facts: after a survey, or test data as the training data were read."""
+        """Return a source with the statistics of a survey, or of the training data (test data)."""
         ...
 
     def with_columns(self, n_columns: int) -> Source:
-        """Read with so many columns; values in wider ones are dropped, with a counted note."""
+        """Return a source with ``n_columns`` columns; values beyond are dropped and counted."""
         ...
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> Source:
-    """Make the source that a spec names; nothing is read.
+    """Build a source from its spec; nothing is read.
 
     Raises
     ------
@@ -134,13 +134,13 @@ def source_from_spec(spec: Mapping[str, Any]) -> Source:
 def check_keys(
     spec: Mapping[str, Any], allowed: Collection[str], required: Collection[str]
 ) -> None:
-    """Check the keys of a spec; a ConfigError names the wrong one and the nearest right one."""
-    known = {"format", *allowed, *required}
+    """Check the keys of a spec; a ConfigError names the unknown key and the nearest valid one."""
+    valid = {"format", *allowed, *required}
     for key in spec:
-        if key not in known:
+        if key not in valid:
             raise ConfigError(
                 f"data.{key} is unknown for format {spec.get('format')}, wanted one of "
-                f"{', '.join(sorted(known))}{nearest(key, known)}",
+                f"{', '.join(sorted(valid))}{nearest(key, valid)}",
                 key=f"data.{key}",
             )
     for key in required:
@@ -151,13 +151,13 @@ def check_keys(
 
 
 def nearest(word: str, known: Collection[str]) -> str:
-    """Say "; did you mean ...?" where a known word is close to ``word``, else nothing."""
+    """Return "; did you mean ...?" if a known word is close to ``word``, else ""."""
     close = difflib.get_close_matches(word, sorted(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise a ConfigError unless ``dtype`` is one that chunks can hold."""
+    """Raise a ConfigError unless ``dtype`` is a valid type of stored values."""
     if dtype not in ("float64", "float32"):
         raise ConfigError(
             f"data.dtype is {dtype!r}, wanted 'float64' or 'float32'", key="data.dtype"
@@ -165,7 +165,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def check_whole(name: str, number: object, least: int) -> None:
-    """Raise a ConfigError unless ``data.<name>`` is a whole number of at least ``least``."""
+    """Raise a ConfigError unless ``data.<name>`` is an integer of at least ``least``."""
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
         raise ConfigError(
             f"data.{name} is {number!r}, wanted a whole number >= {least}", key=f"data.{name}"
@@ -173,32 +173,32 @@ def check_whole(name: str, number: object, least: int) -> None:
 
 
 def drawn_blocks(rows: int, block_rows: int, row_bytes: float) -> list[BlockInfo]:
-    """List the blocks of rows that are drawn in equal ones, of which the last may be shorter."""
+    """Return blocks of ``block_rows`` generated rows; the last may be shorter."""
     sizes = [min(block_rows, rows - start) for start in range(0, rows, block_rows)]
     return [BlockInfo(index=i, nbytes=int(n * row_bytes), rows=n) for i, n in enumerate(sizes)]
 
 
 def check_columns(n_columns: int | None) -> None:
-    """Raise a ConfigError unless ``n_columns`` is None or a number of columns."""
+    """Raise a ConfigError unless ``n_columns`` is None or at least 1."""
     if n_columns is not None and n_columns < 1:
         raise ConfigError(f"data.n_columns is {n_columns}, wanted at least 1", key="data.n_columns")
 
 
 def chunk_size(total_bytes: int, n_members: int) -> int:
-    """Bytes of a chunk: ``min(1 MiB, total / (64 * n_members))``, at least 16 KiB."""
+    """Return the chunk size: ``min(1 MiB, total / (64 * n_members))``, at least 16 KiB."""
     share = total_bytes // (CHUNKS_PER_MEMBER * max(1, n_members))
     return max(CHUNK_BYTES_MIN, min(CHUNK_BYTES_MAX, share))
 
 
 def resolve_chunk_bytes(source: Source, chunk_bytes: int | None, n_members: int) -> int:
-    """Return ``chunk_bytes``, or what the rule gives for this source and number of members."""
+    """Return ``chunk_bytes``, or by default the :func:`chunk_size` of this source."""
     if chunk_bytes is not None:
         return chunk_bytes
     return chunk_size(sum(block.nbytes for block in source.blocks()), n_members)
 
 
 def survey_all(source: Source) -> Source:
-    """Survey every block where the source needs it, here, and return the source made ready."""
+    """Survey all blocks in this process if the source needs it; return the source to read."""
     if not source.needs_survey:
         return source
     summaries = [source.survey(block.index) for block in source.blocks()]
@@ -206,12 +206,12 @@ def survey_all(source: Source) -> Source:
 
 
 def load_all(source: Source, n_columns: int | None = None) -> list[Chunk]:
-    """Read a whole source here, for evaluators and tests.
+    """Read a whole source in this process, for evaluators and tests.
 
     Parameters
     ----------
     n_columns : int, optional
-        Number of columns of the training data; wider ones are dropped.
+        Number of columns of the training data; columns beyond are dropped.
 
     Raises
     ------
@@ -232,20 +232,20 @@ def read_block(
     n_members: int,
     cache: Setting = None,
 ) -> tuple[list[Chunk], BlockSummary]:
-    """Read a block as ``source.read`` does, through the cache where reading again is costly.
+    """Read a block as ``source.read`` does, through the cache if reading again is costly.
 
-    A source that is larger than the cache leaves it alone: each block would push out another one.
+    A source that is larger than the cache bypasses it: each block would evict another one.
 
     Parameters
     ----------
     cache : path, bool or None
-        Where the cache is; False for none; by default ``$ELASTICML_CACHE`` (``off`` for none), else
-        ``~/.cache/elasticml``.
+        Location of the cache; False for none; by default ``$ELASTICML_CACHE`` (``off`` for none),
+        else ``~/.cache/elasticml``.
 
     Raises
     ------
     ConfigError, DataError
-        As ``source.read``; a cache that cannot be used is no error.
+        As ``source.read``; an unusable cache is not an error.
     """
     if not source.is_costly or is_off(cache):
         return source.read(block, chunk_bytes, n_members)
@@ -255,12 +255,13 @@ def read_block(
     if total > cache_bytes_max():
         return source.read(block, size, n_members)
     name = source.fingerprint()
-    here = next((info.nbytes for info in infos if info.index == block), total)
+    block_bytes = next((info.nbytes for info in infos if info.index == block), total)
 
     def is_kept(parsed: Block) -> bool:
-        # What text becomes may be several times as long: the others grow as this one did.
-        grown = sum(chunk.nbytes for chunk in parsed[0]) * total
-        return grown <= cache_bytes_max() * here and source.fingerprint() == name
+        # Parsed text may be several times as large. Extrapolate from this block to all:
+        # parsed / block_bytes * total <= limit.
+        scaled = sum(chunk.nbytes for chunk in parsed[0]) * total
+        return scaled <= cache_bytes_max() * block_bytes and source.fingerprint() == name
 
     return cached(
         f"{_cache_name(source, name)}-{block}-{size}",
@@ -271,10 +272,10 @@ def read_block(
 
 
 def _cache_name(source: Source, fingerprint: str) -> str:
-    """Tell readings with and without a demand for so many columns apart.
+    """Return a cache key that includes ``n_columns``.
 
-    Fingerprints may not, so that chunks keep their ids; but a source that refuses what does not fit
-    the model does so when it reads, and what is found in the cache is not read.
+    Fingerprints may not include it, so that chunks keep their ids. But a source checks the width
+    when it reads, and a cached block is not read: it must not pass for another width.
     """
     columns = source.spec().get("n_columns")
     return fingerprint if columns is None else f"{fingerprint}-{columns}"
@@ -287,12 +288,12 @@ def read_chunks(
     n_members: int,
     cache: Setting = None,
 ) -> list[Chunk]:
-    """Read single chunks again, in the order of ``ids``.
+    """Read individual chunks again, in the order of ``ids``.
 
     Parameters
     ----------
     chunk_bytes, n_members
-        As when the chunks were first read: they fix where chunks begin and end.
+        As when the chunks were first read: they determine the chunks' boundaries.
     cache : path, bool or None
         As in :func:`read_block`.
 
@@ -301,18 +302,19 @@ def read_chunks(
     DataError
         When the source has changed since, or holds no such chunk.
     """
-    wanted, found = source.fingerprint(), {}
+    current = source.fingerprint()
     for id in ids:
-        if id.source != wanted:
+        if id.source != current:
             raise DataError(
-                f"the data have changed since chunk {id} was read: fingerprint is now {wanted}; "
+                f"the data have changed since chunk {id} was read: fingerprint is now {current}; "
                 "start a new job, or put the old file back",
                 chunk=str(id),
             )
+    by_id: dict[ChunkId, Chunk] = {}
     for block in sorted({id.block for id in ids}):
         chunks, _ = read_block(source, block, chunk_bytes, n_members, cache)
-        found.update({chunk.id: chunk for chunk in chunks})
+        by_id.update({chunk.id: chunk for chunk in chunks})
     for id in ids:
-        if id not in found:
+        if id not in by_id:
             raise DataError(f"the source has no chunk {id} at this chunk size", chunk=str(id))
-    return [found[id] for id in ids]
+    return [by_id[id] for id in ids]

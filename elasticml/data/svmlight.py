@@ -1,9 +1,8 @@
 """Read svmlight (libsvm) text: ``label index:value index:value ... # comment``, one row a line.
 
-Columns are numbered from 1 unless the file says otherwise. With ``zero_based="auto"`` the first
-8 MiB of the text decide for the whole file: an index 0 there makes it zero-based, else it is
-one-based, and an index 0 further on is an error that says so. Every member decides alike, as all
-look at the same bytes.
+Columns are numbered from 1 by default. With ``zero_based="auto"`` the first 8 MiB of the text
+decide for the whole file: an index 0 there makes it zero-based, else it is one-based, and an index
+0 later on is an error. All members decide alike, as they read the same bytes.
 """
 
 from __future__ import annotations
@@ -53,18 +52,18 @@ def read_svmlight(
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> SvmlightSource:
-    """Name an svmlight file as a source; nothing is read yet.
+    """Return a source for an svmlight file; nothing is read yet.
 
     Parameters
     ----------
     path : str
-        Local path or fsspec URL. gzip, bzip2 and xz are told by the first bytes.
+        Local path or fsspec URL; gzip, bzip2 and xz are recognised by the first bytes.
     zero_based : "auto", True or False
-        Whether columns are numbered from 0; "auto" looks at the first 8 MiB of text.
+        Whether columns are numbered from 0; "auto" inspects the first 8 MiB of text.
     dtype : "float64" or "float32"
-        Of the stored values.
+        Type of the stored values.
     n_columns : int, optional
-        Number of columns; values in wider ones are dropped, with a counted note.
+        Number of columns; values beyond them are dropped and counted in a note.
 
     Raises
     ------
@@ -83,7 +82,7 @@ def read_svmlight(
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> SvmlightSource:
-    """Make the source that ``SvmlightSource.spec`` or a job's ``data`` section names."""
+    """Build the source from ``SvmlightSource.spec`` or a job's ``data`` section."""
     check_keys(spec, ("zero_based", "dtype", "n_columns"), ("path",))
     return read_svmlight(
         spec["path"],
@@ -95,7 +94,7 @@ def source_from_spec(spec: Mapping[str, Any]) -> SvmlightSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SvmlightSource:
-    """An svmlight file in blocks of 8 MiB; where it is compressed, in one block."""
+    """An svmlight file in blocks of 8 MiB; one block if it is compressed."""
 
     path: str
     zero_based: ZeroBased = "auto"
@@ -109,11 +108,11 @@ class SvmlightSource:
 
     @property
     def is_costly(self) -> bool:
-        """Whether blocks are worth a cache: text is, where a changed file can be told."""
+        """Whether to cache blocks: text is worth it, if a change of the file can be detected."""
         return tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
+        """Return a JSON-able dict from which the source can be rebuilt."""
         return {
             "format": "svmlight",
             "path": self.path,
@@ -127,7 +126,7 @@ class SvmlightSource:
         return fingerprint(self.spec(), file_facts(self.path))
 
     def blocks(self) -> list[BlockInfo]:
-        """List byte ranges; raises ConfigError or DataError for a missing or empty file."""
+        """Return byte ranges; raises ConfigError or DataError for a missing or empty file."""
         return text_blocks(file_facts(self.path))
 
     def read(
@@ -156,17 +155,17 @@ class SvmlightSource:
         return chunks, summarise(block, chunks, layout, counts=counts, index_base=base)
 
     def survey(self, block: int) -> BlockSummary:
-        """Read and summarise a block; nobody needs to."""
+        """Read and summarise a block; this format does not need it."""
         return self.read(block, None, 1)[1]
 
     def with_facts(self, facts: DataFacts) -> SvmlightSource:
-        """Read test data with the columns and the first column's number of the training data."""
+        """Return a source with the columns and the index base of the training data."""
         base = facts.index_base
         zero_based = self.zero_based if base is None else base == 0
         return replace(self, n_columns=facts.n_columns, zero_based=zero_based)
 
     def with_columns(self, n_columns: int) -> SvmlightSource:
-        """Read with so many columns; wider ones are dropped."""
+        """Return a source with ``n_columns`` columns; values beyond them are dropped."""
         return replace(self, n_columns=n_columns)
 
     def _base(self, token: str) -> int:
@@ -175,7 +174,7 @@ class SvmlightSource:
         return 0 if self.zero_based else 1
 
     def _parse(self, piece: Piece, base: int, counts: dict[str, int]) -> Rows:
-        """Parse whole lines; adds what is worth a note to ``counts``."""
+        """Parse whole lines; add the counts of notes to ``counts``."""
         text = piece.text
         raw = kernels.as_bytes(text)
         n_lines, n_colons = kernels.count_lines_and_colons(raw)
@@ -198,21 +197,21 @@ class SvmlightSource:
             slow,
             counters,
         )
-        got = counters.tolist()
-        if got[kernels.ERROR]:
-            self._refuse_token(piece, got[kernels.ERROR], got[kernels.ERROR_AT], base)
-        left = slow[: got[kernels.SLOW]]
-        exact = np.array([float(text[a:b]) for a, b in left[:, :2].tolist()], dtype=np.float64)
-        endless = ~np.isfinite(exact)
-        if endless.any():
-            at = int(left[np.argmax(endless), 0])
+        totals = counters.tolist()
+        if totals[kernels.ERROR]:
+            self._refuse_token(piece, totals[kernels.ERROR], totals[kernels.ERROR_AT], base)
+        inexact = slow[: totals[kernels.SLOW]]
+        exact = np.array([float(text[a:b]) for a, b in inexact[:, :2].tolist()], dtype=np.float64)
+        infinite = ~np.isfinite(exact)
+        if infinite.any():
+            at = int(inexact[np.argmax(infinite), 0])
             self._refuse_token(piece, kernels.BAD_VALUE, at, base)
-        is_label = left[:, 2] < 0
-        labels[-1 - left[is_label, 2]] = exact[is_label]
-        values[left[~is_label, 2]] = exact[~is_label]
-        n_rows, stored = got[kernels.ROWS], got[kernels.STORED]
+        is_label = inexact[:, 2] < 0
+        labels[-1 - inexact[is_label, 2]] = exact[is_label]
+        values[inexact[~is_label, 2]] = exact[~is_label]
+        n_rows, stored = totals[kernels.ROWS], totals[kernels.STORED]
         indptr, indices, values = indptr[: n_rows + 1], indices[:stored], values[:stored]
-        if got[kernels.UNSORTED]:
+        if totals[kernels.UNSORTED]:
             repeated = kernels.sort_rows(indptr, indices, values)
             if repeated >= 0:
                 self._refuse_row(piece, repeated)
@@ -222,19 +221,19 @@ class SvmlightSource:
             (_QID, kernels.QID),
             (dropped, kernels.DROPPED),
         ):
-            if got[place]:
-                counts[sentence] = counts.get(sentence, 0) + got[place]
-        spanned = got[kernels.LAST_COLUMN] + 1 if self.n_columns is None else self.n_columns
+            if totals[place]:
+                counts[sentence] = counts.get(sentence, 0) + totals[place]
+        spanned = totals[kernels.LAST_COLUMN] + 1 if self.n_columns is None else self.n_columns
         return Rows(
             labels=labels[:n_rows],
             n_columns=spanned,
             indptr=indptr,
             indices=indices,
-            values=None if got[kernels.OTHERS] == 0 and not len(left) else values,
+            values=None if totals[kernels.OTHERS] == 0 and not len(inexact) else values,
         )
 
     def _refuse_token(self, piece: Piece, error: int, at: int, base: int) -> NoReturn:
-        """Say what is wrong with the token at byte ``at``."""
+        """Raise the error for the invalid token at byte ``at``."""
         text = piece.text
         start = text.rfind(b"\n", 0, at) + 1
         token = _token_at(text, at)
@@ -261,7 +260,7 @@ class SvmlightSource:
             )
             return (
                 f"feature index is 0 in a file taken as one-based{because}, wanted at least 1; "
-                "set zero_based: true where columns are numbered from 0"
+                "set zero_based: true if columns are numbered from 0"
             )
         if error == kernels.LARGE_INDEX:
             return f"feature index is {index}, wanted at most {2**31 - 2 + base}"
@@ -274,25 +273,25 @@ class SvmlightSource:
         return f"found {shown}, wanted index:value with a whole number as the index"
 
     def _refuse_row(self, piece: Piece, row: int) -> NoReturn:
-        """Say which index stands twice in a row, given by its number in the piece."""
-        at, seen = 0, -1
+        """Raise the error for a repeated index; ``row`` is the row's number in the piece."""
+        at, current_row = 0, -1
         for text in piece.text.split(b"\n"):  # as parsed; a lone carriage return ends no row
             content = text.partition(b"#")[0].split()
-            seen += 1 if content else 0
-            if seen == row and content:
+            current_row += 1 if content else 0
+            if current_row == row and content:
                 break
             at += len(text) + 1
-        found: set[int] = set()
+        indices: set[int] = set()
         for token in content[1:]:
             if token.startswith(b"qid:"):
                 continue
             index = int(token.partition(b":")[0])
-            if index in found:
+            if index in indices:
                 break
-            found.add(index)
+            indices.add(index)
         line = line_number(self.path, piece, at)
         raise DataError(
-            f"{self.path}, line {line}: feature index {index} stands twice, wanted each once",
+            f"{self.path}, line {line}: feature index {index} occurs twice, wanted each once",
             path=self.path,
             line=line,
         )
@@ -300,7 +299,7 @@ class SvmlightSource:
 
 @once_per_version
 def _find_base(path: str, token: str) -> int:
-    """Decide on the first column's number by the first 8 MiB; ``token`` tells files apart."""
+    """Return the index base, 0 or 1, by the first 8 MiB; ``token`` is the file's version."""
     facts = file_facts(path)
     piece = next(block_pieces(path, 0, facts), None)
     text = b"" if piece is None else piece.text
@@ -308,6 +307,6 @@ def _find_base(path: str, token: str) -> int:
 
 
 def _token_at(text: bytes, at: int) -> str:
-    """Return the token that starts at byte ``at``, up to a blank or a comment."""
-    found = cast("re.Match[bytes]", re.compile(rb"[^\s#]*").match(text, at))
-    return found.group().decode("utf-8", "replace")
+    """Return the token that starts at byte ``at``, up to white space or a comment."""
+    match = cast("re.Match[bytes]", re.compile(rb"[^\s#]*").match(text, at))
+    return match.group().decode("utf-8", "replace")

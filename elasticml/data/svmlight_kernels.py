@@ -1,8 +1,8 @@
-"""Parse svmlight text from bytes: one pass, no GIL, exact numbers or a note to look again.
+"""Parse svmlight text from bytes: one pass, without the GIL; numbers are exact or marked.
 
-What nearly every token looks like, ``index:value`` with an index of at most seven digits, is read
-without a loop over its bytes; whatever else there may be is left to slower functions. Numbers are
-:mod:`elasticml.data.decimals`'s; the few that it leaves are for Python's ``float``.
+The most frequent tokens, ``index:value`` with an index of at most seven digits, are read without a
+loop over their bytes; slower functions handle the others. Numbers are parsed by
+:mod:`elasticml.data.decimals`; Python's ``float`` parses the few that it marks as inexact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticml.data.common_tokens import FRACTION_BYTES, fraction_at, pair_at
+from elasticml.data.common_tokens import _MINUS, _NONE, FRACTION_BYTES, fraction_at, pair_at
 from elasticml.data.decimals import EXACT, INEXACT, MALFORMED, number_at
 from elasticml.data.digit_words import byte_at, digits_at
 from elasticml.data.kernels import inlined_kernel, kernel
@@ -25,31 +25,30 @@ LARGE_INDEX: Final = 5
 NO_COLON: Final = 6
 BAD_VALUE: Final = 7
 
-#: Places in ``counters``: sizes used, the largest column, what was dropped, values that are not 1,
-#: and the error.
+#: Indices into ``counters``: rows, stored values, inexact numbers, largest column, dropped values,
+#: qid tokens, unsorted rows, values other than 0 and 1, error code and offset.
 ROWS, STORED, SLOW, LAST_COLUMN, DROPPED, QID, UNSORTED, OTHERS, ERROR, ERROR_AT = range(10)
 N_COUNTERS: Final = 10
 
 _INDEX_MAX: Final = 2**31 - 1
-#: Digits of an index that may be read at once; any so many are below ``_INDEX_MAX``.
+#: Digits of an index that are read at once; any number of so few digits is below ``_INDEX_MAX``.
 _INDEX_DIGITS: Final = 8
 
 _TAB, _NEWLINE, _RETURN, _SPACE, _HASH = 9, 10, 13, 32, 35  # white space is 9 to 13 and 32
-_PLUS, _MINUS, _ZERO, _NINE, _COLON = 43, 45, 48, 57, 58
-_NOTHING: Final = np.uint64(0)
-#: What is looked at of a common token: its index and its value.
+_PLUS, _ZERO, _NINE, _COLON = 43, 48, 57, 58
+#: Bytes that the fast path accesses: an index and its value.
 _COMMON_BYTES: Final = 8 + FRACTION_BYTES
 
 
 @inlined_kernel
 def _is_blank(c: int) -> bool:
-    """Whether a byte is white space, a newline among it."""
+    """Whether a byte is white space, including a newline."""
     return c == _SPACE or _TAB <= c <= _RETURN
 
 
 @inlined_kernel
 def _is_end(text: NDArray[np.uint8], at: int) -> bool:
-    """Whether a token ends here: a blank, a comment, or the end of the text."""
+    """Whether a token ends here: at white space, a comment, or the end of the text."""
     return at >= text.size or byte_at(text, at) == _HASH or _is_blank(byte_at(text, at))
 
 
@@ -62,7 +61,7 @@ def _skip_token(text: NDArray[np.uint8], at: int) -> int:
 
 @kernel
 def _feature(text: NDArray[np.uint8], at: int, base: int) -> tuple[int, int, int]:
-    """Read ``index:`` at ``at``: the column, where its value starts, and an error or 0."""
+    """Parse ``index:`` at ``at``; return the column, the start of its value, and an error or 0."""
     n = text.size
     negative = text[at] == _MINUS
     if negative or text[at] == _PLUS:
@@ -94,8 +93,8 @@ def _line_end(text: NDArray[np.uint8], at: int) -> int:
 
 @inlined_kernel
 def _index(text: NDArray[np.uint8], at: int, base: int) -> tuple[int, int, int]:
-    """Do what :func:`_feature` does, at once where there is no sign and at most eight digits."""
-    index, end = digits_at(text, at, text.size, _NOTHING)
+    """Return what :func:`_feature` returns, fast if there is no sign and at most eight digits."""
+    index, end = digits_at(text, at, text.size, _NONE)
     column = int(index) - base
     is_plain = 0 < end - at <= _INDEX_DIGITS and end < text.size and byte_at(text, end) == _COLON
     return (column, end + 1, 0) if is_plain and column >= 0 else _feature(text, at, base)
@@ -103,7 +102,7 @@ def _index(text: NDArray[np.uint8], at: int, base: int) -> tuple[int, int, int]:
 
 @kernel
 def _is_qid(text: NDArray[np.uint8], at: int) -> bool:
-    """Whether "qid:", a query number that we do not use, stands here."""
+    """Whether the token is a query number, ``qid:...``, which is ignored."""
     if at + 4 > text.size:
         return False
     q, i, d, colon = text[at], text[at + 1], text[at + 2], text[at + 3]
@@ -112,7 +111,7 @@ def _is_qid(text: NDArray[np.uint8], at: int) -> bool:
 
 @inlined_kernel
 def _value(text: NDArray[np.uint8], at: int) -> tuple[float, int, int]:
-    """Read a value as :func:`number_at` does, which what follows must end."""
+    """Parse a value as :func:`number_at` does; malformed if the token continues after it."""
     n = text.size
     if at + 1 < n and _is_blank(byte_at(text, at + 1)):
         digit = byte_at(text, at) - _ZERO
@@ -140,16 +139,16 @@ def parse(
     ----------
     text : ndarray, uint8
     base : int
-        Number of the first column, 0 or 1.
+        Index of the first column, 0 or 1.
     limit : int
         Columns from here on are dropped and counted; -1 for no limit.
     labels, indptr, indices, values : ndarray, written
-        Long enough for one row a line and one value a colon. Explicit zeros are not stored.
+        Large enough for one row per line and one value per colon. Explicit zeros are not stored.
     slow : ndarray (labels + colons, 3), written
-        Numbers left to Python: where the token starts and ends, and where the number goes: its
-        place in ``values``, or ``-1 - row`` for a label.
+        Numbers left to Python: start and end of the token, and the destination: an index into
+        ``values``, or ``-1 - row`` for a label.
     counters : ndarray (N_COUNTERS,), written
-        See the names at the top; ``ERROR_AT`` is the start of the wrong token.
+        See the names at the top; ``ERROR_AT`` is the offset of the invalid token.
     """
     n, at, row, stored, n_slow = text.size, 0, 0, 0, 0
     counters[:] = 0
@@ -193,7 +192,7 @@ def _features(
     slow: NDArray[np.int64],
     counters: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Parse the rest of a row; returns where it ends, and the new numbers stored and left."""
+    """Parse the rest of a row; return its end, and the new counts ``stored`` and ``n_slow``."""
     n, previous, ascends, others = text.size, -1, True, 0
     last = counters[LAST_COLUMN]
     while at < n:
@@ -244,8 +243,8 @@ def _features(
         if how == INEXACT:
             slow[n_slow, 0], slow[n_slow, 1], slow[n_slow, 2] = begin, end, stored
             n_slow += 1
-        # Always written, but kept only if it is not 0: a stored zero would only cost memory, and
-        # keep rows of ones from being binary.
+        # Always written, but kept only if nonzero: a stored zero would cost memory, and would keep
+        # rows of ones from becoming binary CSR.
         indices[stored], values[stored] = column, value
         stored += 1 if value != 0.0 else 0
         others += 1 if value != 1.0 and value != 0.0 else 0
@@ -256,7 +255,7 @@ def _features(
 
 @kernel
 def count_lines_and_colons(text: NDArray[np.uint8]) -> tuple[int, int]:
-    """Count newlines and colons, which bound how many rows and values a text holds."""
+    """Count newlines and colons, which bound the numbers of rows and values in a text."""
     lines, colons = 0, 0
     for at in range(text.size):
         c = text[at]
@@ -267,7 +266,7 @@ def count_lines_and_colons(text: NDArray[np.uint8]) -> tuple[int, int]:
 
 @kernel
 def has_index_zero(text: NDArray[np.uint8]) -> bool:
-    """Say whether any feature of whole lines, comments left out, has the index 0."""
+    """Whether any feature in whole lines, outside comments, has the index 0."""
     n, at = text.size, 0
     while at < n:
         c = byte_at(text, at)
@@ -290,7 +289,7 @@ def has_index_zero(text: NDArray[np.uint8]) -> bool:
 def sort_rows(
     indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float64]
 ) -> int:
-    """Sort every row by column, in place; returns the first row with a repeated column, or -1."""
+    """Sort every row by column, in place; return the first row with a repeated column, or -1."""
     for row in range(indptr.size - 1):
         start, stop = indptr[row], indptr[row + 1]
         ascends = True
@@ -308,6 +307,6 @@ def sort_rows(
 
 
 def as_bytes(text: bytes) -> NDArray[np.uint8]:
-    """View text as the array that the kernels take; nothing is copied."""
+    """Return text as an array for the kernels; nothing is copied."""
     array: NDArray[Any] = np.frombuffer(text, np.uint8)
     return array

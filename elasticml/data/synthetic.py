@@ -1,7 +1,7 @@
-"""Synthetic data: splice sites of any number, made on the members, and problems with known optima.
+"""Synthetic splice sites; members generate any number of rows.
 
-Rows are drawn in blocks, each from a seed of its own, so that any member can make any block without
-a file, and the first rows do not depend on how many there are. The planted model is fixed: another
+Rows are drawn in blocks, each from its own seed. So any member can generate any block without a
+file, and the first rows do not depend on the number of rows. The planted model is fixed: another
 seed gives fresh rows of the same problem, such as a test set.
 """
 
@@ -37,7 +37,7 @@ from elasticml.terms import ChunkId
 
 #: Rows drawn from one seed.
 BLOCK_ROWS: Final = 4096
-#: Keeps these draws apart from all others made with the same seed.
+#: Spawn key that separates these draws from others with the same seed.
 _PURPOSE: Final = 0x5911CE
 _OPENERS: Final[dict[str, Callable[..., Any]]] = {
     ".gz": gzip.open,
@@ -48,7 +48,7 @@ _OPENERS: Final[dict[str, Callable[..., Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSequences:
-    """Letters (n, length) uint8, as numbers in ``"ACGT"``, and labels (n,), 1.0 or -1.0."""
+    """Letters (n, length) uint8, indices into ``"ACGT"``, and labels (n,), 1.0 or -1.0."""
 
     letters: NDArray[np.uint8]
     labels: NDArray[np.float64]
@@ -63,11 +63,11 @@ class SpliceSource(Surveyless):
     length: int = 141
     positive_share: float = 0.03
     ngrams: tuple[int, int] = (1, 4)
-    #: Features of the training data, which these sequences must have too.
+    #: Number of features of the training data, which must match.
     n_columns: int | None = None
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
+        """Return a JSON-able dict from which the source can be rebuilt."""
         width = {} if self.n_columns is None else {"n_columns": self.n_columns}
         return {
             "format": "synthetic_splice",
@@ -84,13 +84,13 @@ class SpliceSource(Surveyless):
         return fingerprint(replace(self, n_columns=None).spec())
 
     def blocks(self) -> list[BlockInfo]:
-        """List blocks of 4096 rows."""
+        """Return blocks of 4096 rows."""
         return drawn_blocks(self.rows, BLOCK_ROWS, self.length + 8)
 
     def read(
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
-        """Draw one block; see :class:`elasticml.data.source.Source`."""
+        """Generate one block; see :class:`elasticml.data.source.Source`."""
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
         drawn = _draw_block(self, block)
         layout = sequence_layout(ALPHABET, self.length, self.ngrams)
@@ -99,7 +99,7 @@ class SpliceSource(Surveyless):
         return chunks, summarise(block, chunks, layout)
 
     def with_columns(self, n_columns: int) -> Self:
-        """Refuse another number of features than these sequences have: they mean other things.
+        """Return the source if it has ``n_columns`` features; others would have another meaning.
 
         Raises
         ------
@@ -125,22 +125,22 @@ def synthetic_splice(
     ngrams: Sequence[int] = (1, 4),
     n_columns: int | None = None,
 ) -> SpliceSource:
-    """Name synthetic splice sites that members draw for themselves; nothing is drawn.
+    """Return a source of synthetic splice sites that members generate; nothing is drawn yet.
 
     Parameters
     ----------
     rows : int
         At least 1.
     seed : int
-        From 0. Another seed gives fresh rows of the same problem.
+        At least 0. Another seed gives fresh rows of the same problem.
     length : int
         Letters in a row, at least 8.
     positive_share : float
-        Chance that a row is a true site, between 0 and 1.
+        Probability that a row is a true site, between 0 and 1.
     ngrams : pair of int
         Shortest and longest n-gram, 1 to 4.
     n_columns : int, optional
-        Number of features that the sequences must have.
+        Required number of features.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def synthetic_splice(
 
 
 def source_from_spec(spec: Mapping[str, Any]) -> SpliceSource:
-    """Make the source that a spec with ``format: synthetic_splice`` names.
+    """Build the source from a spec with ``format: synthetic_splice``.
 
     Raises
     ------
@@ -181,13 +181,13 @@ def source_from_spec(spec: Mapping[str, Any]) -> SpliceSource:
         When a key is unknown or missing, or a setting is out of range.
     """
     check_keys(spec, {"seed", "length", "positive_share", "ngrams", "n_columns"}, {"rows"})
-    given = {key: value for key, value in spec.items() if key not in ("format", "rows")}
-    return synthetic_splice(spec["rows"], **given)
+    options = {key: value for key, value in spec.items() if key not in ("format", "rows")}
+    return synthetic_splice(spec["rows"], **options)
 
 
 def _draw_block(source: SpliceSource, block: int) -> LabelledSequences:
     seeds = np.random.SeedSequence(source.seed, spawn_key=(_PURPOSE, block))
-    # A short last block is the beginning of a whole one: rows do not depend on how many there are.
+    # A short last block is the prefix of a full one: rows do not depend on their number.
     letters, labels = draw_splice(
         np.random.default_rng(seeds), BLOCK_ROWS, source.length, source.positive_share
     )
@@ -198,12 +198,12 @@ def _draw_block(source: SpliceSource, block: int) -> LabelledSequences:
 def make_splice(
     n: int, seed: int = 0, *, length: int = 141, positive_share: float = 0.03
 ) -> LabelledSequences:
-    """Draw the rows that :func:`synthetic_splice` with these settings names, here.
+    """Generate the rows of :func:`synthetic_splice` with these settings in this process.
 
     Parameters
     ----------
     n, seed, length, positive_share
-        As ``rows`` and the rest of :func:`synthetic_splice`.
+        As ``rows`` and the other parameters of :func:`synthetic_splice`.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def write_splice(
     Parameters
     ----------
     path : path
-        Compressed when it ends in ``.gz``, ``.bz2`` or ``.xz``.
+        Compressed if it ends in ``.gz``, ``.bz2`` or ``.xz``.
     """
     source = synthetic_splice(n, seed=seed, length=length, positive_share=positive_share)
     opener = _OPENERS.get(Path(path).suffix, open)

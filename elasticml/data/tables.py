@@ -1,4 +1,4 @@
-"""From the columns of a table to rows of numbers: labels, weights, numbers, one-hot categories."""
+"""Encode a table's columns as rows of numbers: labels, weights, numeric and one-hot features."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from elasticml.data.cut import Rows
 from elasticml.data.source import nearest
 from elasticml.errors import ConfigError, DataError
 
-#: A categorical column with more distinct values is most likely none.
+#: A column with more distinct values is most likely not categorical.
 VOCABULARY_MAX: Final = 100_000
-#: One-hot rows are kept dense where at least this share of a row is stored: 8 bytes against 12.
+#: One-hot rows are dense if at least this share of a row is nonzero: 8 bytes a value against 12.
 _DENSE_SHARE: Final = 2 / 3
 
 Vocabularies = Mapping[str, Sequence[str]]
@@ -25,7 +25,7 @@ Vocabularies = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """What the columns of a table are for, by name; ``features`` in the order of the table."""
+    """The roles of a table's columns, by name; ``features`` in the order of the table."""
 
     label: str
     weight: str | None
@@ -34,12 +34,12 @@ class Columns:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """Every column that must be read."""
+        """All columns that must be read."""
         return (self.label, *([] if self.weight is None else [self.weight]), *self.features)
 
     @property
     def numeric(self) -> tuple[str, ...]:
-        """Every used column that holds numbers."""
+        """All used columns that are numeric."""
         return tuple(name for name in self.used if name not in self.categorical)
 
 
@@ -52,12 +52,12 @@ def resolve_columns(
     ignore: Sequence[str | int],
     path: str,
 ) -> Columns:
-    """Find the columns that a job names, by name or by place (from 0; -1 is the last).
+    """Resolve a job's columns, given by name or by position (from 0; -1 is the last).
 
     Raises
     ------
     ConfigError
-        When there is no such column, or no feature is left; names the nearest.
+        When a column does not exist (suggests the nearest name), or no feature is left.
     """
 
     def find(column: str | int, key: str) -> str:
@@ -66,7 +66,7 @@ def resolve_columns(
         if isinstance(column, int) and -len(names) <= column < len(names):
             return names[column]
         raise ConfigError(
-            f"data.{key} names column {column!r}, which {path} has not; it has "
+            f"data.{key} names column {column!r}, which {path} does not have; it has "
             f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
             f"{nearest(str(column), names)}",
             key=f"data.{key}",
@@ -74,16 +74,18 @@ def resolve_columns(
 
     if len(set(names)) != len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise DataError(f"{path}, line 1: column {twice!r} stands twice in the header", path=path)
-    found = find(label, "label")
-    weights = None if weight is None else find(weight, "weight")
-    left_out = {found, weights, *(find(column, "ignore") for column in ignore)}
-    features = tuple(name for name in names if name not in left_out)
+        raise DataError(f"{path}, line 1: column {twice!r} is in the header twice", path=path)
+    label_name = find(label, "label")
+    weight_name = None if weight is None else find(weight, "weight")
+    excluded = {label_name, weight_name, *(find(column, "ignore") for column in ignore)}
+    features = tuple(name for name in names if name not in excluded)
     if not features:
-        raise ConfigError(f"{path} has no column besides {found!r}, wanted features", path=path)
+        raise ConfigError(
+            f"{path} has no column besides {label_name!r}, wanted features", path=path
+        )
     return Columns(
-        label=found,
-        weight=weights,
+        label=label_name,
+        weight=weight_name,
         features=features,
         categorical=frozenset(find(column, "categorical") for column in categorical),
     )
@@ -97,27 +99,27 @@ def table_rows(
     place: Callable[[int], str],
     counts: dict[str, int],
 ) -> Rows:
-    """Turn a table into rows; numeric columns stay, categorical ones become one-hot in place.
+    """Encode a table as rows; categorical columns become one-hot at their position.
 
     Parameters
     ----------
     table : pyarrow.Table
-        Holds ``columns.used``.
+        Contains ``columns.used``.
     place : callable
-        Says where in the file a row of the table is, for errors: "line 7".
+        Returns the position of a table's row in the file, for messages: "line 7".
     counts : dict, written
-        Gains the number of values that the vocabularies do not know.
+        Receives the number of values that are not in the vocabularies.
 
     Raises
     ------
     DataError
-        For missing or infinite values, texts where numbers are wanted, and unknown labels.
+        For missing or infinite values, text in numeric columns, and unknown labels.
     """
     n = table.num_rows
     widths = [len(vocabularies[f]) if f in columns.categorical else 1 for f in columns.features]
     starts = np.concatenate(([0], np.cumsum(widths))).astype(np.int64)
     d, m = int(starts[-1]), len(columns.features)
-    # One entry a feature column: its place in the row and its value, (n, m).
+    # One entry per feature column: its index in the row and its value, (n, m).
     values = np.empty((n, m))
     indices = np.broadcast_to(starts[:-1], (n, m)).copy()
     for j, name in enumerate(columns.features):
@@ -157,14 +159,14 @@ def table_rows(
 def table_vocabularies(
     table: Any, columns: Columns, path: str, place: Callable[[int], str]
 ) -> dict[str, list[str]]:
-    """Distinct values of the categorical columns, sorted.
+    """Return the distinct values of the categorical columns, sorted.
 
     Raises
     ------
     DataError
-        For missing values, and for a column with more than 100,000 of them.
+        For missing values, and for a column with more than 100,000 distinct values.
     """
-    found = {}
+    vocabularies = {}
     for name in sorted(columns.categorical):
         texts = _texts(table, name, path, place)
         words = sorted(pyarrow.compute.unique(texts).to_pylist())
@@ -175,12 +177,12 @@ def table_vocabularies(
                 path=path,
                 column=name,
             )
-        found[name] = words
-    return found
+        vocabularies[name] = words
+    return vocabularies
 
 
 def numbers(table: Any, name: str, path: str, place: Callable[[int], str]) -> NDArray[np.float64]:
-    """Numbers of one column, (n,); a DataError for texts, missing values and infinities."""
+    """Return a numeric column (n,); raises DataError for text, missing values and infinities."""
     column = table.column(name)
     kind = column.type
     is_number = pyarrow.types.is_floating(kind) or pyarrow.types.is_integer(kind)
@@ -213,7 +215,7 @@ def _labels(
     path: str,
     place: Callable[[int], str],
 ) -> NDArray[np.float64]:
-    """Numbers as they are; texts as their places in the sorted vocabulary."""
+    """Return labels (n,): numbers unchanged, texts as indices into the sorted vocabulary."""
     name = columns.label
     if name not in columns.categorical:
         return numbers(table, name, path, place)
@@ -239,10 +241,10 @@ def _texts(table: Any, name: str, path: str, place: Callable[[int], str]) -> Any
 def _codes(
     table: Any, name: str, words: Sequence[str], path: str, place: Callable[[int], str]
 ) -> NDArray[np.int64]:
-    """Places of a column's values in its vocabulary, (n,); -1 where it is not in it."""
-    known = pyarrow.array(list(words), pyarrow.string())
-    found = pyarrow.compute.index_in(_texts(table, name, path, place), value_set=known)
-    codes: NDArray[np.int64] = found.fill_null(-1).to_numpy().astype(np.int64)
+    """Return the indices of a column's values in its vocabulary, (n,); -1 for unknown values."""
+    vocabulary = pyarrow.array(list(words), pyarrow.string())
+    indices = pyarrow.compute.index_in(_texts(table, name, path, place), value_set=vocabulary)
+    codes: NDArray[np.int64] = indices.fill_null(-1).to_numpy().astype(np.int64)
     return codes
 
 

@@ -1,4 +1,4 @@
-"""Read CSV by byte ranges and Parquet by row groups, both through pyarrow."""
+"""Read CSV by byte ranges and Parquet by row groups, both with pyarrow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from elasticml.data.tables import (
 )
 from elasticml.errors import ConfigError, DataError
 
-#: What pandas calls a column without a name of its own in which it stores a table's index.
+#: Name that pandas gives to the column in which it stores an unnamed index.
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
 _OPTIONS: Final = ("weight", "categorical", "ignore", "dtype", "n_columns", "vocabularies")
 
@@ -57,21 +57,21 @@ class TableSource:
     header: bool = True
     dtype: Dtype = "float64"
     n_columns: int | None = None
-    #: Distinct values of the categorical columns, by name, from the survey.
+    #: Distinct values of the categorical columns, by column name; from the survey.
     vocabularies: Vocabularies | None = None
 
     @property
     def needs_survey(self) -> bool:
-        """Whether there are categorical columns whose values are not known yet."""
+        """Whether there are categorical columns without a vocabulary yet."""
         return bool(self.categorical) and self.vocabularies is None
 
     @property
     def is_costly(self) -> bool:
-        """Whether blocks are worth a cache: text is, where a changed file can be told."""
+        """Whether to cache blocks: CSV is worth it, if a change of the file can be detected."""
         return self.kind == "csv" and tells_versions(self.path)
 
     def spec(self) -> dict[str, Any]:
-        """Name the source in a JSON-able dict."""
+        """Return a JSON-able dict from which the source can be rebuilt."""
         words = self.vocabularies
         spec = {
             "format": self.kind,
@@ -92,7 +92,7 @@ class TableSource:
         return fingerprint(self.spec(), file_facts(self.path))
 
     def blocks(self) -> list[BlockInfo]:
-        """List byte ranges or row groups; raises for a missing, empty or unreadable file."""
+        """Return byte ranges or row groups; raises for a missing, empty or unreadable file."""
         facts = file_facts(self.path)
         if self.kind == "csv":
             return text_blocks(facts)
@@ -112,7 +112,7 @@ class TableSource:
         Raises
         ------
         ConfigError
-            When there are categorical columns and no survey was made.
+            When there are categorical columns and no survey was done.
         """
         if self.needs_survey:
             raise ConfigError(
@@ -135,17 +135,17 @@ class TableSource:
             chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=start)
         kind = merge_layout_kinds([chunk.layout.kind for chunk in chunks])
         layout = Layout(kind=kind, dtype=self.dtype, n_columns=width)
-        known = words if block == 0 else {}
-        return chunks, summarise(block, chunks, layout, counts=counts, vocabularies=known)
+        reported = words if block == 0 else {}
+        return chunks, summarise(block, chunks, layout, counts=counts, vocabularies=reported)
 
     def survey(self, block: int) -> BlockSummary:
-        """List the distinct values of the categorical columns in one block."""
+        """Return the distinct values of the categorical columns in one block."""
         facts = file_facts(self.path)
         columns = self._columns(facts)
-        wanted = sorted(columns.categorical)
-        words: dict[str, set[str]] = {name: set() for name in wanted}
+        categorical = sorted(columns.categorical)
+        words: dict[str, set[str]] = {name: set() for name in categorical}
         n_rows = 0
-        for table, place in self._tables(block, facts, columns, wanted):
+        for table, place in self._tables(block, facts, columns, categorical):
             n_rows += table.num_rows
             for name, some in table_vocabularies(table, columns, self.path, place).items():
                 words[name].update(some)
@@ -158,7 +158,7 @@ class TableSource:
         )
 
     def with_facts(self, facts: DataFacts) -> TableSource:
-        """Read with the vocabularies of a survey, or of the training data."""
+        """Return a source with the vocabularies of a survey, or of the training data."""
         is_survey = facts.n_columns == 0
         return replace(
             self,
@@ -167,7 +167,7 @@ class TableSource:
         )
 
     def with_columns(self, n_columns: int) -> TableSource:
-        """Read with so many columns; wider ones are dropped."""
+        """Return a source with ``n_columns`` columns; columns beyond are dropped."""
         return replace(self, n_columns=n_columns)
 
     def _columns(self, facts: FileFacts) -> Columns:
@@ -182,16 +182,16 @@ class TableSource:
         )
 
     def _tables(
-        self, block: int, facts: FileFacts, columns: Columns, wanted: Sequence[str]
+        self, block: int, facts: FileFacts, columns: Columns, names: Sequence[str]
     ) -> Iterator[tuple[Any, Callable[[int], str]]]:
-        """Yield a block's tables with the wanted columns, and what says where a row is."""
+        """Yield a block's tables with the named columns, and a function that locates a row."""
         if self.kind == "parquet":
             with _open_parquet(self.path) as file:
-                table = file.read_row_group(block, columns=list(wanted), use_threads=False)
+                table = file.read_row_group(block, columns=list(names), use_threads=False)
             yield table, lambda row: f"row {row} of row group {block}"
             return
         for text in csv_texts(self.path, block, facts, self.delimiter, self.header):
-            yield parse_csv(text, columns, wanted), functools.partial(place_of, text)
+            yield parse_csv(text, columns, names), functools.partial(place_of, text)
 
 
 def read_csv(
@@ -206,24 +206,24 @@ def read_csv(
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> TableSource:
-    r"""Name a CSV file as a source; nothing is read yet.
+    r"""Return a source for a CSV file; nothing is read yet.
 
     Parameters
     ----------
     path : str
-        Local path or fsspec URL; gzip, bzip2 and xz are told by the first bytes. No field may
-        hold a line break.
+        Local path or fsspec URL; gzip, bzip2 and xz are recognised by the first bytes. Fields must
+        not contain line breaks.
     label, weight : str or int
-        Column by name or by place, from 0; -1 is the last.
+        Column name, or position from 0; -1 is the last column.
     categorical : sequence of str or int
-        Columns that become one-hot, in place, their values sorted. The label may be among them:
-        its values become 0, 1, ... in sorted order.
+        Columns to encode as one-hot at their position, with values sorted. May include the label,
+        whose values become 0, 1, ... in sorted order.
     ignore : sequence of str or int
-        Columns that are no features.
+        Columns that are not features.
     delimiter : str
         One character, such as ``","`` or ``"\t"``.
     header : bool
-        Whether the first line names the columns; else their names are "0", "1", ...
+        Whether the first line names the columns; else they are named "0", "1", ...
     dtype, n_columns
         As for :func:`elasticml.data.svmlight.read_svmlight`.
 
@@ -261,14 +261,14 @@ def read_parquet(
     dtype: Dtype = "float64",
     n_columns: int | None = None,
 ) -> TableSource:
-    """Name a Parquet file as a source; a block is a row group. Parameters as :func:`read_csv`.
+    """Return a source for a Parquet file; a block is a row group. Parameters as :func:`read_csv`.
 
     Raises
     ------
     ConfigError
         When a setting is out of range.
     """
-    named = read_csv(
+    source = read_csv(
         path,
         label,
         weight=weight,
@@ -277,24 +277,24 @@ def read_parquet(
         dtype=dtype,
         n_columns=n_columns,
     )
-    return replace(named, kind="parquet")
+    return replace(source, kind="parquet")
 
 
 def csv_from_spec(spec: Mapping[str, Any]) -> TableSource:
-    """Make the source that a CSV spec or a job's ``data`` section names."""
+    """Build the source from a CSV spec or a job's ``data`` section."""
     check_keys(spec, (*_OPTIONS, "delimiter", "header"), ("path", "label"))
     return _with_words(read_csv(**_settings(spec)), spec)
 
 
 def parquet_from_spec(spec: Mapping[str, Any]) -> TableSource:
-    """Make the source that a Parquet spec or a job's ``data`` section names."""
+    """Build the source from a Parquet spec or a job's ``data`` section."""
     check_keys(spec, _OPTIONS, ("path", "label"))
     return _with_words(read_parquet(**_settings(spec)), spec)
 
 
 def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
-    left_out = ("format", "vocabularies")
-    return {k: v for k, v in spec.items() if k not in left_out and v is not None}
+    excluded = ("format", "vocabularies")
+    return {k: v for k, v in spec.items() if k not in excluded and v is not None}
 
 
 def _with_words(source: TableSource, spec: Mapping[str, Any]) -> TableSource:
@@ -303,9 +303,9 @@ def _with_words(source: TableSource, spec: Mapping[str, Any]) -> TableSource:
 
 @once_per_version
 def _parquet_names(path: str, token: str, delimiter: str, header: bool) -> tuple[str, ...]:
-    """Names of the columns, from the schema; the other arguments are those of CSV.
+    """Return the names of the columns, from the schema; the last two arguments are unused.
 
-    Where pandas has stored the rows' numbers as a column, that one is left out, as pandas does.
+    A column in which pandas has stored an unnamed index is omitted, as pandas does.
     """
     with _open_parquet(path) as file:
         names = file.schema_arrow.names
@@ -318,5 +318,5 @@ def _open_parquet(path: str) -> Iterator[Any]:
         try:
             file = pyarrow.parquet.ParquetFile(raw)
         except (pyarrow.ArrowInvalid, OSError) as error:
-            raise DataError(f"{path} is no readable Parquet file: {error}", path=path) from None
+            raise DataError(f"{path} is not a readable Parquet file: {error}", path=path) from None
         yield file

@@ -1,4 +1,4 @@
-"""HDFS over HTTP, as an fsspec file system: byte ranges from the data nodes, whole-file writes."""
+"""WebHDFS as an fsspec file system: byte ranges from the data nodes, whole-file writes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from elasticml.data.web import Answer, ask
 
-#: Seconds between the attempts to reach a name node; a read tries as many data nodes.
+#: Seconds between attempts to reach a name node; a read tries as many further data nodes.
 _PAUSES_S: Final = (0.2, 1.0)
-#: The least and the most that is read ahead of who reads on.
+#: Smallest and largest read-ahead of sequential reads.
 _AHEAD_BYTES_MIN: Final = 64 * 2**10
 _AHEAD_BYTES_MAX: Final = 8 * 2**20
 _SPOOL_BYTES_MAX: Final = 64 * 2**20
 
-#: What the name node's exceptions mean; the rest is an OSError with their message.
+#: Python exceptions for the name node's exceptions; others become an OSError with their message.
 _ERRORS: Final[dict[str, tuple[type[OSError], int]]] = {
     "AccessControlException": (PermissionError, errno.EACCES),
     "DSQuotaExceededException": (OSError, errno.EDQUOT),
@@ -33,7 +33,7 @@ _ERRORS: Final[dict[str, tuple[type[OSError], int]]] = {
     "SafeModeException": (OSError, errno.EROFS),
     "SecurityException": (PermissionError, errno.EACCES),
 }
-#: A name node that is on standby, or has just become active.
+#: Exceptions of a name node that is on standby, or has just become active.
 _ELSEWHERE: Final = ("StandbyException", "RetriableException")
 
 
@@ -43,16 +43,16 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     Parameters
     ----------
     addresses : tuple of str
-        ``http://host:port`` of the name node, of each where there are several.
+        ``http://host:port`` of every name node.
     user : str
-        Who reads and writes; "" where the server finds that out, by Kerberos or token.
+        User name; "" if the server determines it by Kerberos or token.
     token : str, optional
         A delegation token.
     """
 
     protocol = "hdfs"
     root_marker = "/"
-    #: Two with the same arguments are one, which remembers the active name node.
+    #: Instances with the same arguments are shared, and so remember the active name node.
     cachable = True
 
     def __init__(
@@ -74,16 +74,16 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         return _entry(path, self._call("GET", path, "GETFILESTATUS").json()["FileStatus"])
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        """List a directory; of a file, itself."""
+        """List a directory; for a file, return its own entry."""
         path = self._strip_protocol(path)
-        found = self._call("GET", path, "LISTSTATUS").json()["FileStatuses"]["FileStatus"]
-        entries = [_entry(_below(path, status["pathSuffix"]), status) for status in found]
+        statuses = self._call("GET", path, "LISTSTATUS").json()["FileStatuses"]["FileStatus"]
+        entries = [_entry(_below(path, status["pathSuffix"]), status) for status in statuses]
         return entries if detail else [entry["name"] for entry in entries]
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **options: Any
     ) -> bytes:
-        """Read bytes from ``start`` up to ``end``, both at least 0; the whole without."""
+        """Read bytes from ``start`` up to ``end``, both at least 0; by default the whole file."""
         start = start or 0
         if end is not None and end <= start:
             return b""
@@ -91,9 +91,9 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         range_ = {"offset": start} | ({} if end is None else {"length": end - start})
         unreachable: list[str] = []
         while True:
-            told = {"excludedatanodes": ",".join(unreachable)} if unreachable else {}
-            answer = self._call("GET", path, "OPEN", **range_, **told)
-            if answer.status == 200:  # nothing is left from here on
+            excluded = {"excludedatanodes": ",".join(unreachable)} if unreachable else {}
+            answer = self._call("GET", path, "OPEN", **range_, **excluded)
+            if answer.status == 200:  # no redirect: there is nothing to read from ``start`` on
                 return answer.body
             location = answer.headers["location"]
             try:
@@ -104,34 +104,34 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
                 unreachable.append(urlsplit(location).netloc)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
-        """Write a file, in place of any that is there; ``options`` are the name node's."""
+        """Write a file, by default replacing an existing one; ``options`` go to the name node."""
         self._create(path, bytes(value), overwrite=str(mode != "create").lower(), **options)
 
     def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
-        """Copy a local file here, as a stream."""
+        """Upload a local file as a stream."""
         with open(lpath, "rb") as file:
             self._create(rpath, file)
 
     def _create(self, path: str, content: bytes | BinaryIO, **options: Any) -> None:
         path = self._strip_protocol(path)
-        told = {"overwrite": "true", **options}
-        location = self._call("PUT", path, "CREATE", **told).headers["location"]
+        parameters = {"overwrite": "true", **options}
+        location = self._call("PUT", path, "CREATE", **parameters).headers["location"]
         headers = {"Content-Type": "application/octet-stream"}
         self._checked(ask("PUT", location, content, headers=headers), path)
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
-        """Make a directory and those above it."""
+        """Create a directory and its parents."""
         path = self._strip_protocol(path)
         self._call("PUT", path, "MKDIRS")
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Make a directory and those above it."""
+        """Create a directory and its parents."""
         if not exist_ok and self.exists(path):
-            raise FileExistsError(errno.EEXIST, "is there already", path)
+            raise FileExistsError(errno.EEXIST, "exists already", path)
         self.mkdir(path)
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove files; directories with all that is in them, where ``recursive``."""
+        """Remove files; with ``recursive``, also directories and their content."""
         for name in [path] if isinstance(path, str) else path:
             inner = self._strip_protocol(name)
             done = self._call("DELETE", inner, "DELETE", recursive=str(recursive).lower())
@@ -142,11 +142,11 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         self.rm(path)
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty directory; the name node itself refuses one that is not."""
+        """Remove an empty directory; the name node refuses if it is not empty."""
         self.rm(path)
 
     def mv(self, path1: str, path2: str, **options: Any) -> None:
-        """Rename a file, in one step in place of any that has the new name."""
+        """Rename a file atomically, replacing a file of the new name."""
         new = self._strip_protocol(path2)
         self._call(
             "PUT",
@@ -157,20 +157,20 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         )
 
     def chmod(self, path: str, permission: str) -> None:
-        """Set who may do what: ``"700"``."""
+        """Set permissions, such as ``"700"``."""
         self._call("PUT", self._strip_protocol(path), "SETPERMISSION", permission=permission)
 
     def home(self) -> str:
-        """Return the user's own directory."""
+        """Return the user's home directory."""
         return str(self._call("GET", "/", "GETHOMEDIRECTORY").json()["Path"])
 
     def free_bytes(self) -> int | None:
-        """Return how many bytes the file system has left; None where the server does not say."""
+        """Return the free bytes of the file system; None if the server does not report them."""
         try:
-            found = self._call("GET", "/", "GETSTATUS").json()
+            status = self._call("GET", "/", "GETSTATUS").json()
         except (OSError, ValueError):
             return None
-        return int(found["FsStatus"]["remaining"]) if "FsStatus" in found else None
+        return int(status["FsStatus"]["remaining"]) if "FsStatus" in status else None
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         if mode == "rb":
@@ -179,7 +179,7 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         return _NewFile(self, path)
 
     def _call(self, method: str, path: str, operation: str, **more: Any) -> Answer:
-        """Ask the active name node; tries all of them, a few times."""
+        """Call the active name node; on failure try all name nodes, a few times."""
         query = urlencode({"op": operation, **more, **self._who})
         for pause_s in (*_PAUSES_S, None):
             failure: OSError | None = None
@@ -199,7 +199,7 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         raise AssertionError("unreachable")
 
     def _checked(self, answer: Answer, path: str) -> Answer:
-        """Return an answer that is good; raise what a bad one says."""
+        """Return a successful response; raise the exception that a failed one describes."""
         if answer.status < 400:
             return answer
         body = answer.json()
@@ -208,7 +208,7 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         said = str(remote.get("message", "")).strip().partition("\n")[0]
         if name in _ELSEWHERE or name.startswith("Standby") or "StandbyException" in said:
             raise ConnectionError(errno.EAGAIN, "the name node is on standby")
-        # Of a wrapped exception the message begins with the class of the inner one.
+        # The message of a wrapped exception begins with the inner exception's class.
         inner = said.partition(":")[0].rpartition(".")[2]
         kind, number = _ERRORS.get(inner) or _ERRORS.get(name, (OSError, errno.EIO))
         if answer.status == 401:
@@ -231,10 +231,10 @@ def _below(path: str, suffix: str) -> str:
 
 
 class _GrowingCache(BaseCache):  # type: ignore[misc]  # fsspec has no types
-    """Reads ahead, twice as far each time that reading goes on where it ended.
+    """Read-ahead cache that doubles its read-ahead with each sequential read.
 
-    A look at the first bytes costs little, and a decompressor that asks for small pieces gets
-    them out of large requests.
+    Reading only the first bytes stays cheap, and a decompressor's small reads are served from
+    large requests.
     """
 
     name = "growing"
@@ -262,26 +262,26 @@ class _GrowingCache(BaseCache):  # type: ignore[misc]  # fsspec has no types
 
 
 class _RangeFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-    """A file to read in ranges."""
+    """A file that is read in ranges."""
 
     def __init__(self, system: WebHdfs, path: str, size: int) -> None:
         super().__init__(system, path, "rb", cache_type="none", size=size)
         self.cache = _GrowingCache(self.blocksize, self._fetch_range, size)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        found: bytes = self.fs.cat_file(self.path, start=start, end=end)
-        if len(found) < end - start:
+        content: bytes = self.fs.cat_file(self.path, start=start, end=end)
+        if len(content) < end - start:
             raise OSError(
                 errno.EIO,
-                f"has {start + len(found)} bytes, had {self.size} when it was opened; it was "
-                "written anew meanwhile",
+                f"has {start + len(content)} bytes, had {self.size} when it was opened; it was "
+                "rewritten in between",
                 self.path,
             )
-        return found
+        return content
 
 
 class _NewFile(tempfile.SpooledTemporaryFile[bytes]):
-    """A file to write, which is there when it is closed."""
+    """A file being written; it is uploaded when it is closed."""
 
     def __init__(self, system: WebHdfs, path: str) -> None:
         super().__init__(max_size=_SPOOL_BYTES_MAX)
@@ -298,6 +298,6 @@ class _NewFile(tempfile.SpooledTemporaryFile[bytes]):
             super().close()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None:  # what was begun is not kept
+        if kind is not None:  # discard a partial file
             super().close()
         self.close()

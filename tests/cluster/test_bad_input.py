@@ -166,7 +166,7 @@ def cluster() -> Iterator[em.LocalCluster]:
         (GOOD + "3 1:1\n", JOB, "3 distinct labels (-1, 1, 3)"),
         (GOOD + "1 0:1\n", ONE_BASED, "line 61, column 3: feature index is 0 in a file taken as"),
         (GOOD + "1 -3:1\n", JOB, "line 61, column 3: feature index is -3"),
-        (GOOD + "1 3:1 3:2\n", JOB, "line 61: feature index 3 stands twice"),
+        (GOOD + "1 3:1 3:2\n", JOB, "line 61: feature index 3 occurs twice"),
         (GOOD, of("algorithm", class_weight={5: 2.0}), "names label 5"),
         (GOOD, of("data", chunk_size="1 TiB"), "60 % of a worker's memory"),
         (GOOD + "1 2000000000:1\n", JOB, "the data have 2000000000 columns, wanted at most"),

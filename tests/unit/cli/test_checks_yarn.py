@@ -94,7 +94,7 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path):
     (tmp_path / "c" / "yarn-site.xml").write_text("<configuration><property>")
     settings = by_name(checks_yarn.yarn_checks(environment))["Settings"]
     assert settings.state == "broken"
-    assert settings.found.startswith(f"{tmp_path}/c/yarn-site.xml is no readable XML: ")
+    assert settings.found.startswith(f"{tmp_path}/c/yarn-site.xml is not readable XML: ")
     assert settings.remedy == "copy it from the cluster again"
 
 

@@ -157,7 +157,7 @@ def test_npz_files_hold_dense_or_sparse_rows(tmp_path: Path) -> None:
 
 def test_wrong_npz_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(b"no zip file at all")
-    with pytest.raises(DataError, match=r"a\.npz is no readable \.npz file"):
+    with pytest.raises(DataError, match=r"a\.npz is not a readable \.npz file"):
         load_all(read_npz(str(tmp_path / "a.npz")))
     np.savez(tmp_path / "b.npz", X=X)
     with pytest.raises(DataError, match=r"b\.npz holds X; wanted y, and X or data"):

@@ -118,7 +118,7 @@ def test_the_same_data_have_the_same_name_and_changed_data_another(tmp_path: Pat
 
 def test_what_is_there_already_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
-    with pytest.raises(ConfigError, match="is there already; name another folder"):
+    with pytest.raises(ConfigError, match="exists already; name another folder"):
         convert(svmlight(tmp_path), tmp_path / "made")
     assert list((tmp_path / "made").iterdir()) == []
 
@@ -233,7 +233,7 @@ def test_an_attempt_that_is_under_way_is_nobodys_to_remove(tmp_path: Path) -> No
 
 def test_data_that_change_meanwhile_are_not_kept(tmp_path: Path) -> None:
     source = svmlight(tmp_path)
-    with pytest.raises(DataError, match="changed while they were read"):
+    with pytest.raises(DataError, match="changed while being read"):
         convert(source, tmp_path / "made", tell=lambda written: svmlight(tmp_path, n=77) and None)
     assert not (tmp_path / "made").exists()
 
@@ -304,6 +304,6 @@ def test_a_url_is_refused(tmp_path: Path) -> None:
 
 def test_features_by_columns_do_not_become_rows(tmp_path: Path) -> None:
     source = from_arrays(np.eye(3), np.arange(3.0), by="columns")
-    with pytest.raises(ConfigError, match=r"the source is by columns, .*leave by='columns' out"):
+    with pytest.raises(ConfigError, match=r"the source is by columns, .*leave out by='columns'"):
         convert(source, tmp_path / "made")
     assert list(tmp_path.iterdir()) == []

@@ -46,5 +46,7 @@ def test_a_file_that_is_cut_short_is_refused(length):
 
 
 def test_another_file_is_refused():
-    with pytest.raises(ConfigError, match=r"is not a Hadoop token file .*; write it with hdfs fetchdt"):
+    with pytest.raises(
+        ConfigError, match=r"is not a Hadoop token file .*; write it with hdfs fetchdt"
+    ):
         read_tokens(b"HDTS\x01protobuf", "container_tokens")

@@ -138,7 +138,7 @@ WRONG = {
     "more images than it says": (
         gzip.compress(idx(X) + b"\0"),
         idx(Y),
-        r"x goes on after its 3 examples, wanted its end there",
+        r"x has more data after its 3 examples",
     ),
     "no pixels": (idx(Y), idx(Y), r"x has dimensions \(3,\), wanted images and their pixels"),
     "no images": (idx(X[:0]), idx(Y[:0]), r"x has dimensions \(0, 4, 3\), wanted images"),

@@ -122,7 +122,9 @@ def test_a_full_disk_is_told_where_further_forms_do_not_fit(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(DataError, match=r"no scaled copies .*No space left.*ELASTICML_SPILL"):
+    with pytest.raises(
+        DataError, match=r"no room for scaled copies .*No space left.*ELASTICML_SPILL"
+    ):
         shelf(tmp_path).settle_form(chunk(0))
 
 

@@ -171,7 +171,7 @@ def test_test_data_are_read_as_the_training_data_were(tmp_path: Path) -> None:
 
 def test_a_lone_return_before_a_wrong_row_ends_no_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "1 1:2\r2:3\n1 1:1 # a\rb\n1 3:1 3:2\n")
-    with pytest.raises(DataError, match=r"line 3: feature index 3 stands twice"):
+    with pytest.raises(DataError, match=r"line 3: feature index 3 occurs twice"):
         load_all(read_svmlight(path))
 
 
@@ -203,9 +203,9 @@ WRONG = {
     "1 1:0x10": r"line 3, column 3: value is '0x10'",
     "1 1:1e": r"line 3, column 3: value is '1e'",
     "1 99999999999:1": r"line 3, column 3: feature index is 99999999999, wanted at most 2147483647",
-    "1 2:1 1:3 2:2": r"line 3: feature index 2 stands twice",
-    "1 qid:7 2:1 qid:7 2:2": r"line 3: feature index 2 stands twice",
-    "1 1:1\r 2:1\v3:1 2:2": r"line 3: feature index 2 stands twice",
+    "1 2:1 1:3 2:2": r"line 3: feature index 2 occurs twice",
+    "1 qid:7 2:1 qid:7 2:2": r"line 3: feature index 2 occurs twice",
+    "1 1:1\r 2:1\v3:1 2:2": r"line 3: feature index 2 occurs twice",
 }
 
 

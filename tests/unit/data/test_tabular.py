@@ -108,7 +108,7 @@ WRONG = {
     "a,b,y\n1,2,1\n3,inf,1\n": r"line 3, column 'b': value is inf, wanted a finite number",
     "a,b,y\n1,,1\n3,NA,1\n": r"column 'b' of .*a\.csv has 2 missing values, the first in line 2",
     "a,b,y\n1,2,1\n\n3,4,?\n": r"column 'y' of .*a\.csv has 1 missing values, the first in line 4",
-    "a,a,y\n1,2,1\n": r"line 1: column 'a' stands twice in the header",
+    "a,a,y\n1,2,1\n": r"line 1: column 'a' is in the header twice",
 }
 
 
@@ -173,7 +173,7 @@ def test_row_numbers_that_pandas_stores_are_no_feature(tmp_path: Path) -> None:
 
 def test_wrong_parquet_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"no parquet file")
-    with pytest.raises(DataError, match="a is no readable Parquet file"):
+    with pytest.raises(DataError, match="a is not a readable Parquet file"):
         read_parquet(str(tmp_path / "a"), "y").blocks()
     pq.write_table(pa.table({"x": [1.0, None, float("nan")], "y": [1, 2, 3]}), tmp_path / "b")
     with pytest.raises(DataError, match=r"'x' of .*b has 2 missing values, the first in row 1 of"):
