@@ -152,7 +152,7 @@ class ArraySource(Surveyless):
         """Partition one range of rows into chunks; raises ConfigError in a placeholder."""
         if self.rows is None:
             raise ConfigError(
-                "arrays in memory cannot be read again away from the client that made them; "
+                "arrays in memory cannot be read again outside the client that created them; "
                 "write them to a shared path and name that",
             )
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
@@ -170,7 +170,7 @@ class ArraySource(Surveyless):
         """
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
         parts = [self.read(block.index, size, n_members) for block in self.blocks()]
-        chunks = [chunk for some, _ in parts for chunk in some]
+        chunks = [chunk for part, _ in parts for chunk in part]
         return ChunkBodies(
             ids=tuple(str(chunk.id) for chunk in chunks),
             bodies=tuple(chunk.body for chunk in chunks),

@@ -45,7 +45,7 @@ def rows_by_columns(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, na
     checked = rows_of_arrays(X, y, sample_weight, name=name)
     if checked.n_columns == 0:
         raise DataError(f"{name} has no columns, wanted at least one")
-    beside, labels = checked.labels[None, :], [TARGETS]
+    extra_rows, labels = checked.labels[None, :], [TARGETS]
     roots: NDArray[np.float64] | None = None
     if checked.weights is not None:
         if not np.any(checked.weights > 0.0):
@@ -53,17 +53,17 @@ def rows_by_columns(X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, na
                 f"{name}: the weights of all examples are 0; give some of them a weight"
             )
         roots = np.sqrt(checked.weights)
-        beside, labels = np.stack([checked.labels, roots]), [TARGETS, ROOTS]
+        extra_rows, labels = np.stack([checked.labels, roots]), [TARGETS, ROOTS]
     numbers = np.concatenate([np.arange(checked.n_columns, dtype=np.float64), labels])
     if checked.dense is not None:
         columns = np.asarray(checked.dense, np.float64).T
-        dense = np.concatenate([columns if roots is None else columns * roots, beside])
+        dense = np.concatenate([columns if roots is None else columns * roots, extra_rows])
         return Rows(labels=numbers, n_columns=len(checked.labels), dense=dense)
     shape = (len(checked.labels), checked.n_columns)
     rows = scipy.sparse.csr_array((checked.values, checked.indices, checked.indptr), shape=shape)
     if roots is not None:
         rows = scipy.sparse.diags_array(roots) @ rows
-    transposed = scipy.sparse.vstack([rows.T, scipy.sparse.csr_array(beside)], format="csr")
+    transposed = scipy.sparse.vstack([rows.T, scipy.sparse.csr_array(extra_rows)], format="csr")
     return rows_of_arrays(transposed, numbers, None, name=name)
 
 

@@ -30,10 +30,10 @@ _OFF: Final = "off"
 Setting = str | Path | bool | None
 
 
-def cache_directory(given: str | Path | None = None) -> Path:
-    """Return ``given``, else ``$ELASTICML_CACHE``, else ``~/.cache/elasticml``."""
-    if given is not None:
-        return Path(given).expanduser()
+def cache_directory(directory: str | Path | None = None) -> Path:
+    """Return ``directory``, else ``$ELASTICML_CACHE``, else ``~/.cache/elasticml``."""
+    if directory is not None:
+        return Path(directory).expanduser()
     named = os.environ.get("ELASTICML_CACHE")
     is_place = named is not None and named not in ("", _OFF)
     return Path(str(named)) if is_place else Path.home() / ".cache" / "elasticml"

@@ -134,8 +134,8 @@ class ConvertedSource(Surveyless):
             When columns have another meaning here than in the training data.
         """
         manifest = self.manifest()
-        own_words = {name: tuple(some) for name, some in manifest["vocabularies"].items()}
-        training_words = {name: tuple(some) for name, some in facts.vocabularies.items()}
+        own_words = {name: tuple(words) for name, words in manifest["vocabularies"].items()}
+        training_words = {name: tuple(words) for name, words in facts.vocabularies.items()}
         bases = {facts.index_base, manifest["index_base"]} - {None}
         if own_words != training_words or len(bases) > 1:
             what = "categories" if own_words != training_words else "a first column"
@@ -157,11 +157,11 @@ class ConvertedSource(Surveyless):
         for chunk in chunks:
             size = chunk.nbytes + OVERHEAD_BYTES
             rows, dtype = rows_of_chunk(chunk), chunk.layout.dtype
-            parts, some = cut_rows(rows, self.n_columns, "", 0, size, dtype)
+            parts, part_summary = cut_rows(rows, self.n_columns, "", 0, size, dtype)
             for part in parts:
                 part.id = chunk.id
             cut += parts
-            for sentence, count in some.counts.items():
+            for sentence, count in part_summary.counts.items():
                 counts[sentence] = counts.get(sentence, 0) + count
         return cut, replace(
             summary,
@@ -187,7 +187,8 @@ def _read_manifest(path: Path, mtime_ns: int) -> Mapping[str, Any]:
         ) from None
     if version != VERSION:
         raise DataError(
-            f"{path} is of version {version}, wanted {VERSION}; convert again with this elasticml",
+            f"{path} is of version {version}, wanted {VERSION}; convert again with this version of "
+            "elasticml",
             path=str(path),
         )
     checked: Mapping[str, Any] = manifest

@@ -42,11 +42,11 @@ class CsvText:
 
 
 def csv_texts(
-    path: str, block: int, facts: FileFacts, delimiter: str, header: bool
+    path: str, block: int, info: FileFacts, delimiter: str, header: bool
 ) -> Iterator[CsvText]:
     """Yield the non-blank pieces of one block."""
-    names = csv_names(path, facts.token, delimiter, header)
-    for piece in block_pieces(path, block, facts):
+    names = csv_names(path, info.token, delimiter, header)
+    for piece in block_pieces(path, block, info):
         skipped = 0
         if header and piece.offset == 0:
             skipped = piece.text.find(b"\n") + 1 or len(piece.text)
@@ -54,7 +54,7 @@ def csv_texts(
             yield CsvText(path=path, piece=piece, skipped=skipped, names=names, delimiter=delimiter)
 
 
-def parse_csv(text: CsvText, columns: Columns, wanted: Sequence[str]) -> Any:
+def parse_csv(text: CsvText, columns: Columns, names: Sequence[str]) -> Any:
     """Parse columns of the text into a table: strings if categorical, else float64.
 
     Raises
@@ -64,7 +64,7 @@ def parse_csv(text: CsvText, columns: Columns, wanted: Sequence[str]) -> Any:
     """
     types = {
         name: pyarrow.string() if name in columns.categorical else pyarrow.float64()
-        for name in wanted
+        for name in names
     }
     data = pyarrow.py_buffer(text.piece.text)[text.skipped :]
     try:
@@ -76,7 +76,7 @@ def parse_csv(text: CsvText, columns: Columns, wanted: Sequence[str]) -> Any:
             parse_options=pyarrow.csv.ParseOptions(delimiter=text.delimiter),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=types,
-                include_columns=list(wanted),
+                include_columns=list(names),
                 null_values=list(MISSING),
                 strings_can_be_null=True,
             ),
@@ -107,7 +107,7 @@ def _complaint(fields: Sequence[str], names: Sequence[str], columns: Columns) ->
             complaint = f", column {name!r}: value is {field[:40]!r}, wanted a number"
             if name in columns.features:
                 return complaint + (
-                    "; list the column in data.categorical or data.ignore where it holds text"
+                    "; list the column in data.categorical or data.ignore if it holds text"
                 )
             return complaint + "; write labels and weights as numbers, classes as 0, 1, and so on"
     return ""

@@ -205,8 +205,8 @@ def merge_summaries(
             labels[label] = labels.get(label, 0) + count
         for text, count in summary.counts.items():
             counts[text] = counts.get(text, 0) + count
-        for column, some in summary.vocabularies.items():
-            words.setdefault(column, set()).update(some)
+        for column, values in summary.vocabularies.items():
+            words.setdefault(column, set()).update(values)
     continuous = any(s.continuous for s in filled) or len(labels) > DISTINCT_LABELS_MAX
     return DataFacts(
         n_rows=n_rows,
@@ -219,7 +219,7 @@ def merge_summaries(
         n_chunks=sum(summary.n_chunks for summary in filled),
         nbytes=sum(summary.nbytes for summary in filled),
         notes=tuple(text.format(count) for text, count in counts.items() if count),
-        vocabularies={column: tuple(sorted(some)) for column, some in words.items()},
+        vocabularies={column: tuple(sorted(values)) for column, values in words.items()},
         index_base=filled[0].index_base,
     )
 

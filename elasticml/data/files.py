@@ -148,9 +148,9 @@ def _missing(path: str) -> ConfigError:
     return ConfigError(f"data file {path} does not exist; check data.path", path=path)
 
 
-def _unusable(path: str, done: str, error: Exception) -> ConfigError:
+def _unusable(path: str, action: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"data file {path} cannot be {done}: {reason_of(error)}; {remedy_of(path, error)}",
+        f"data file {path} cannot be {action}: {reason_of(error)}; {remedy_of(path, error)}",
         path=path,
     )
 
@@ -163,27 +163,27 @@ def version_of(inner: str, info: Mapping[str, Any]) -> str:
     return next((str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None), "")
 
 
-def fingerprint(spec: Mapping[str, Any], facts: FileFacts | None = None) -> str:
+def fingerprint(spec: Mapping[str, Any], info: FileFacts | None = None) -> str:
     """Digest a source's spec (path, options) with its file's size and version; 16 hex digits."""
     parts: list[Any] = [READING_VERSION, dict(spec)]
-    if facts is not None:
-        parts += [facts.size, facts.token]
+    if info is not None:
+        parts += [info.size, info.token]
     text = json.dumps(parts, sort_keys=True).encode()
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
-def text_blocks(facts: FileFacts) -> list[BlockInfo]:
+def text_blocks(info: FileFacts) -> list[BlockInfo]:
     """Return the blocks of a text file: ranges of 8 MiB, or the whole file if compressed."""
-    if facts.compression is not None:
-        return [BlockInfo(index=0, nbytes=facts.size * _EXPANSION[facts.compression])]
-    starts = range(0, facts.size, BLOCK_BYTES)
+    if info.compression is not None:
+        return [BlockInfo(index=0, nbytes=info.size * _EXPANSION[info.compression])]
+    starts = range(0, info.size, BLOCK_BYTES)
     return [
-        BlockInfo(index=i, nbytes=min(BLOCK_BYTES, facts.size - start))
+        BlockInfo(index=i, nbytes=min(BLOCK_BYTES, info.size - start))
         for i, start in enumerate(starts)
     ]
 
 
-def block_pieces(path: str, block: int, facts: FileFacts) -> Iterator[Piece]:
+def block_pieces(path: str, block: int, info: FileFacts) -> Iterator[Piece]:
     """Yield the whole lines of one block, in pieces of about 8 MiB.
 
     A line belongs to the block in which it begins, so every line is in exactly one block.
@@ -193,8 +193,8 @@ def block_pieces(path: str, block: int, facts: FileFacts) -> Iterator[Piece]:
     DataError
         When a compressed file is damaged or truncated.
     """
-    if facts.compression is not None:
-        yield from _decompressed(path, facts.compression)
+    if info.compression is not None:
+        yield from _decompressed(path, info.compression)
     else:
         yield _line_range(path, block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES)
 

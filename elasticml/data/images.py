@@ -117,8 +117,8 @@ def read_images(
     check_dtype(dtype)
     check_columns(n_columns)
     if labels is None:
-        before, found, after = str(path).rpartition("images-idx3")
-        if not found:
+        before, separator, after = str(path).rpartition("images-idx3")
+        if not separator:
             raise ConfigError(
                 f"data.labels is missing, and cannot be derived from {path}, which is not named "
                 "...images-idx3...; name the IDX file of the labels",
@@ -156,8 +156,8 @@ class ImageSource(Surveyless):
     @property
     def is_costly(self) -> bool:
         """Whether to cache: compressed images are worth it, if a change can be detected."""
-        facts = file_facts(self.path)
-        return facts.compression is not None and bool(facts.token) and tells_versions(self.labels)
+        info = file_facts(self.path)
+        return info.compression is not None and bool(info.token) and tells_versions(self.labels)
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict from which the source can be rebuilt."""
@@ -173,15 +173,15 @@ class ImageSource(Surveyless):
         """Return 16 hex digits over options, and paths, sizes and versions of both files."""
         return self._fingerprint(file_facts(self.path), file_facts(self.labels))
 
-    def _fingerprint(self, facts: FileFacts, labels: FileFacts) -> str:
-        return fingerprint({**self.spec(), "labels_are": [labels.size, labels.token]}, facts)
+    def _fingerprint(self, info: FileFacts, labels: FileFacts) -> str:
+        return fingerprint({**self.spec(), "labels_are": [labels.size, labels.token]}, info)
 
     def blocks(self) -> list[BlockInfo]:
         """Return ranges of images; raises ConfigError or DataError for incompatible files."""
-        facts = file_facts(self.path)
-        images, _ = self._headers(facts, file_facts(self.labels))
+        info = file_facts(self.path)
+        images, _ = self._headers(info, file_facts(self.labels))
         n, nbytes = images.shape[0], self._row_bytes(images)
-        step = n if facts.compression is not None else self._step(images)
+        step = n if info.compression is not None else self._step(images)
         return [
             BlockInfo(
                 index=i,
@@ -201,17 +201,17 @@ class ImageSource(Surveyless):
     ) -> tuple[list[Chunk], BlockSummary]:
         """Read the images of one block; see :class:`elasticml.data.source.Source`."""
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        facts, of_labels = file_facts(self.path), file_facts(self.labels)
-        name = self._fingerprint(facts, of_labels)
-        images, labels = self._headers(facts, of_labels)
+        info, labels_info = file_facts(self.path), file_facts(self.labels)
+        name = self._fingerprint(info, labels_info)
+        images, labels = self._headers(info, labels_info)
         step, n = self._step(images), images.shape[0]
-        first, last = (0, n) if facts.compression else (block * step, min(n, (block + 1) * step))
+        first, last = (0, n) if info.compression else (block * step, min(n, (block + 1) * step))
         chunks: list[Chunk] = []
         counts: dict[str, int] = {}
         width = images.width
         with (
-            _opened(images, first, facts) as pixels,
-            _opened(labels, first, of_labels) as targets,
+            _opened(images, first, info) as pixels,
+            _opened(labels, first, labels_info) as targets,
         ):
             for start in range(first, last, step):
                 k = min(step, last - start)
@@ -223,8 +223,8 @@ class ImageSource(Surveyless):
                 if self.n_columns is not None:
                     rows = fit_columns(rows, self.n_columns, counts)
                 width = rows.n_columns
-                done = len(chunks)
-                chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=done)
+                n_chunks = len(chunks)
+                chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=n_chunks)
             if last == n:
                 _check_end(pixels, images)
                 _check_end(targets, labels)
@@ -237,8 +237,8 @@ class ImageSource(Surveyless):
     def _step(self, images: _Idx) -> int:
         return max(1, BLOCK_BYTES // self._row_bytes(images))
 
-    def _headers(self, facts: FileFacts, of_labels: FileFacts) -> tuple[_Idx, _Idx]:
-        images, labels = _header(self.path, facts), _header(self.labels, of_labels)
+    def _headers(self, info: FileFacts, labels_info: FileFacts) -> tuple[_Idx, _Idx]:
+        images, labels = _header(self.path, info), _header(self.labels, labels_info)
         if len(images.shape) < 2 or 0 in images.shape:
             raise DataError(
                 f"{self.path} has dimensions {images.shape}, wanted images and their pixels",
@@ -253,8 +253,8 @@ class ImageSource(Surveyless):
         return images, labels
 
 
-def _header(path: str, facts: FileFacts) -> _Idx:
-    with _reading(path, facts) as source, _damage_errors(path):
+def _header(path: str, info: FileFacts) -> _Idx:
+    with _reading(path, info) as source, _damage_errors(path):
         start = source.read(4)
         is_idx = len(start) == 4 and start[:2] == bytes(2) and start[2] in _TYPES
         sizes = source.read(4 * start[3]) if is_idx else b""
@@ -263,9 +263,9 @@ def _header(path: str, facts: FileFacts) -> _Idx:
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
     header = _Idx(path=path, type=np.dtype(_TYPES[start[2]]), shape=shape)
     expected_bytes = 4 + len(sizes) + shape[0] * header.width * header.type.itemsize
-    if facts.compression is None and facts.size != expected_bytes:
+    if info.compression is None and info.size != expected_bytes:
         raise DataError(
-            f"{path} has {facts.size} bytes, wanted {expected_bytes} for dimensions {shape}; copy "
+            f"{path} has {info.size} bytes, wanted {expected_bytes} for dimensions {shape}; copy "
             "or download it again",
             path=path,
         )
@@ -273,16 +273,16 @@ def _header(path: str, facts: FileFacts) -> _Idx:
 
 
 @contextlib.contextmanager
-def _reading(path: str, facts: FileFacts) -> Iterator[BinaryIO]:
+def _reading(path: str, info: FileFacts) -> Iterator[BinaryIO]:
     """Open a file and decompress it if necessary."""
     with open_binary(path) as raw:
-        yield raw if facts.compression is None else decompressor(raw, facts.compression)
+        yield raw if info.compression is None else decompressor(raw, info.compression)
 
 
 @contextlib.contextmanager
-def _opened(idx: _Idx, first: int, facts: FileFacts) -> Iterator[BinaryIO]:
+def _opened(idx: _Idx, first: int, info: FileFacts) -> Iterator[BinaryIO]:
     """Open a file at the values of example ``first``."""
-    with _reading(idx.path, facts) as source:
+    with _reading(idx.path, info) as source:
         with _damage_errors(idx.path):
             source.seek(4 + 4 * len(idx.shape) + first * idx.width * idx.type.itemsize)
         yield source

@@ -1,7 +1,7 @@
 """Compiled, single-threaded kernels for products with a chunk and with its transpose.
 
 Every kernel releases the GIL and sums in float64 in an order that depends only on the chunk: the
-same chunk gives the same bits on any member, whatever runs beside it. Only :func:`dense_forward`
+same chunk gives the same bits on any member, whatever else runs. Only :func:`dense_forward`
 and :func:`dense_product` let the compiler reassociate one row's sum (for SIMD); their bits are the
 same on one class of CPU, as the replay contract requires. A 1 MiB chunk takes well under 1 ms.
 

@@ -76,8 +76,8 @@ def listing_of(path: str) -> Listing:
     """
     if is_folder(path):
         return folders.listing(path)
-    facts = file_facts(path)
-    return _listed_zip(path, facts.token, facts.size)
+    info = file_facts(path)
+    return _listed_zip(path, info.token, info.size)
 
 
 def contents(path: str, names: Sequence[str], listing: Listing) -> Iterator[tuple[str, bytes]]:
@@ -129,7 +129,7 @@ class Folders:
 folders: Final = Folders()
 
 
-def _is_picture(name: str) -> bool:
+def _is_image(name: str) -> bool:
     path = PurePosixPath(name.replace("\\", "/"))
     return name.lower().endswith(PICTURES) and bool(path.parent.name) and path.name[0] != "."
 
@@ -140,7 +140,7 @@ def _listed_folder(path: str) -> Listing:
     prefix = inner.rstrip("/") + "/"
     # Some file systems include the host in file names; "inner" does not have it.
     paths = {path.partition(prefix)[2]: path for path in files}
-    names = tuple(sorted(name for name in paths if _is_picture(name)))
+    names = tuple(sorted(name for name in paths if _is_image(name)))
     tokens = [version_of(paths[name], files[paths[name]]) for name in names]
     versions = tuple(
         _version(files[paths[name]], token) for name, token in zip(names, tokens, strict=True)
@@ -179,7 +179,7 @@ def _folder_contents(
 @once_per_version
 def _listed_zip(path: str, token: str, size: int) -> Listing:
     with open_binary(path) as raw, _zip(path, raw) as archive:
-        names = [name for name in archive.namelist() if _is_picture(name)]
+        names = [name for name in archive.namelist() if _is_image(name)]
     _refuse_doubles(path, names)
     return Listing(tuple(sorted(names)), (), f"{size} {token}", token != "")
 
@@ -233,7 +233,7 @@ def tar_contents(path: str) -> Generator[tuple[str, bytes], None, None]:
         with open_binary(path) as raw, tarfile.open(fileobj=raw, mode="r:*") as archive:
             for member in archive:
                 is_link = member.islnk() or member.issym()
-                if not _is_picture(member.name) or not (member.isfile() or is_link):
+                if not _is_image(member.name) or not (member.isfile() or is_link):
                     continue
                 names.append(member.name)
                 if is_link:

@@ -242,8 +242,8 @@ class PictureSource(Surveyless):
         if self.size is not None:
             return self.size
         if listing is None:
-            with closing(tar_contents(self.path)) as pictures:
-                first = next(pictures, None)
+            with closing(tar_contents(self.path)) as images:
+                first = next(images, None)
             if first is None:
                 raise self._empty()
             return _size_of(*first)
@@ -280,20 +280,20 @@ class PictureSource(Surveyless):
         """Decode an image to (channels, height, width); another size is resized or rejected."""
         from PIL import Image
 
-        picture = _picture(name, content, self.mode)
-        here = (picture.height, picture.width)
-        if self.size is not None and here != self.size:
-            picture = picture.resize((self.size[1], self.size[0]), Image.Resampling.BILINEAR)
-        elif size is not None and here != size:
+        image = _read_image(name, content, self.mode)
+        own_size = (image.height, image.width)
+        if self.size is not None and own_size != self.size:
+            image = image.resize((self.size[1], self.size[0]), Image.Resampling.BILINEAR)
+        elif size is not None and own_size != size:
             raise DataError(
-                f"{name} is {here[0]} x {here[1]} pixels, wanted {size[0]} x {size[1]} as the "
-                "first picture; set data.size, to which all are resized",
+                f"{name} is {own_size[0]} x {own_size[1]} pixels, wanted {size[0]} x {size[1]} as "
+                "the first picture; set data.size, to which all are resized",
                 path=name,
             )
-        pixels = np.asarray(picture, np.uint8)
+        pixels = np.asarray(image, np.uint8)
         if self.n_columns is not None and pixels.size != self.n_columns:
             raise DataError(
-                f"{name} is {here[0]} x {here[1]} pixels, {pixels.size} values, wanted "
+                f"{name} is {own_size[0]} x {own_size[1]} pixels, {pixels.size} values, wanted "
                 f"{self.n_columns} as in the training data; set data.size and data.mode alike for "
                 "both",
                 path=name,
@@ -312,11 +312,11 @@ def _first_size(path: str, token: str, name: str) -> Size:
 
 
 def _size_of(name: str, content: bytes) -> Size:
-    picture = _picture(name, content)
-    return picture.height, picture.width
+    image = _read_image(name, content)
+    return image.height, image.width
 
 
-def _picture(name: str, content: bytes, mode: str | None = None) -> Any:
+def _read_image(name: str, content: bytes, mode: str | None = None) -> Any:
     """Decode an image in a mode; without a mode only its header is read."""
     from PIL import Image, UnidentifiedImageError
 

@@ -173,7 +173,7 @@ def _part_name(name: str) -> str:
 
 
 @contextmanager
-def _failing(place: str, done: str, absence_is_failure: bool = True) -> Iterator[None]:
+def _failing(place: str, action: str, absence_is_failure: bool = True) -> Iterator[None]:
     """Turn a file system's exceptions into a one-line ConfigError with a remedy."""
     try:
         yield
@@ -181,7 +181,7 @@ def _failing(place: str, done: str, absence_is_failure: bool = True) -> Iterator
         if isinstance(error, FileNotFoundError) and not absence_is_failure:
             raise
         raise ConfigError(
-            f"{place} cannot be {done}: {reason_of(error)}; {remedy_of(place, error)}", path=place
+            f"{place} cannot be {action}: {reason_of(error)}; {remedy_of(place, error)}", path=place
         ) from error
 
 

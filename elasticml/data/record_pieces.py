@@ -23,7 +23,7 @@ Parse = Callable[[bytes, int | None, Fail], Records]
 
 
 def records_of(
-    path: str, block: int, facts: FileFacts, options: RecordOptions
+    path: str, block: int, info: FileFacts, options: RecordOptions
 ) -> tuple[Iterator[Piece], Parse]:
     """Return a block's pieces, each of whole records, and the function that parses them.
 
@@ -39,7 +39,7 @@ def records_of(
     DataError
         When no column has the name in the options.
     """
-    pieces = block_pieces(path, block, facts)
+    pieces = block_pieces(path, block, info)
     if block:
         with open_binary(path) as source:
             first_line = read_line(source)
@@ -54,7 +54,7 @@ def records_of(
                 "data.label to a key of its headers",
                 path=path,
             )
-        return _fasta_records(path, pieces, facts), partial(_parse_fasta, options)
+        return _fasta_records(path, pieces, info), partial(_parse_fasta, options)
     try:
         columns = tsv_columns(first_line, options)
     except KeyError as error:
@@ -87,9 +87,9 @@ def _without_first_line(pieces: Iterator[Piece]) -> Iterator[Piece]:
     yield from pieces
 
 
-def _fasta_records(path: str, pieces: Iterator[Piece], facts: FileFacts) -> Iterator[Piece]:
+def _fasta_records(path: str, pieces: Iterator[Piece], info: FileFacts) -> Iterator[Piece]:
     """Regroup lines into whole records; a record belongs to the block of its header."""
-    if facts.compression is None:
+    if info.compression is None:
         for piece in pieces:
             yield _whole_records(path, piece)
         return

@@ -202,9 +202,9 @@ def _check_lengths(
     sequences: Sequence[bytes],
     lines: Sequence[int],
     fits: Callable[[int], bool],
-    wanted: str,
+    expected: str,
     fail: Fail,
 ) -> None:
     for sequence, line in zip(sequences, lines, strict=True):
         if not fits(len(sequence)):
-            raise fail(line, f"a sequence of {len(sequence)} letters, wanted {wanted}")
+            raise fail(line, f"a sequence of {len(sequence)} letters, wanted {expected}")

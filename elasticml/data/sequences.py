@@ -74,8 +74,8 @@ class SequenceSource:
         """Return 16 hex digits over path, options, and the file's size and modification time."""
         return self._fingerprint(file_facts(self.path))
 
-    def _fingerprint(self, facts: FileFacts) -> str:
-        return fingerprint(replace(self, n_columns=None).spec(), facts)
+    def _fingerprint(self, info: FileFacts) -> str:
+        return fingerprint(replace(self, n_columns=None).spec(), info)
 
     def blocks(self) -> list[BlockInfo]:
         """Return byte ranges of 8 MiB, or the whole file if it is compressed."""
@@ -86,8 +86,8 @@ class SequenceSource:
     ) -> tuple[list[Chunk], BlockSummary]:
         """Read one block; see :class:`elasticml.data.source.Source`."""
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        facts = file_facts(self.path)
-        pieces, parse = records_of(self.path, block, facts, self.options)
+        info = file_facts(self.path)
+        pieces, parse = records_of(self.path, block, info, self.options)
         parts: list[Records] = []
         length: int | None = None
         n_skipped = 0
@@ -106,7 +106,7 @@ class SequenceSource:
             np.concatenate([part.labels for part in parts]),
             self.options.alphabet,
             self.ngrams,
-            ChunkId(self._fingerprint(facts), block, 0),
+            ChunkId(self._fingerprint(info), block, 0),
             size,
         )
         return chunks, summarise(block, chunks, layout, counts=counts)

@@ -83,8 +83,8 @@ class ShapedSource(Surveyless):
         # A short last block is the prefix of a full one: rows do not depend on their number.
         shape: Shape = SHAPES[self.shape]
         drawn = draw_rows(np.random.default_rng(seeds), shape, self.columns, BLOCK_ROWS)
-        some = slice_rows(drawn, 0, min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
-        return cut_rows(some, self.n_columns, self.fingerprint(), block, size, self.dtype)
+        rows = slice_rows(drawn, 0, min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
+        return cut_rows(rows, self.n_columns, self.fingerprint(), block, size, self.dtype)
 
 
 def synthetic(

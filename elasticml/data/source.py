@@ -150,9 +150,9 @@ def check_keys(
             )
 
 
-def nearest(word: str, known: Collection[str]) -> str:
-    """Return "; did you mean ...?" if a known word is close to ``word``, else ""."""
-    close = difflib.get_close_matches(word, sorted(known), n=1)
+def nearest(word: str, valid: Collection[str]) -> str:
+    """Return "; did you mean ...?" if a valid word is close to ``word``, else ""."""
+    close = difflib.get_close_matches(word, sorted(valid), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

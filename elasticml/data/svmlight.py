@@ -133,14 +133,14 @@ class SvmlightSource:
         self, block: int, chunk_bytes: int | None, n_members: int
     ) -> tuple[list[Chunk], BlockSummary]:
         """Read the rows that begin in one block; see :class:`elasticml.data.source.Source`."""
-        facts = file_facts(self.path)
+        info = file_facts(self.path)
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        name = fingerprint(self.spec(), facts)
-        base = self._base(facts.token)
+        name = fingerprint(self.spec(), info)
+        base = self._base(info.token)
         chunks: list[Chunk] = []
         layouts: list[Layout] = []
         counts: dict[str, int] = {}
-        for piece in block_pieces(self.path, block, facts):
+        for piece in block_pieces(self.path, block, info):
             rows = self._parse(piece, base, counts)
             if len(rows.labels) or not layouts:
                 layouts.append(block_layout(rows, self.dtype))
@@ -300,8 +300,8 @@ class SvmlightSource:
 @once_per_version
 def _find_base(path: str, token: str) -> int:
     """Return the index base, 0 or 1, by the first 8 MiB; ``token`` is the file's version."""
-    facts = file_facts(path)
-    piece = next(block_pieces(path, 0, facts), None)
+    info = file_facts(path)
+    piece = next(block_pieces(path, 0, info), None)
     text = b"" if piece is None else piece.text
     return 0 if kernels.has_index_zero(kernels.as_bytes(text)) else 1
 

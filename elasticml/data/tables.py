@@ -169,15 +169,15 @@ def table_vocabularies(
     vocabularies = {}
     for name in sorted(columns.categorical):
         texts = _texts(table, name, path, place)
-        words = sorted(pyarrow.compute.unique(texts).to_pylist())
-        if len(words) > VOCABULARY_MAX:
+        values = sorted(pyarrow.compute.unique(texts).to_pylist())
+        if len(values) > VOCABULARY_MAX:
             raise DataError(
-                f"column {name!r} of {path} has {len(words)} distinct values, at most "
+                f"column {name!r} of {path} has {len(values)} distinct values, at most "
                 f"{VOCABULARY_MAX} become features; list it in data.ignore",
                 path=path,
                 column=name,
             )
-        vocabularies[name] = words
+        vocabularies[name] = values
     return vocabularies
 
 
@@ -239,10 +239,10 @@ def _texts(table: Any, name: str, path: str, place: Callable[[int], str]) -> Any
 
 
 def _codes(
-    table: Any, name: str, words: Sequence[str], path: str, place: Callable[[int], str]
+    table: Any, name: str, values: Sequence[str], path: str, place: Callable[[int], str]
 ) -> NDArray[np.int64]:
     """Return the indices of a column's values in its vocabulary, (n,); -1 for unknown values."""
-    vocabulary = pyarrow.array(list(words), pyarrow.string())
+    vocabulary = pyarrow.array(list(values), pyarrow.string())
     indices = pyarrow.compute.index_in(_texts(table, name, path, place), value_set=vocabulary)
     codes: NDArray[np.int64] = indices.fill_null(-1).to_numpy().astype(np.int64)
     return codes

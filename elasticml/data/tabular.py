@@ -72,7 +72,7 @@ class TableSource:
 
     def spec(self) -> dict[str, Any]:
         """Return a JSON-able dict from which the source can be rebuilt."""
-        words = self.vocabularies
+        vocabularies = self.vocabularies
         spec = {
             "format": self.kind,
             "path": self.path,
@@ -82,7 +82,9 @@ class TableSource:
             "ignore": list(self.ignore),
             "dtype": self.dtype,
             "n_columns": self.n_columns,
-            "vocabularies": None if words is None else {k: list(v) for k, v in words.items()},
+            "vocabularies": None
+            if vocabularies is None
+            else {k: list(v) for k, v in vocabularies.items()},
         }
         is_csv = self.kind == "csv"
         return {**spec, "delimiter": self.delimiter, "header": self.header} if is_csv else spec
@@ -93,9 +95,9 @@ class TableSource:
 
     def blocks(self) -> list[BlockInfo]:
         """Return byte ranges or row groups; raises for a missing, empty or unreadable file."""
-        facts = file_facts(self.path)
+        info = file_facts(self.path)
         if self.kind == "csv":
-            return text_blocks(facts)
+            return text_blocks(info)
         with _open_parquet(self.path) as file:
             meta = file.metadata
             groups = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
@@ -121,13 +123,13 @@ class TableSource:
                 path=self.path,
             )
         size = resolve_chunk_bytes(self, chunk_bytes, n_members)
-        facts, words = file_facts(self.path), self.vocabularies or {}
-        name, columns = fingerprint(self.spec(), facts), self._columns(facts)
+        info, vocabularies = file_facts(self.path), self.vocabularies or {}
+        name, columns = fingerprint(self.spec(), info), self._columns(info)
         chunks: list[Chunk] = []
         counts: dict[str, int] = {}
         width = 0
-        for table, place in self._tables(block, facts, columns, columns.used):
-            rows = table_rows(table, columns, words, self.path, place, counts)
+        for table, place in self._tables(block, info, columns, columns.used):
+            rows = table_rows(table, columns, vocabularies, self.path, place, counts)
             if self.n_columns is not None:
                 rows = fit_columns(rows, self.n_columns, counts)
             width = rows.n_columns
@@ -135,26 +137,26 @@ class TableSource:
             chunks += cut(rows, name, block, size, dtype=self.dtype, first_ordinal=start)
         kind = merge_layout_kinds([chunk.layout.kind for chunk in chunks])
         layout = Layout(kind=kind, dtype=self.dtype, n_columns=width)
-        reported = words if block == 0 else {}
+        reported = vocabularies if block == 0 else {}
         return chunks, summarise(block, chunks, layout, counts=counts, vocabularies=reported)
 
     def survey(self, block: int) -> BlockSummary:
         """Return the distinct values of the categorical columns in one block."""
-        facts = file_facts(self.path)
-        columns = self._columns(facts)
+        info = file_facts(self.path)
+        columns = self._columns(info)
         categorical = sorted(columns.categorical)
-        words: dict[str, set[str]] = {name: set() for name in categorical}
+        values_by_column: dict[str, set[str]] = {name: set() for name in categorical}
         n_rows = 0
-        for table, place in self._tables(block, facts, columns, categorical):
+        for table, place in self._tables(block, info, columns, categorical):
             n_rows += table.num_rows
-            for name, some in table_vocabularies(table, columns, self.path, place).items():
-                words[name].update(some)
+            for name, values in table_vocabularies(table, columns, self.path, place).items():
+                values_by_column[name].update(values)
         return BlockSummary(
             block=block,
             rows=n_rows,
             n_columns=0,
             layout=Layout(kind="dense", dtype=self.dtype, n_columns=0),
-            vocabularies={name: sorted(some) for name, some in words.items()},
+            vocabularies={name: sorted(values) for name, values in values_by_column.items()},
         )
 
     def with_facts(self, facts: DataFacts) -> TableSource:
@@ -170,10 +172,10 @@ class TableSource:
         """Return a source with ``n_columns`` columns; columns beyond are dropped."""
         return replace(self, n_columns=n_columns)
 
-    def _columns(self, facts: FileFacts) -> Columns:
+    def _columns(self, info: FileFacts) -> Columns:
         find = csv_names if self.kind == "csv" else _parquet_names
         return resolve_columns(
-            find(self.path, facts.token, self.delimiter, self.header),
+            find(self.path, info.token, self.delimiter, self.header),
             label=self.label,
             weight=self.weight,
             categorical=self.categorical,
@@ -182,7 +184,7 @@ class TableSource:
         )
 
     def _tables(
-        self, block: int, facts: FileFacts, columns: Columns, names: Sequence[str]
+        self, block: int, info: FileFacts, columns: Columns, names: Sequence[str]
     ) -> Iterator[tuple[Any, Callable[[int], str]]]:
         """Yield a block's tables with the named columns, and a function that locates a row."""
         if self.kind == "parquet":
@@ -190,7 +192,7 @@ class TableSource:
                 table = file.read_row_group(block, columns=list(names), use_threads=False)
             yield table, lambda row: f"row {row} of row group {block}"
             return
-        for text in csv_texts(self.path, block, facts, self.delimiter, self.header):
+        for text in csv_texts(self.path, block, info, self.delimiter, self.header):
             yield parse_csv(text, columns, names), functools.partial(place_of, text)
 
 

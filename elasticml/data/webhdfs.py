@@ -134,8 +134,8 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         """Remove files; with ``recursive``, also directories and their content."""
         for name in [path] if isinstance(path, str) else path:
             inner = self._strip_protocol(name)
-            done = self._call("DELETE", inner, "DELETE", recursive=str(recursive).lower())
-            if not done.json()["boolean"]:
+            response = self._call("DELETE", inner, "DELETE", recursive=str(recursive).lower())
+            if not response.json()["boolean"]:
                 raise FileNotFoundError(errno.ENOENT, "does not exist", inner)
 
     def _rm(self, path: str) -> None:
@@ -205,15 +205,15 @@ class WebHdfs(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
         body = answer.json()
         remote = body.get("RemoteException", {}) if isinstance(body, dict) else {}
         name = remote.get("exception", "")
-        said = str(remote.get("message", "")).strip().partition("\n")[0]
-        if name in _ELSEWHERE or name.startswith("Standby") or "StandbyException" in said:
+        message = str(remote.get("message", "")).strip().partition("\n")[0]
+        if name in _ELSEWHERE or name.startswith("Standby") or "StandbyException" in message:
             raise ConnectionError(errno.EAGAIN, "the name node is on standby")
         # The message of a wrapped exception begins with the inner exception's class.
-        inner = said.partition(":")[0].rpartition(".")[2]
+        inner = message.partition(":")[0].rpartition(".")[2]
         kind, number = _ERRORS.get(inner) or _ERRORS.get(name, (OSError, errno.EIO))
         if answer.status == 401:
             kind, number = PermissionError, errno.EACCES
-        what = said or f"the server answers {answer.status}, wanted WebHDFS"
+        what = message or f"the server answers {answer.status}, wanted WebHDFS"
         raise kind(number, what, path)
 
 
