@@ -32,7 +32,7 @@ from elasticml.terms import ChunkId
 
 T = TypeVar("T")
 
-#: A batch is this fraction of the memory limit, within the bounds below.
+#: The size of a batch is the memory limit divided by this, within the bounds below.
 _BATCHES_IN_LIMIT: Final = 64
 BATCH_BYTES_MIN: Final = 2**20
 BATCH_BYTES_MAX: Final = 32 * 2**20
