@@ -1,4 +1,4 @@
-"""What happens between rounds: returns take effect, chunks move, emptied members are let go."""
+"""Round boundaries: returns take effect, chunks move, drained members are released."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from elasticml.terms import MemberId
 
 
 class Boundary:
-    """Applies at the start of a round what could not be done within one.
+    """Applies at the start of a round what must not happen within one.
 
     Parameters
     ----------
     state, mobility, rounds, advising
-        The driver's parts.
+        Components of the driver.
     release : callable
-        Lets a member go that owns nothing.
+        Releases a member that owns nothing.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Boundary:
         self._hold_since_s: float | None = None
 
     def apply(self, now_s: float) -> list[Command]:
-        """Apply what waits for the end of a round: returns, moves, planned faults."""
+        """Apply returns, releases, policy decisions and planned faults that are due now."""
         state, mobility = self.state, self.mobility
         commands = self.rounds.due_return()
         commands += mobility.commit_returns(now_s)
@@ -53,15 +53,15 @@ class Boundary:
         return commands + advised
 
     def revive(self, now_s: float) -> list[Command]:
-        """Bring groups back within a round that nobody is left in."""
+        """Bring groups back within a round that has no member left."""
         commands = self.mobility.commit_returns(now_s)
         return commands + self.activate() + self.advising.readmit(now_s)
 
     def held(self, now_s: float) -> bool:
         """Whether the round must wait.
 
-        That is so while chunks are on the move, while members take over what they have copies of,
-        which takes no time, and while a planned return is under way.
+        It waits while chunks are moving, while members take over chunks that they hold already
+        (which takes no time), and while a planned return is running.
         """
         mobility, rounds = self.mobility, self.rounds
         returning = rounds.expected is not None and (rounds.expected > 0 or mobility.loading)
@@ -81,15 +81,15 @@ class Boundary:
         return False
 
     def activate(self) -> list[Command]:
-        """Members that own chunks take part from now on; those that own none do not."""
+        """Make members active that own chunks, and spare those that no longer own any."""
         state = self.state
         commands: list[Command] = []
         members = state.membership.members
-        found = [r for m in state.ledger.emptied if (r := members.get(m)) is not None]
-        emptied = [r for r in found if r.stage == "active"]
+        records = [r for m in state.ledger.emptied if (r := members.get(m)) is not None]
+        emptied = [r for r in records if r.stage == "active"]
         for record in sorted(emptied, key=lambda r: (r.id.incarnation, r.id.slot)):
             if not self.mobility.is_target(record.id):
-                # A policy has taken all it had: it is free for whatever needs somebody.
+                # A policy has moved all its chunks away: it is available again.
                 state.membership.enter(record, "spare")
                 state.stale_layout = True
                 commands.append(state.record("MemberSpare", member=record.id))

@@ -1,6 +1,7 @@
-"""What the machines tell their shells to do, as values; a failed command comes back as an event.
+"""Commands: the outputs of the driver and member machines, as immutable records.
 
-Array handles are integers that a shell gives to the arrays it holds; control only passes them on.
+The runtime or the simulator performs them; a command that fails comes back as an event. Array
+handles are integers that the adapter assigns to the arrays it holds; control only passes them on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from elasticml.terms import ChunkId, ExchangeId, Generation, GroupId, Mask, Memb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Root of all commands; ``cause`` is the event (in words) that led to it."""
+    """Base of all commands; ``cause`` describes the event that led to it."""
 
     cause: str = ""
 
@@ -32,14 +33,14 @@ class ForwardModel(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute(Command):
-    """Compute the own share of an exchange, in the compute thread."""
+    """Compute the member's own partial of an exchange, in the compute thread."""
 
     exchange: ExchangeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPartial(Command):
-    """Add the inputs to the own share in this order, keep the sum, and send it to the parent.
+    """Add the inputs to the own partial in this order, keep the sum, and send it to the parent.
 
     A repeated command for the same exchange sends the kept sum: nothing is computed or added twice.
     """
@@ -53,7 +54,7 @@ class SendPartial(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered(Command):
-    """The root has every living child's contribution; add the inputs in this order."""
+    """The root has the partial of every living child; add the inputs in this order."""
 
     exchange: ExchangeId
     contributors: Mask
@@ -63,7 +64,7 @@ class Gathered(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse(Command):
-    """Throw a received partial away: its contributors are counted already, or it is too old."""
+    """Discard a received partial: its contributors are already counted, or it is stale."""
 
     exchange: ExchangeId
     sender: MemberId
@@ -72,7 +73,7 @@ class Refuse(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget(Command):
-    """Free the arrays of a past exchange: own share, sum, model, and these inputs."""
+    """Free the arrays of a past exchange: own partial, sum, model, and these inputs."""
 
     exchange: ExchangeId
     handles: tuple[int, ...]
@@ -83,7 +84,7 @@ class Forget(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attach(Command):
-    """Link to the parent (None: the driver) and report for duty, saying which model is here."""
+    """Open a link to the parent (None: the driver) and attach, naming the newest local model."""
 
     parent: MemberId | None
     address: str
@@ -93,7 +94,7 @@ class Attach(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detach(Command):
-    """Close the link to a former parent or child; nothing it sends counts any more."""
+    """Close the link to a former parent or child; ignore whatever it still sends."""
 
     peer: MemberId
 
@@ -103,21 +104,21 @@ class Detach(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Command):
-    """Root of the commands that a member performs; ``member`` is who."""
+    """Base of the commands that a member performs; ``member`` names it."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome(Order):
-    """Tell an arrival which member it is; the shell adds the job's settings."""
+    """Tell a newcomer its member id; the runtime adds the job's settings."""
 
     arrival: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBlocks(Order):
-    """Read blocks of the source, build their chunks, and report them; or only survey them."""
+    """Read blocks of the source, build their chunks and report them; or only survey them."""
 
     blocks: tuple[int, ...]
     survey: bool = False
@@ -125,54 +126,55 @@ class ReadBlocks(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configure(Order):
-    """Make the solver: the shell adds the facts about the data set."""
+    """Create the solver; the runtime adds the data set's statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadChunks(Order):
-    """Get chunks from the source (or from what the member still holds) and report them."""
+    """Load chunks, from the source or from those the member still holds, and report them."""
 
     chunks: tuple[ChunkId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveChunks(Order):
-    """Send chunks to another member, the state of all first, then bodies; the receiver reports.
+    """Send chunks to another member: all states first, then the bodies; the receiver reports.
 
-    The giver keeps its copies, state and all, until it is told to drop them. The receiver takes no
-    state of a chunk that it owns, and none that is of an older order than one it had of that chunk.
+    The sender keeps its copies, states included, until DropChunks. The receiver ignores the state
+    of a chunk that it owns, and a state from an older order than one it already took for that
+    chunk.
     """
 
     target: MemberId
     address: str
     chunks: tuple[ChunkId, ...]
-    #: Those of them whose body must travel; of the others the target has it already.
+    #: The chunks whose bodies must be sent; the target already has the other bodies.
     bodies: tuple[ChunkId, ...] = ()
-    #: Number of this order, for the receiver's report: a late report of an abandoned order must
-    #: not commit a newer one, whose state is still under way.
+    #: Number of this order, repeated in the receiver's report: a late report of an abandoned
+    #: order must not commit a newer one, whose state is still in flight.
     order: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyChunks(Order):
-    """Send bodies, no state, to a further holder in the background, also during an exchange.
+    """Send bodies without state to another holder in the background, even during an exchange.
 
-    The receiver reports what arrived; what it has already it leaves as it is.
+    The receiver reports what arrived and leaves bodies that it already has unchanged.
     """
 
     target: MemberId
     address: str
     chunks: tuple[ChunkId, ...]
     order: int = 0
-    #: Not faster than this; None: as fast as the link is.
+    #: Rate limit; None: unlimited.
     bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropChunks(Order):
-    """Forget these chunks, body and state, and report that with ChunksDropped.
+    """Delete these chunks, body and state, and report it with ChunksDropped.
 
-    The driver never orders it for chunks that the member owns, or is getting or giving away.
+    The driver never orders this for chunks that the member owns, receives or sends.
     """
 
     chunks: tuple[ChunkId, ...]
@@ -180,7 +182,7 @@ class DropChunks(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own(Order):
-    """From this generation on compute over exactly these chunks; keep the others that are held."""
+    """Compute over exactly these chunks from this generation on; keep other chunks held."""
 
     generation: Generation
     chunks: tuple[ChunkId, ...]
@@ -188,45 +190,45 @@ class Own(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewire(Order):
-    """Take this place in the tree; ``done`` is the last exchange that the root has closed."""
+    """Take this place in the reduction tree; ``done`` is the last exchange closed at the root."""
 
     generation: Generation
     parent: MemberId | None
     parent_address: str
     children: tuple[MemberId, ...]
     done: ExchangeId
-    #: The member had no place in the last tree: nobody there knows it, not even its parent.
+    #: The member was not in the previous tree: no node there knows it, not even its parent.
     is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers(Order):
-    """Send states of a free-running job to these members, too, and no more to those that are gone.
+    """Update the peers to which a member in asynchronous mode sends its state.
 
-    What is told is what has changed since the last such order, unless it is told ``anew``. The
-    member itself is among those that came or are gone, too: others send to it, or do not any more.
+    The order lists changes since the last one, unless ``anew`` is set. The member itself may be
+    among those that came or are gone: it says whether others send to it.
     """
 
     came: tuple[MemberId, ...] = ()
-    #: Of those that came, in their order.
+    #: Addresses of ``came``, in the same order.
     addresses: tuple[str, ...] = ()
     gone: tuple[MemberId, ...] = ()
-    #: ``came`` is everybody: who was told of before is forgotten.
+    #: ``came`` is the complete list: forget earlier peers.
     anew: bool = False
-    #: Loops run already: whoever has no state yet asks a peer for one.
+    #: Loops are already running: a member without a state asks a peer for one.
     begun: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskStatus(Order):
-    """Ask a member how far it is in an exchange; a stopped process gives no answer."""
+    """Ask a member how far it is in an exchange; a stopped process does not answer."""
 
     exchange: ExchangeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAnchor(Order):
-    """Send a kept partial of a past exchange to the driver: an input's, or the own sum."""
+    """Send a kept partial of a past exchange to the driver: that of an input, or the own sum."""
 
     exchange: ExchangeId
     sender: MemberId | None
@@ -234,7 +236,7 @@ class SendAnchor(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dismiss(Order):
-    """The member's life in this job is over: done, released, or fenced."""
+    """End this incarnation of the member in the job: done, released, or fenced."""
 
     reason: str
 
@@ -244,29 +246,29 @@ class Dismiss(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeFacts(Command):
-    """Merge what members reported about the blocks; answer FactsFixed or DataRejected."""
+    """Merge the members' reports about blocks; answer FactsFixed or Failed."""
 
     survey: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTrainer(Command):
-    """Make the trainer and run it to its first request."""
+    """Create the trainer and run it to its first request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorPart(Command):
-    """One term of an anchor: a handle here, added or subtracted."""
+    """One term of an anchor: a local handle, added or subtracted."""
 
     handle: int
     sign: int
-    #: Whose shares it is the sum of.
+    #: The members whose partials it sums.
     of: Mask = Mask(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver(Command):
-    """Give the trainer the outcome of an exchange: the sum of these inputs in this order."""
+    """Pass the trainer the outcome of an exchange: the sum of these inputs in this order."""
 
     exchange: ExchangeId
     inputs: tuple[int, ...]
@@ -282,27 +284,27 @@ class Deliver(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continue(Command):
-    """Answer the trainer's end of round: go on, or stop for this reason."""
+    """Answer the trainer's end of round: continue, or stop for this reason."""
 
     go_on: bool
     reason: str = ""
-    #: Settings of the algorithm that policies want changed from the next round on, by name.
+    #: Algorithm settings that policies change from the next round on, by name.
     tuned: Mapping[str, float | int | str | bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMembers(Command):
-    """Ask the cluster for so many more members; answer MembersRefused where it has none to give."""
+    """Request ``count`` more members from the cluster; answer MembersRefused if it has none."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseContainers(Command):
-    """Give the containers of retired members back; their lives in the job are over already.
+    """Give back the containers of retired members, which have already left the job.
 
-    For one that is given in place of a container that is asked for, the cluster asks anew by
-    itself, as it does for those that are taken.
+    The cluster itself requests a replacement for a container that is given back in place of a
+    marked one, as it does for containers that are taken.
     """
 
     members: tuple[MemberId, ...]
@@ -330,16 +332,16 @@ class Record(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRow(Command):
-    """Append a row to the history; the shell adds bytes moved and sent."""
+    """Append a row to the history; the runtime adds the bytes moved and sent."""
 
     fields: Mapping[str, Any]
-    #: The round did nothing but wait: its model is the one that the next real round begins with.
+    #: An idle round: its model is the one with which the next real round starts.
     idle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndJob(Command):
-    """The job is over."""
+    """End the job."""
 
     state: Literal["done", "failed", "cancelled"]
     reason: str

@@ -1,7 +1,7 @@
-"""The driver: one job's decisions, as a pure machine.
+"""The driver machine: all decisions of one job, as a pure state machine.
 
-``handle(event, now_s)`` returns the commands that the shell performs in order; what comes of them
-returns as events. There is no clock, no chance and no array in here.
+``handle(event, now_s)`` returns the commands to perform, in order; their results come back as
+events. The machine uses no clock, no randomness and no arrays.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from elasticml.control.state import JobState
 from elasticml.control.turnover import Turnover
 from elasticml.control.waiting import Waiting
 
-#: Invariants are re-derived at every event up to this many members, above at round boundaries.
+#: Up to this many members the invariants are checked after every event, above at round ends.
 FULL_CHECK_MEMBERS_MAX = 64
 
 
 class Driver:
-    """The job's machine.
+    """The driver machine of one job.
 
     Parameters
     ----------
@@ -43,15 +43,15 @@ class Driver:
     policies : iterable of Policy
         Asked in this order at every round boundary.
     check_every_event : bool
-        Re-derive the invariants after every event (up to 64 members); otherwise at round ends and
-        when somebody joins or goes.
+        Check the invariants after every event (up to 64 members); otherwise at round ends and
+        when a member joins or is lost.
     """
 
     def __init__(
         self, settings: Settings, policies: Iterable[Policy], check_every_event: bool = True
     ) -> None:
         self.check_every_event = check_every_event
-        #: Members that took part when the job ended.
+        #: Members that participated when the job ended.
         self.members_at_end = 0
         self.state = JobState(settings=settings)
         self.loading = Loading(self.state)
@@ -62,10 +62,10 @@ class Driver:
         self.history = History(self.state)
         self.rounds = Rounds(self.state, self.history)
         self.reach = Reach(self.state)
-        #: The trainer's request that has not been started yet.
+        #: The trainer's request that has not started yet.
         self.request: ev.ExchangeRequested | None = None
         self.at_round_start = True
-        #: Which of the job's stop rules has ended the rounds.
+        #: The stop rule that ended the rounds.
         self._stop_reason: str | None = None
         self.advising = Advising(
             self.state, self.mobility, self.copying, self.rounds, self.history, policies
@@ -91,13 +91,13 @@ class Driver:
             self.reach,
             self.dealing,
         )
-        #: The exchange that is asked for has had to wait for absent examples.
+        #: The requested exchange has had to wait for absent examples.
         self._stalled = False
-        #: Examples by slot, as the story has them.
-        self._rows_told: dict[str, int] = {}
-        #: Changes of ledger and membership by then.
+        #: Examples by slot, as last recorded in the story.
+        self._recorded_rows: dict[str, int] = {}
+        #: Change counts of ledger and membership at that time.
         self._rows_at: tuple[int, int] | None = None
-        #: The state at which the ledger's, the members' and the tree's books were derived last.
+        #: Change counts at which ledger, membership and tree were last checked.
         self.checked_at: tuple[object, ...] | None = None
         self._handlers = self._handler_table()
 
@@ -135,9 +135,9 @@ class Driver:
         }
 
     def handle(self, event: ev.Event, now_s: float) -> list[Command]:
-        """Take an event in; return what to do, in order."""
+        """Handle an event; return the commands to perform, in order."""
         if self.state.stage == "ended":
-            return []  # nothing counts after the end
+            return []  # events after the end are ignored
         self.state.cause = event.cause or type(event).__name__
         commands = self._handlers[type(event)](event, now_s)
         commands = self._settle(commands, now_s) + self.free.peers()
@@ -158,7 +158,7 @@ class Driver:
 
     @staticmethod
     def _quiet(note: Callable[[Any], None]) -> Callable[[Any, float], list[Command]]:
-        """Wrap a handler that only takes note."""
+        """Wrap a handler that returns no commands."""
 
         def handler(event: ev.Event, now_s: float) -> list[Command]:
             note(event)
@@ -167,7 +167,7 @@ class Driver:
         return handler
 
     def _settle(self, commands: list[Command], now_s: float) -> list[Command]:
-        """Carry on as far as the new state allows, without waiting for another event."""
+        """Proceed as far as the new state allows, without waiting for another event."""
         settled: list[Command] = []
         queue = list(commands)
         while True:
@@ -229,27 +229,27 @@ class Driver:
     # --- exchanges -----------------------------------------------------------------------
 
     def _try_start(self, now_s: float) -> list[Command]:
-        """Start the requested exchange unless something must happen first."""
+        """Start the requested exchange unless something else must happen first."""
         request, state = self.request, self.state
         if request is None or self.rounds.injecting:
             return []
         if self.free.is_early(request, now_s):
             return self.free.meanwhile(now_s)
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
-            # Until the exchange starts, not only until nobody is absent: what comes back may set
-            # off moves, and nothing may be on the move in an exchange.
+            # Set until the exchange starts, not only until no chunk is absent: returning chunks may
+            # trigger moves, and no chunk may change its owner during an exchange.
             self._stalled = True
         if self.at_round_start or self._stalled:
             commands = self.boundary.apply(now_s)
             if commands:
-                return commands  # they may change what is decided next
+                return commands  # they may change the decisions below
             if self.boundary.held(now_s):
                 self.waiting.over()
                 return []
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
             return self._stall(now_s)
         n_working = state.membership.n_working
-        # A round under way goes on with whoever there is: more can join only at the next one.
+        # A running round continues with the members it has: others can join only at the next one.
         if n_working < (max(1, state.settings.members_min) if self.at_round_start else 1):
             revived = self.waiting.revive(now_s, self.at_round_start)
             if revived or self.boundary.held(now_s):
@@ -270,20 +270,20 @@ class Driver:
         return commands + self.rounds.due_loss("compute")
 
     def _loads(self) -> dict[str, dict[str, int]]:
-        """Say how many examples each slot has, where that has changed since it was said."""
+        """Return the examples of each slot if they changed since the last record, else nothing."""
         state = self.state
         at = (state.ledger.changes, state.membership.changes)
         if at == self._rows_at:
             return {}
         self._rows_at = at
         rows = {str(r.id.slot): state.ledger.rows_of(r.id) for r in state.membership.working()}
-        if rows == self._rows_told:
+        if rows == self._recorded_rows:
             return {}
-        self._rows_told = rows
+        self._recorded_rows = rows
         return {"rows": rows}
 
     def _stall(self, now_s: float) -> list[Command]:
-        """Wait for everybody."""
+        """Wait until no example is absent."""
         if self.state.ledger.open:
             self.state.ledger.report(frozenset())
             return self._seal(now_s)
@@ -302,7 +302,7 @@ class Driver:
     def _partial(self, event: ev.PartialArrived, now_s: float) -> list[Command]:
         run = self.exchanging.running
         if run is None or event.exchange != run.id or event.sender not in run.participants:
-            # Too late, or from a new life in the slot of a member that took part.
+            # Too late, or from a new incarnation in the slot of a participant.
             return [self.state.root.refuse(event)]
         self.history.computed(event.exchange, event.compute_s)
         return self.state.root.partial(event) + self.rounds.due_loss("reduce")
@@ -311,13 +311,13 @@ class Driver:
         run = self.exchanging.running
         assert run is not None
         request = run.request
-        told, deliver = self.exchanging.deliver()
+        record, deliver = self.exchanging.deliver()
         self.rounds.exchange += 1
         if request.require_everybody and deliver.absent_examples:
-            # Not an outcome for a trainer that wants everybody: done again when all are back.
+            # The trainer requires all examples: repeat the exchange when all are back.
             self.request = request
-            return [told]
-        return [told, deliver]
+            return [record]
+        return [record, deliver]
 
     # --- time, the end -------------------------------------------------------------------
 

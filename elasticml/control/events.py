@@ -1,4 +1,4 @@
-"""What happened, as values: the only way anything enters a control machine."""
+"""Events: the inputs of the driver and member machines, as immutable records."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from elasticml.terms import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Root of all events; ``cause`` says where it comes from, in a few words."""
+    """Base of all events; ``cause`` names the origin in a few words."""
 
     cause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked(Event):
-    """Time has passed."""
+    """Advance time."""
 
 
 # --- membership ----------------------------------------------------------------------------------
@@ -34,31 +34,31 @@ class Ticked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived(Event):
-    """A worker offers itself; ``holdings`` are chunks that it still has from an earlier life."""
+    """A worker asks to join; ``holdings`` are chunks that it kept from an earlier incarnation."""
 
     arrival: int
     address: str
     host: str
     pid: int
     threads: int = 1
-    #: NUMA nodes that its threads span.
+    #: NUMA nodes spanned by its threads.
     nodes: int = 1
     slot: int | None = None
     holdings: tuple[ChunkId, ...] = ()
-    #: Bytes of chunk bodies that it can hold, in memory and on its disk; None without limit.
+    #: Bytes of chunk bodies that it can hold in memory and on disk; None: no limit.
     limit_bytes: int | None = None
-    #: What of them it can hold in memory; None where that is the same.
+    #: Bytes of chunk bodies that it can hold in memory; None: the same as ``limit_bytes``.
     memory_bytes: int | None = None
-    #: Class of its processor, and threads of its linear algebra library: bits depend on them.
+    #: CPU class and BLAS thread count: the bits of results depend on them.
     cpu: str = ""
     blas_threads: int = 1
-    #: The last exchange that its earlier life has computed; its chunks' states are of that one.
+    #: The last exchange that its earlier incarnation computed; its chunk states date from it.
     computed: ExchangeId = NO_EXCHANGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed(Event):
-    """A member will go within ``grace_s`` seconds."""
+    """A member will leave within ``grace_s`` seconds."""
 
     member: MemberId
     grace_s: float
@@ -67,36 +67,36 @@ class Noticed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeWithdrawn(Event):
-    """A member will not go after all."""
+    """A member's notice was withdrawn: it stays."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerMarked(Event):
-    """The container at an address is asked for back."""
+    """The resource manager asks for the container at an address."""
 
     address: str
-    #: Seconds until what is in it is stopped, at the earliest.
+    #: Seconds until the container is stopped, at the earliest.
     grace_s: float
-    #: Why it will have gone: "preempted", ...
+    #: Loss reason to record when it is gone: "preempted", ...
     reason: str
-    #: Another member's container would do as well.
+    #: Any other container of the application will do as well.
     negotiable: bool = False
-    #: No member is in it, and the job cannot live without it.
+    #: The job cannot run without this container, which holds no member.
     essential: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLifted(Event):
-    """The container at an address is no longer asked for."""
+    """The resource manager no longer asks for the container at an address."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerStopping(Event):
-    """What is in the container at an address has been told to end within ``grace_s`` seconds."""
+    """The container at an address is being stopped, within ``grace_s`` seconds."""
 
     address: str
     grace_s: float
@@ -104,7 +104,7 @@ class ContainerStopping(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEnded(Event):
-    """How the container at an address ended; known before the member's loss is seen, or after."""
+    """The container at an address ended; may arrive before or after the member's loss is seen."""
 
     address: str
     container: str
@@ -115,7 +115,7 @@ class ContainerEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChanged(Event):
-    """A node is being taken out, was lost, or is back; ``addresses`` are those of its workers."""
+    """A node is decommissioning, lost or running again; ``addresses`` are its workers'."""
 
     node: str
     state: str
@@ -125,7 +125,7 @@ class NodeChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost(Event):
-    """A member is gone: its link closed, its worker was removed, or the driver fenced it."""
+    """A member is lost: its link closed, its worker was removed, or the driver fenced it."""
 
     member: MemberId
     reason: str
@@ -141,34 +141,34 @@ class BlockRead(Event):
     member: MemberId
     block: int
     chunks: tuple[ChunkInfo, ...]
-    #: Of the chunks' bodies.
+    #: Digest of the chunks' bodies.
     digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsFixed(Event):
-    """The driver knows the whole data set's size, columns and classes."""
+    """The statistics of the whole data set are known: size, columns and classes."""
 
     survey: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunksLoaded(Event):
-    """A member holds these chunks now: read from the source, or received from ``source``."""
+    """A member now holds these chunks: read from the data source, or received from ``source``."""
 
     member: MemberId
     chunks: tuple[ChunkId, ...]
     source: MemberId | None = None
-    #: Of bodies and states that travelled, or were read.
+    #: Bytes of bodies and states that were sent or read.
     nbytes: int = 0
     seconds: float = 0.0
-    #: The number of the GiveChunks or CopyChunks order that this fulfils; None: of no such order.
+    #: Number of the GiveChunks or CopyChunks order that this completes; None: no such order.
     order: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunksDropped(Event):
-    """A member has done what DropChunks told it; from now on it may be sent these chunks again."""
+    """A member has performed DropChunks; from now on it may be sent these chunks again."""
 
     member: MemberId
     chunks: tuple[ChunkId, ...]
@@ -176,10 +176,10 @@ class ChunksDropped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WentOutOfCore(Event):
-    """A member's chunks do not fit into its memory any more: they stream from its disk."""
+    """A member's chunks no longer fit into its memory: it streams them from disk."""
 
     member: MemberId
-    #: Bytes of the bodies that it holds, and those that it had memory for.
+    #: Bytes of the bodies that it holds, and its memory limit for them.
     nbytes: int
     limit_bytes: int
 
@@ -192,7 +192,7 @@ class MoveFailed(Event):
     target: MemberId
     chunks: tuple[ChunkId, ...]
     reason: str
-    #: The number of the order that failed; None where it is not known.
+    #: Number of the order that failed; None: unknown.
     order: int | None = None
 
 
@@ -201,7 +201,7 @@ class MoveFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attached(Event):
-    """A child reports for duty at its parent."""
+    """A child attached to its parent."""
 
     child: MemberId
     generation: Generation
@@ -210,34 +210,34 @@ class Attached(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialArrived(Event):
-    """A partial came up a link."""
+    """A partial arrived from a child."""
 
     exchange: ExchangeId
     sender: MemberId
     contributors: Mask
     order: str
     handle: int
-    #: Compute seconds of members whose partials are in it, as far as they told.
+    #: Compute seconds of the members whose partials are in it, as far as reported.
     compute_s: Mapping[MemberId, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed(Event):
-    """The own share of an exchange is ready (at a member)."""
+    """The member's own partial of an exchange is computed (at a member)."""
 
     exchange: ExchangeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopEnded(Event):
-    """A member of a free-running job has made all its passes and waits."""
+    """The loop of a member in asynchronous mode has made all its passes; the member waits."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelArrived(Event):
-    """The model of an exchange came down a link (at a member)."""
+    """The model of an exchange arrived from the parent (at a member)."""
 
     exchange: ExchangeId
     generation: Generation
@@ -246,7 +246,7 @@ class ModelArrived(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLinked(Event):
-    """The link to the parent is open and the parent has been told (at a member)."""
+    """The link to the parent is open and the member has attached (at a member)."""
 
     peer: MemberId | None
     generation: Generation
@@ -261,7 +261,7 @@ class PeerLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDown(Event):
-    """A member cannot reach another one (at the driver)."""
+    """A member reports that it cannot reach another one (at the driver)."""
 
     member: MemberId
     peer: MemberId
@@ -269,7 +269,7 @@ class LinkDown(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusTold(Event):
-    """A member's answer to AskStatus."""
+    """Answer to AskStatus."""
 
     member: MemberId
     exchange: ExchangeId
@@ -278,7 +278,7 @@ class StatusTold(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorArrived(Event):
-    """A member's answer to SendAnchor; ``handle`` None when it no longer has it."""
+    """Answer to SendAnchor; ``handle`` is None if the member no longer has the partial."""
 
     member: MemberId
     exchange: ExchangeId
@@ -291,20 +291,20 @@ class AnchorArrived(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeRequested(Event):
-    """The trainer wants an exchange."""
+    """The trainer requests an exchange."""
 
     operation: str
     phase: Literal["compute", "correct"]
     keep: bool
     require_everybody: bool
     seal: bool
-    #: It begins no sooner than ``report_every`` after the last round's end.
+    #: It starts no earlier than ``report_every`` after the end of the last round.
     paced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFinished(Event):
-    """The trainer ended a round; ``row`` are the history's columns that it knows."""
+    """The trainer ended a round; ``row`` has the history columns that it provides."""
 
     row: Mapping[str, Any]
 
@@ -321,7 +321,7 @@ class TrainerFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(Event):
-    """Something that is no fault of the cluster: wrong data, a bug in a solver or a trainer."""
+    """The job failed for a reason other than a cluster fault: bad data, a solver or trainer bug."""
 
     reason: str
     member: MemberId | None = None
@@ -329,12 +329,12 @@ class Failed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested(Event):
-    """Somebody wants the job to end now."""
+    """A client cancelled the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembersRefused(Event):
-    """The cluster will not give so many of the members that were asked for."""
+    """The cluster refused ``count`` of the requested members."""
 
     count: int
     reason: str
@@ -342,7 +342,7 @@ class MembersRefused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPerformed(Event):
-    """A planned fault was carried out, or could not be."""
+    """A planned fault was performed, or failed with ``error``."""
 
     kind: Literal["lose", "return", "prepare"]
     error: str | None = None

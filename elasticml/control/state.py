@@ -1,4 +1,4 @@
-"""The driver's whole state, shared by the parts of the machine that change it."""
+"""The state of the driver machine, shared by the components that change it."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ Stage = Literal["gathering", "surveying", "reading", "dealing", "training", "end
 
 @dataclass(slots=True)
 class JobState:
-    """Everything that the driver knows; arrays are elsewhere."""
+    """The driver's state of one job, without arrays."""
 
     settings: Settings
     stage: Stage = "gathering"
     membership: Membership = field(default_factory=Membership)
     ledger: Ledger = field(default_factory=Ledger)
     root: Node = field(default_factory=lambda: Node(None))
-    #: The tree of the present generation.
+    #: The reduction tree of the current generation.
     parents: dict[MemberId, MemberId | None] = field(default_factory=dict)
-    #: The same the other way round.
+    #: The same tree as children of each node.
     below: Below = field(default_factory=lambda: {None: []})
     generation: Generation = Generation(0)
     #: Membership or ownership has changed since the tree was laid out.
     stale_layout: bool = True
-    #: Version of each member's chunk set that it has been told.
+    #: Chunk-set version last sent to each member with Own.
     told: dict[MemberId, int] = field(default_factory=dict)
     round: int = 0
     last_exchange: ExchangeId = ExchangeId(0)
     #: The last exchange that the root has closed.
     closed_exchange: ExchangeId = ExchangeId(0)
     cause: str = ""
-    #: Copies of every body that the job wants; settled when the data are known.
+    #: Wanted number of holders of each body; fixed when the data are known.
     holders: int = 1
-    #: Members that policies have asked the cluster for and that have not come.
+    #: Members that policies have requested from the cluster and that have not arrived.
     requested: int = 0
-    #: Number of the last order by which chunks are sent.
+    #: Number of the last order that sends chunks.
     last_order: int = 0
 
     def next_order(self) -> int:
-        """Count another order by which chunks are sent, and return its number."""
+        """Return the number of a new order that sends chunks."""
         self.last_order += 1
         return self.last_order
 
     def settle_holders(self) -> None:
-        """Fix how many holders each body shall have, now that it is known what bodies there are."""
+        """Fix the wanted number of holders of each body, now that all bodies are known."""
         if self.settings.holders is not None:
             self.holders = self.settings.holders
             return
@@ -62,15 +62,15 @@ class JobState:
         self.holders = 2 if None in limits or 2 * total <= memory else 1
 
     def record(self, event: str, **fields: object) -> Record:
-        """Make a story record with the present round and cause."""
+        """Return a story record with the current round and cause."""
         return Record(cause=self.cause, event=event, fields={"round": self.round, **_plain(fields)})
 
     def relayout(self) -> list[Command]:
-        """Lay the tree out anew, between exchanges, and tell every working member its place."""
+        """Rebuild the tree, between exchanges, and tell every working member its place."""
         if not self.stale_layout:
             return []
         self.stale_layout = False
-        # Leaving members stand last, where nobody depends on them; then the old before the young.
+        # Leaving members come last, where no other member depends on them; older members first.
         order = self.membership.stage("active") + self.membership.stage("leaving")
         self.generation = Generation(self.generation + 1)
         former = self.parents
@@ -84,14 +84,14 @@ class JobState:
         below = self.below = children(self.parents)
         for member in sorted(former.keys() - self.parents.keys()):
             if member in self.membership.members:
-                commands += self._own(member)  # it owns nothing any more, and shall know it
+                commands += self._own(member)  # it must learn that it no longer owns chunks
         for member in sorted(self.parents):
             commands += self._own(member)
             commands.append(self.rewire(member, below.get(member, []), member not in former))
         return commands + self.rewire_root(below[None])
 
     def _own(self, member: MemberId) -> list[Command]:
-        """Tell a member what it owns, where that has changed since it was told."""
+        """Tell a member what it owns if that has changed since it was last told."""
         version = self.ledger.versions.get(member, 0)
         if self.told.get(member) == version:
             return []
@@ -106,7 +106,7 @@ class JobState:
         ]
 
     def rewire(self, member: MemberId, below: list[MemberId], is_new: bool = False) -> Order:
-        """Make the order that tells a member its place in the present tree."""
+        """Return the order that tells a member its place in the current tree."""
         parent = self.parents[member]
         return Rewire(
             cause=self.cause,
@@ -120,16 +120,16 @@ class JobState:
         )
 
     def rewire_root(self, below: list[MemberId]) -> list[Command]:
-        """Give the root its children of the present tree."""
+        """Give the root its children in the current tree."""
         return self.root.rewire(self.generation, None, "", below, self.closed_exchange)
 
     def takers(self) -> list[MemberId]:
-        """List who reads what nobody owns: who stays; marked ones where there are no others."""
+        """List members that may take chunks without an owner: staying ones, preferably unmarked."""
         staying = self.membership.stage("spare", "active")
         return [m.id for m in staying if not m.is_marked] or [m.id for m in staying]
 
     def steady(self) -> set[MemberId]:
-        """Members that can be given chunks: ready, staying, and not asked for back."""
+        """Return members that can be given chunks: configured, staying and unmarked."""
         return {
             m.id
             for m in self.membership.stage("active", "spare")
@@ -137,7 +137,7 @@ class JobState:
         }
 
     def stay(self, record: MemberRecord) -> None:
-        """Let a member whose notice is void work on, or get chunks anew if it gave all away."""
+        """Keep a member whose notice is void: active, or spare if it has no chunks left."""
         record.deadline_s = None
         record.notice_reason = None
         record.is_retiring = False
@@ -146,7 +146,7 @@ class JobState:
         self.stale_layout = True
 
     def heal(self, lost: MemberId) -> list[Command]:
-        """Give a vanished node's children to its parent, at once: an exchange may be under way."""
+        """Attach a lost node's children to its parent at once: an exchange may be running."""
         heir, orphans = take_out(self.parents, self.below, lost)
         self.generation = Generation(self.generation + 1)
         commands: list[Command] = []
@@ -156,12 +156,12 @@ class JobState:
         return commands + self.rewire_root(self.below[None])
 
     def living(self) -> list[MemberId]:
-        """List all members that are alive, whatever their stage."""
+        """List all living members, in any stage."""
         return sorted(self.membership.members)
 
 
 def _plain(fields: dict[str, object]) -> dict[str, object]:
-    """Make member and chunk ids text, for JSON."""
+    """Convert member ids to text, for JSON."""
     plain: dict[str, object] = {}
     for name, value in fields.items():
         if isinstance(value, MemberId):

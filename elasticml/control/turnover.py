@@ -1,4 +1,4 @@
-"""Members that come, give notice, go, and are given up."""
+"""Membership changes: members that join, give notice, leave, are lost, or are fenced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from elasticml.terms import MemberId
 
 
 class Turnover:
-    """Lets members in and out, and tells every part of the driver."""
+    """Admits and removes members, and informs every component of the driver."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Turnover:
         self.reclaims = Reclaims(state, copying, self.release, self.lost, self.noticed)
 
     def arrived(self, event: ev.Arrived, now_s: float) -> list[Command]:
-        """Make whoever offers itself a member; its former life there is over."""
+        """Admit a worker as a member; an earlier incarnation at its address is lost."""
         state = self.state
         commands: list[Command] = []
         former = state.membership.at(event.address)
@@ -65,7 +65,7 @@ class Turnover:
         self.reclaims.arrived(record)
         state.ledger.hold(record.id, event.holdings)
         if not self.rounds.arrived() and event.slot is None:
-            # Whoever has been here before comes back by itself, and not because it was asked for.
+            # A worker with a former slot rejoins on its own; it does not answer a request.
             state.requested = max(0, state.requested - 1)
         commands += [
             Welcome(cause=state.cause, member=record.id, arrival=event.arrival),
@@ -83,7 +83,7 @@ class Turnover:
             ),
         ]
         if state.stage in ("dealing", "training"):
-            # While dealing, it may be the first one alive after everybody was lost.
+            # During the initial placement it may be the first one alive after all were lost.
             commands += self.dealing.configure(record.id) + self.dealing.dealt()
         elif state.stage in ("surveying", "reading"):
             commands += self.loading.assign()
@@ -93,23 +93,23 @@ class Turnover:
         return commands
 
     def noticed(self, event: ev.Noticed, now_s: float) -> list[Command]:
-        """Take note of when a member will go; one without chunks may go at once."""
+        """Record when a member will leave; release it at once if it has no chunks."""
         record = self.state.membership.members.get(event.member)
         if record is None:
             return []
-        told = self.state.record(
+        noticed = self.state.record(
             "MemberNoticed", member=event.member, grace_s=event.grace_s, reason=event.reason
         )
         record.deadline_s = now_s + event.grace_s
         record.notice_reason = event.reason
-        commands = [told, *self.reclaims.noticed(record)]
+        commands = [noticed, *self.reclaims.noticed(record)]
         if record.stage == "spare":
             return commands + self.release(event.member, now_s)
         self.state.membership.enter(record, "leaving")
         return commands
 
     def withdrawn(self, event: ev.NoticeWithdrawn) -> list[Command]:
-        """Let a member stay after all, unless it is let go for another reason."""
+        """Keep a member whose notice was withdrawn, unless it leaves for another reason."""
         record = self.state.membership.members.get(event.member)
         if record is None or record.stage != "leaving":
             return []
@@ -124,14 +124,14 @@ class Turnover:
             self.state.stay(record)
 
     def lapsed(self, now_s: float) -> None:
-        """Let members stay whose notice ran out long ago: its giver has changed their mind."""
+        """Keep members whose notice expired a minute ago: they were not taken after all."""
         for record in self.state.membership.stage("leaving"):
             if record.deadline_s is None or now_s <= record.deadline_s + 60.0:
                 continue
             self._void_notice(record)
 
     def release(self, member: MemberId, now_s: float) -> list[Command]:
-        """Let a member go that owns nothing; give its container back where that is the point."""
+        """Release a member that owns nothing; give its container back if it is retiring."""
         record = self.state.membership.members[member]
         dismiss = Dismiss(cause=self.state.cause, member=member, reason="released")
         reason = "retired" if record.is_retiring else "noticed"
@@ -145,11 +145,11 @@ class Turnover:
         return commands
 
     def lost(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
-        """Strike a member, and everything that counted on it."""
+        """Remove a lost member and everything that depends on it."""
         state = self.state
         record = state.membership.remove(member)
         if record is None:
-            return []  # a second word of the same loss
+            return []  # a repeated report of the same loss
         state.told.pop(member, None)
         state.root.peer_lost(member)
         self.reach.lost(member)
@@ -176,13 +176,13 @@ class Turnover:
         return commands + self.copying.pump()
 
     def fence(self, member: MemberId, reason: str, now_s: float) -> list[Command]:
-        """Give a member up; its process may come back, with what it holds, as another one."""
+        """Fence a member; its process may rejoin with its chunks as a new incarnation."""
         dismiss = Dismiss(cause=reason, member=member, reason=reason)
         return [dismiss, *self.lost(member, reason, now_s)]
 
 
 def _past(event: ev.Arrived) -> dict[str, object]:
-    """Say what an arrival still has of an earlier life: its chunks' states may count."""
+    """Return what an arrival kept from an earlier incarnation: its chunk states may be used."""
     if not event.holdings:
         return {}
     return {"holdings": runs_of(event.holdings), "computed": event.computed}

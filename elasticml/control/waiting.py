@@ -1,4 +1,4 @@
-"""What the driver does while it cannot compute: idle rounds, and the revival of a lost job."""
+"""Idle rounds while the driver cannot compute, and recovery after the loss of all members."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from elasticml.control.mobility import Mobility
 from elasticml.control.rounds import Rounds
 from elasticml.control.state import JobState
 
-#: Phases of planned losses that an idle round takes at its beginning.
+#: Phases of planned losses that an idle round performs at its start.
 EXCHANGE_PHASES = ("broadcast", "compute", "reduce", "apply")
-#: Seconds that a job with absent: reload waits for chunks that nobody has room for, where nothing
-#: else would end it.
+#: Seconds that a job with absent: reload waits for chunks that fit into no member's memory, if
+#: nothing else would end it.
 ROOMLESS_S_MAX = 600.0
 
 
 class Waiting:
-    """Keeps a waiting job's rounds going, so that faults planned by round still come."""
+    """Counts rounds while the job waits, so that faults planned by round still happen."""
 
     def __init__(
         self, state: JobState, mobility: Mobility, rounds: Rounds, boundary: Boundary
@@ -28,15 +28,15 @@ class Waiting:
         self._rounds = rounds
         self._boundary = boundary
         self._since_s: float | None = None
-        #: When it was last seen that no member works.
+        #: When the job was last seen without a working member.
         self._deserted_s = -math.inf
 
     def over(self) -> None:
-        """Begin anew the next time."""
+        """Reset: the job no longer waits."""
         self._since_s = None
 
     def idle(self, now_s: float, at_round_start: bool) -> list[Command]:
-        """Count an idle round when one is due, at the pace of undisturbed rounds."""
+        """Finish an idle round when one is due, at the pace of undisturbed rounds."""
         rounds, pace_s = self._rounds, self._rounds.pace_s()
         if not self._state.membership.n_working:
             self._deserted_s = now_s
@@ -46,17 +46,17 @@ class Waiting:
             return []
         self._since_s += pace_s
         commands = rounds.finish(rounds.last_row, now_s, idle=True)
-        # What was planned for an exchange of the new round comes now: there is none.
+        # Losses planned for an exchange of the new round happen now: an idle round has none.
         commands += rounds.due_loss(*EXCHANGE_PHASES)
-        # Within a round the boundary, which takes planned returns, is not reached.
+        # Within a round the boundary, which performs planned returns, is not reached.
         return commands if at_round_start else commands + rounds.due_return()
 
     def hopeless(self, now_s: float) -> str | None:
-        """Say why nobody can be waited for any longer; None while somebody can.
+        """Return why waiting is futile; None while it is not.
 
-        Under "reload" whoever has room loads what is absent at once: where that has not come about
-        for long, and no stop rule ends the job, it would wait for ever. The time in which nobody
-        works does not count: members who are all away may come back with room.
+        With absent: reload, any member with enough memory loads absent chunks at once. If that has
+        not happened for long and no stop rule ends the job, it would wait forever. Time without a
+        working member does not count: members that are all away may return with enough memory.
         """
         settings, since_s = self._state.settings, self._mobility.absent_since_s
         is_limited = settings.rounds_max is not None or settings.seconds_max is not None
@@ -70,17 +70,17 @@ class Waiting:
             return None
         return (
             f"{self._state.ledger.absent_rows()} examples have been absent for "
-            f"{ROOMLESS_S_MAX:.0f} s, and no member has room for them, wanted all to go on; "
-            "give workers more memory, start more of them, or set absent: ignore, or stop.seconds"
+            f"{ROOMLESS_S_MAX:.0f} s and fit into no member's memory, but all are needed; "
+            "give workers more memory, start more workers, or set absent: ignore or stop.seconds"
         )
 
     def revive(self, now_s: float, at_round_start: bool) -> list[Command]:
-        """Have newcomers take over the open chunks when everybody, or too many, were lost.
+        """Let newcomers take over the open chunks when all or too many members were lost.
 
-        The trainer has no stand-in for them yet, so that they must not become a group. Sealed
-        groups wait for the round's end as always, and for as many newcomers as have vanished with
-        them: those are left to them. Only where nothing but groups is left, the round would have
-        no end, and they come back within it.
+        The trainer has no stand-in for open chunks yet, so they must not become a group. Sealed
+        groups wait for the end of the round as usual, and for as many newcomers as members
+        vanished with them; those newcomers are left to them. Only if nothing but groups is left
+        would the round never end, and groups return within it.
         """
         mobility, ledger = self._mobility, self._state.ledger
         if mobility.rereading:
@@ -96,5 +96,5 @@ class Waiting:
         is_enough = n_working + n_spares >= self._state.settings.members_min
         if not n_spares or not (is_enough or n_spares >= len(ledger.open)):
             return []
-        # Spares have the fewest examples, so that they come before those who work.
+        # Spares have the fewest examples, so they are chosen before working members.
         return mobility.reread(readers_max=min(n_spares, len(ledger.open)))
