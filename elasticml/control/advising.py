@@ -1,8 +1,8 @@
-"""Policies asked, and what they suggest carried out as far as it is still possible.
+"""Ask the policies, and apply their suggestions as far as they are still possible.
 
-Standing policies are asked whenever a boundary is looked at. The others are asked once for every
-round: when the last one has ended, so that what they tune goes out with the answer to the trainer;
-the rest is carried out when the boundary is looked at for the first time.
+Standing policies are asked every time a round boundary is evaluated. The others are asked once per
+round: when the previous round has ended, so that the settings they tune go out with the answer to
+the trainer. Their other suggestions are applied when the boundary is first evaluated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from elasticml.terms import ChunkId, GroupId, MemberId
 
 
 class Advising:
-    """Asks the policies in their order; where two want the same chunk, the first has its way."""
+    """Asks the policies in order; if two suggest a move of the same chunk, the first one wins."""
 
     def __init__(
         self,
@@ -55,23 +55,24 @@ class Advising:
         self.copying = copying
         #: Settings of the algorithm that policies have changed, by name.
         self.tuned: dict[str, Scalar] = {}
-        given = tuple(policies)
-        self.standing = tuple(p for p in given if isinstance(p, StandingPolicy))
-        self.others = tuple(p for p in given if not isinstance(p, StandingPolicy))
-        self.remembering = tuple(p for p in given if isinstance(p, RememberingPolicy))
+        every = tuple(policies)
+        self.standing = tuple(p for p in every if isinstance(p, StandingPolicy))
+        self.others = tuple(p for p in every if not isinstance(p, StandingPolicy))
+        self.remembering = tuple(p for p in every if isinstance(p, RememberingPolicy))
         self._views = Views(state, mobility, copying, rounds, history, self.tuned)
-        #: The round for which the others have been asked last.
+        #: The last round for which the other policies were asked.
         self._asked_for = -1
-        #: What they said and has not been tried yet.
+        #: Their suggestions that have not been tried yet.
         self._pending: list[tuple[Policy, Suggestion]] = []
-        self._untold: dict[str, Scalar] = {}
-        #: Groups of which it has been told that there is no room for them.
+        #: Tuned settings that the trainer has not received yet.
+        self._unsent: dict[str, Scalar] = {}
+        #: Groups already recorded as fitting into no member's memory.
         self._without_room: set[GroupId] = set()
 
     # --- asking -----------------------------------------------------------------------------------
 
     def ask(self, now_s: float) -> list[Command]:
-        """Ask the policies that are asked once a round, if this round they have not been."""
+        """Ask the policies that are asked once per round, unless this was done for this round."""
         if self._asked_for == self.state.round:
             return []
         self._asked_for = self.state.round
@@ -89,12 +90,12 @@ class Advising:
         return commands
 
     def take_tuned(self) -> Mapping[str, Scalar]:
-        """Return what was tuned since the trainer was told last."""
-        untold, self._untold = self._untold, {}
-        return untold
+        """Return the settings tuned since the last call."""
+        unsent, self._unsent = self._unsent, {}
+        return unsent
 
     def apply(self, now_s: float) -> list[Command]:
-        """Carry out what the standing policies say now, and what the others said for this round."""
+        """Apply the standing policies' suggestions, and those of the others for this round."""
         commands = self._apply_standing(now_s)
         commands += self.ask(now_s)
         pending, self._pending = self._pending, []
@@ -103,7 +104,7 @@ class Advising:
         return commands
 
     def readmit(self, now_s: float) -> list[Command]:
-        """Only bring groups back: what may be done within a round that nobody is left in."""
+        """Only bring groups back: all that may be done within a round that has no member left."""
         return self._apply_standing(now_s, (Readmit,))
 
     def _apply_standing(
@@ -112,13 +113,13 @@ class Advising:
         commands: list[Command] = []
         view: View | None = None
         for policy in self.standing:
-            # What one policy has had done the next one sees.
+            # A policy sees the effect of those before it.
             view = view or self._views.view(now_s)
-            wanted = [s for s in self._suggested(policy, view) if isinstance(s, kinds)]
-            if wanted:
+            suggestions = [s for s in self._suggested(policy, view) if isinstance(s, kinds)]
+            if suggestions:
                 view = None
                 self._views.settle()
-            for suggestion in wanted:
+            for suggestion in suggestions:
                 commands += self._apply(policy, suggestion, now_s)
         view = None
         self._views.settle()
@@ -130,7 +131,7 @@ class Advising:
         except ElasticmlError:
             raise
         except Exception as error:
-            # A policy may be a user's own; the job must end with its error and not hang.
+            # The policy may be a user's: the job must end with its error and not hang.
             raise JobFailedError(
                 f"policy {policy.name} failed: {type(error).__name__}: {error}", policy=policy.name
             ) from error
@@ -147,49 +148,51 @@ class Advising:
     # --- carrying out -----------------------------------------------------------------------------
 
     def _apply(self, policy: Policy, suggestion: Suggestion, now_s: float) -> list[Command]:
-        """Do what is suggested and tell of it; nothing where it has become void."""
-        told: dict[str, object] = {}
+        """Apply a suggestion and record it; do nothing if it has become void."""
+        fields: dict[str, object] = {}
         commands: list[Command]
         match suggestion:
             case Readmit():
                 commands = self._readmit(suggestion)
-                told["group"] = suggestion.group
+                fields["group"] = suggestion.group
             case Move():
                 commands = self._move(suggestion.targets, now_s)
                 if commands:
-                    told["chunks"] = len(suggestion.targets)
+                    fields["chunks"] = len(suggestion.targets)
             case Replicate():
-                commands = self._replicate(suggestion, now_s, told)
+                commands = self._replicate(suggestion, now_s, fields)
             case Discard():
                 commands = self.mobility.drop(suggestion.member, sorted(suggestion.chunks))
-                told["member"] = suggestion.member
+                fields["member"] = suggestion.member
             case Retire():
                 commands = self._retire(suggestion, now_s)
-                told["members"] = sorted(suggestion.members)
+                fields["members"] = sorted(suggestion.members)
             case Request():
-                commands = self._request(suggestion, told)
+                commands = self._request(suggestion, fields)
             case Tune():
                 return self._tune(policy, suggestion)
-        # Copies may be accepted and wait for those before them.
-        if not commands and "chunks" not in told:
+        # Copies may be accepted without a command: they wait for earlier ones.
+        if not commands and "chunks" not in fields:
             return []
-        return [self._decided(policy, suggestion, told), *commands]
+        return [self._decision(policy, suggestion, fields), *commands]
 
-    def _decided(self, policy: Policy, suggestion: Suggestion, told: dict[str, object]) -> Command:
+    def _decision(
+        self, policy: Policy, suggestion: Suggestion, fields: dict[str, object]
+    ) -> Command:
         return self.state.record(
             "PolicyDecided",
             policy=policy.name,
             suggestion=type(suggestion).__name__,
             why=suggestion.why,
-            **told,
+            **fields,
         )
 
     def _readmit(self, suggestion: Readmit) -> list[Command]:
         group = self.state.ledger.groups.get(suggestion.group)
         if group is None or group.id in self.mobility.returning:
             return []
-        given = suggestion.owners or {}
-        owners: dict[ChunkId, MemberId] = {c: given[c] for c in group.chunks if c in given}
+        named = suggestion.owners or {}
+        owners: dict[ChunkId, MemberId] = {c: named[c] for c in group.chunks if c in named}
         for k, former in enumerate(sorted(group.shares)):
             if suggestion.targets:
                 target = suggestion.targets[k % len(suggestion.targets)]
@@ -197,21 +200,21 @@ class Advising:
                     owners.setdefault(chunk, target)
         if len(owners) < len(group.chunks) or not self._are_staying(owners.values()):
             return []
-        if len(self._known(owners)) < len(owners):
+        if len(self._possible(owners)) < len(owners):
             return []
         if lacking := self._lacking(owners):
             return self._wait_for_room(group.id, lacking, suggestion.why)
         self._without_room.discard(group.id)
-        told = self.state.record(
+        readmitted = self.state.record(
             "GroupReadmitted",
             group=group.id,
             members=list(suggestion.targets or sorted(set(owners.values()))),
             why=suggestion.why,
         )
-        return [told, *self.mobility.readmit(group, owners)]
+        return [readmitted, *self.mobility.readmit(group, owners)]
 
     def _lacking(self, owners: Mapping[ChunkId, MemberId]) -> int:
-        """Bytes by which chunks exceed their new owners' memory; 0 where all of them fit."""
+        """Return the bytes by which chunks exceed their new owners' memory; 0 if all fit."""
         members, ledger = self.state.membership.members, self.state.ledger
         takers = {m for c, m in owners.items() if not ledger.holds(m, c)}
         rooms = Rooms(LedgerChunks(self.state), {**self.mobility.coming(), **owners})
@@ -224,20 +227,20 @@ class Advising:
         return lacking
 
     def _wait_for_room(self, group: GroupId, lacking: int, why: str) -> list[Command]:
-        """Leave a group absent that its new owners' memory does not take; tell of it once."""
+        """Leave a group absent that does not fit into its new owners' memory; record it once."""
         if group in self._without_room:
             return []
         self._without_room.add(group)
         return [self.state.record("GroupWithoutRoom", group=group, lacking_bytes=lacking, why=why)]
 
     def _are_staying(self, members: Iterable[MemberId]) -> bool:
-        found = [self.state.membership.members.get(m) for m in members]
-        return all(r is not None and r.configured and r.stage != "leaving" for r in found)
+        records = [self.state.membership.members.get(m) for m in members]
+        return all(r is not None and r.configured and r.stage != "leaving" for r in records)
 
-    def _known(self, targets: Mapping[ChunkId, MemberId]) -> dict[ChunkId, MemberId]:
-        """Leave out unknown chunks, and targets that are gone or about to go.
+    def _possible(self, targets: Mapping[ChunkId, MemberId]) -> dict[ChunkId, MemberId]:
+        """Leave out unknown chunks, and targets that are gone or leaving.
 
-        Members whose containers are asked for back get nothing, as long as there are others.
+        Marked members are left out, too, unless all members are marked.
         """
         staying = {m for m in set(targets.values()) if self._are_staying([m])}
         steady = self.state.steady()
@@ -248,17 +251,17 @@ class Advising:
     def _move(self, targets: Mapping[ChunkId, MemberId], now_s: float) -> list[Command]:
         if now_s < self.mobility.next_move_s:
             return []
-        return self.mobility.move(self._known(targets))
+        return self.mobility.move(self._possible(targets))
 
     def _replicate(
-        self, suggestion: Replicate, now_s: float, told: dict[str, object]
+        self, suggestion: Replicate, now_s: float, fields: dict[str, object]
     ) -> list[Command]:
-        """Take copies on as far as they fit the targets' memory."""
+        """Accept copies as far as they fit into the targets' memory."""
         coming = self.mobility.bytes_to()
         members, ledger = self.state.membership.members, self.state.ledger
         left: dict[MemberId, int] = {}
         fitting: dict[ChunkId, MemberId] = {}
-        for chunk, target in sorted(self._known(suggestion.targets).items()):
+        for chunk, target in sorted(self._possible(suggestion.targets).items()):
             if chunk in self.mobility.dropping.get(target, ()):
                 continue
             limit, nbytes = members[target].in_memory_bytes, ledger.info[chunk].nbytes
@@ -273,11 +276,11 @@ class Advising:
         n = self.copying.accept(fitting, now_s)
         if n == 0:
             return []
-        told["chunks"] = n
+        fields["chunks"] = n
         return self.copying.pump()
 
     def _retire(self, suggestion: Retire, now_s: float) -> list[Command]:
-        """Mark members as leaving and move what they own; the boundary lets them go when empty."""
+        """Mark members as leaving and move their chunks; they are released when drained."""
         state = self.state
         members = state.membership.members
         going = [m for m in sorted(set(suggestion.members)) if self._are_staying([m])]
@@ -296,30 +299,30 @@ class Advising:
             state.record("MemberRetiring", member=member, why=suggestion.why) for member in going
         ]
         owned = [c for member in going for c in state.ledger.chunks_of(member)]
-        wanted = self._known(suggestion.targets or {})
-        targets = {c: wanted[c] for c in owned if c in wanted}
+        possible = self._possible(suggestion.targets or {})
+        targets = {c: possible[c] for c in owned if c in possible}
         takers = state.steady().intersection(staying) or staying
         rows = {m: state.ledger.rows_of(m) for m in sorted(takers)}
         rest = [state.ledger.info[c] for c in owned if c not in targets]
         targets.update(to_emptiest(rest, rows, state.ledger.holders))
         return commands + self._move(targets, now_s)
 
-    def _request(self, suggestion: Request, told: dict[str, object]) -> list[Command]:
-        """Ask for members, no more than the job may have."""
+    def _request(self, suggestion: Request, fields: dict[str, object]) -> list[Command]:
+        """Request members from the cluster, up to the job's maximum."""
         count, most = suggestion.count, self.state.settings.members_max
         if most is not None:
             here = self.state.membership.count("spare", "active")
             count = min(count, most - here - self.state.requested)
         if count < 1:
             return []
-        told["count"] = count
+        fields["count"] = count
         self.state.requested += count
         return [RequestMembers(cause=self.state.cause, count=count)]
 
     def _tune(self, policy: Policy, suggestion: Tune) -> list[Command]:
-        known = suggestion.name in self.tuned
-        if known and self.tuned[suggestion.name] == suggestion.value:
+        is_tuned = suggestion.name in self.tuned
+        if is_tuned and self.tuned[suggestion.name] == suggestion.value:
             return []
-        self.tuned[suggestion.name] = self._untold[suggestion.name] = suggestion.value
-        told: dict[str, object] = {"setting": suggestion.name, "value": suggestion.value}
-        return [self._decided(policy, suggestion, told)]
+        self.tuned[suggestion.name] = self._unsent[suggestion.name] = suggestion.value
+        fields: dict[str, object] = {"setting": suggestion.name, "value": suggestion.value}
+        return [self._decision(policy, suggestion, fields)]

@@ -1,12 +1,12 @@
-"""Which kept partials, added and subtracted, give the vanished members' own share.
+"""Anchors: the lost members' partial of a kept exchange, as a signed sum of kept partials.
 
-In a kept exchange with tree T let S(v) be the sum that v sent up. A member's own share is
-``g_v = S(v) - sum(S(c) for c in children(v))``, so that over a set M of vanished members
+In a kept exchange with tree T let S(v) be the sum that v sent up. A member's own partial is
+``g_v = S(v) - sum(S(c) for c in children(v))``, so that over a set M of lost members
 
     sum(g_v, v in M) = sum(S(v), v in M, parent(v) not in M) - sum(S(c), c not in M, parent(c) in M)
 
-S(v) is kept by v itself as what it last sent, and by its parent as an input. In a star this is
-simply the root's inputs from the vanished.
+S(v) is kept by v itself as the sum it last sent, and by its parent as an input. In a star these
+are simply the root's inputs from the lost members.
 
 Source: the resource-elastic paper, implementation paragraph ("inner nodes keep an approximation for
 their inputs available"); the exact telescoping form is ours.
@@ -26,36 +26,36 @@ class Term:
     """One kept partial of an anchor."""
 
     sign: int
-    #: Whose sum it is.
+    #: The member whose sum it is.
     of: MemberId
-    #: Who has it: None is the root; ``of`` itself when it lives.
+    #: The node that keeps it: None for the root; ``of`` itself if it is alive.
     at: MemberId | None
 
 
 def subtree_of(parents: Parents, member: MemberId) -> Mask:
-    """Return whose shares a member's sum contains in a tree that nobody left: its and below."""
+    """Return the contributors of a member's sum in a tree without losses: its subtree."""
     mask, below = member.bit, {member}
-    while found := {m for m, parent in parents.items() if parent in below} - below:
-        below |= found
-        mask = Mask(mask | sum(m.bit for m in found))
+    while deeper := {m for m, parent in parents.items() if parent in below} - below:
+        below |= deeper
+        mask = Mask(mask | sum(m.bit for m in deeper))
     return mask
 
 
 def plan(
-    parents: Parents, vanished: Collection[MemberId], living: Collection[MemberId]
+    parents: Parents, lost: Collection[MemberId], living: Collection[MemberId]
 ) -> list[Term] | None:
-    """List the terms of the vanished members' share; None where one is held by nobody alive.
+    """Return the terms of the lost members' partial; None if a term has no living keeper.
 
     Parameters
     ----------
     parents : mapping
-        The tree of the kept exchange, which nobody left while it ran.
-    vanished : collection of MemberId
+        The tree of the kept exchange, during which no member was lost.
+    lost : collection of MemberId
         M above, a subset of the tree's members.
     living : collection of MemberId
         Members that can still be asked.
     """
-    gone = set(vanished)
+    gone = set(lost)
     if not gone <= parents.keys():
         return None
     terms: list[Term] = []

@@ -1,7 +1,7 @@
-"""Chance without a generator: choices that depend on integers alone, the same in every process.
+"""Stateless seeded randomness: choices that depend on integer keys only, equal in every process.
 
-A choice is drawn from a hash of its keys (a seed, a round, a purpose), so that it can be repeated,
-and does not depend on what was chosen before it or by whom.
+A choice is drawn from a hash of its keys (a seed, a round, a purpose), so it is repeatable and
+independent of earlier choices.
 
 Source: the mixing steps of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014).
@@ -19,7 +19,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def mixed(word: int) -> int:
-    """Spread the bits of a 64-bit word: a bijection without visible pattern."""
+    """Mix the bits of a 64-bit word (a bijection): the output step of SplitMix64."""
     word &= _WORD
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -27,10 +27,10 @@ def mixed(word: int) -> int:
 
 
 def hashed(*keys: int) -> int:
-    """Return 64 bits that depend on all keys and on their order."""
+    """Return a 64-bit hash of the keys and their order."""
     word = _GOLDEN
     for key in keys:
-        # Keys beyond a word count in full; a key's sign is in its low word.
+        # Larger keys are hashed word by word; a key's sign is in its low word.
         while True:
             word = mixed(word + _GOLDEN + mixed(key & _WORD))
             key >>= 64
@@ -40,9 +40,9 @@ def hashed(*keys: int) -> int:
 
 
 def shuffled(items: Iterable[T], *keys: int) -> list[T]:
-    """Return the items in an order drawn from the keys; every order is as likely as any other.
+    """Return the items in a random order drawn from the keys, all orders being equally likely.
 
-    Which one it is depends on the order in which they are given: sort what comes from a set.
+    The result depends on the order of the input: sort the elements of a set first.
     """
     drawn = list(items)
     word = hashed(*keys)
@@ -54,7 +54,7 @@ def shuffled(items: Iterable[T], *keys: int) -> list[T]:
 
 
 def pick(items: Sequence[T], *keys: int) -> T:
-    """Return one of the items, drawn from the keys.
+    """Return a random item, drawn from the keys.
 
     Raises
     ------

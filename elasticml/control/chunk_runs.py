@@ -1,4 +1,4 @@
-"""Chunk ids of one source as a short text, for the story: ``0.0-11 3.5`` is block, first, last."""
+"""Compact text of chunk ids of one source, for the story: ``0.0-11 3.5`` (block.first-last)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from elasticml.terms import ChunkId
 
 
 def runs_of(chunks: Iterable[ChunkId]) -> str:
-    """Write chunks of one source; consecutive ones of a block, in ascending order, as one run."""
+    """Format chunk ids of one source; consecutive ascending ones of a block become one range."""
     runs: list[list[int]] = []
     for chunk in chunks:
         if runs and runs[-1][0] == chunk.block and runs[-1][2] + 1 == chunk.ordinal:
@@ -19,12 +19,12 @@ def runs_of(chunks: Iterable[ChunkId]) -> str:
 
 
 def chunks_of(text: str, source: str) -> tuple[ChunkId, ...]:
-    """Read back what :func:`runs_of` has written, in the same order.
+    """Parse the text that :func:`runs_of` returned, in the same order.
 
     Raises
     ------
     ValueError
-        When the text is none.
+        When the text is malformed.
     """
     chunks: list[ChunkId] = []
     for run in text.split():

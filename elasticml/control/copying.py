@@ -1,7 +1,7 @@
-"""Bodies copied to further holders in the background: accepted, ordered in batches, acknowledged.
+"""Background copies of chunk bodies to more holders: accepted, ordered in batches, acknowledged.
 
-Bodies never change, so that they may be copied while an exchange runs. A source sends one batch at
-a time; the next one is ordered when the last was acknowledged.
+Bodies are immutable, so they may be copied while an exchange runs. A source sends one batch at a
+time; the next one is ordered when the last was acknowledged.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from elasticml.control.events import ChunksLoaded, MoveFailed
 from elasticml.control.state import JobState
 from elasticml.terms import ChunkId, MemberId
 
-#: Chunks on the way from one source at a time.
+#: Chunks in flight from one source.
 COPY_BATCH = 16
-#: After a copy that failed, none is begun for so long.
+#: Pause before new copies after a failed one.
 COPY_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A body on its way to a further holder."""
+    """A body on its way to another holder."""
 
     source: MemberId
     target: MemberId
@@ -30,27 +30,27 @@ class Copy:
 
 
 class Copying:
-    """Pending copies; who has acknowledged one is a holder, and nobody waits for the others."""
+    """Pending copies; a member becomes a holder when it acknowledges; no round waits for copies."""
 
     def __init__(self, state: JobState) -> None:
         self.state = state
-        #: Accepted and not ordered yet: chunk -> target.
+        #: Accepted, not ordered yet: chunk -> target.
         self.waiting: dict[ChunkId, MemberId] = {}
-        #: Ordered and not acknowledged yet, one to a chunk.
+        #: Ordered, not acknowledged yet; at most one per chunk.
         self.under_way: dict[ChunkId, Copy] = {}
         self._next_s = 0.0
 
     def targets(self) -> dict[ChunkId, MemberId]:
-        """List all pending copies: chunk -> target."""
+        """Return all pending copies: chunk -> target."""
         return {**self.waiting, **{c: copy.target for c, copy in self.under_way.items()}}
 
     def bytes_to(self, member: MemberId) -> int:
-        """Bytes that are still to come to a member."""
+        """Return the bytes of copies pending for a member."""
         info = self.state.ledger.info
         return sum(info[c].nbytes for c, target in self.targets().items() if target == member)
 
     def ordered_bytes_to(self, member: MemberId) -> int:
-        """Bytes that have been ordered and are still to come to a member."""
+        """Return the bytes of copies ordered, but not yet acknowledged, for a member."""
         info = self.state.ledger.info
         under_way = self.under_way.items()
         return sum(info[c].nbytes for c, copy in under_way if copy.target == member)
@@ -61,7 +61,7 @@ class Copying:
         return copy is not None and copy.source == member
 
     def accept(self, targets: Mapping[ChunkId, MemberId], now_s: float) -> int:
-        """Take copies on, as far as they are not pending and are no copies already."""
+        """Accept copies that are new and whose target lacks the body; return their number."""
         if now_s < self._next_s:
             return 0
         ledger, before = self.state.ledger, len(self.waiting)
@@ -72,7 +72,7 @@ class Copying:
         return len(self.waiting) - before
 
     def pump(self) -> list[Command]:
-        """Order the next batch of every source that has nothing under way."""
+        """Order the next batch of every idle source."""
         if not self.waiting:
             return []
         living, ledger = self.state.membership.members, self.state.ledger
@@ -110,7 +110,7 @@ class Copying:
         return commands
 
     def loaded(self, event: ChunksLoaded) -> list[Command]:
-        """Take note of copies that have come, by whatever way, and order the next ones."""
+        """Record arrived chunks, by whatever order, and order the next copies."""
         came = []
         for chunk in event.chunks:
             if self.waiting.get(chunk) == event.member:
@@ -120,9 +120,9 @@ class Copying:
                 del self.under_way[chunk]
                 if event.order == copy.order:
                     came.append(chunk)
-        told: list[Command] = []
+        commands: list[Command] = []
         if came:
-            told.append(
+            commands.append(
                 self.state.record(
                     "ChunksCopied",
                     source=event.source,
@@ -132,10 +132,10 @@ class Copying:
                     seconds=event.seconds,
                 )
             )
-        return told + self.pump()
+        return commands + self.pump()
 
     def failed(self, event: MoveFailed, now_s: float) -> list[Command]:
-        """Give up copies that could not be sent; whoever wants them may ask again."""
+        """Give up copies that could not be sent; a policy may suggest them again."""
         for chunk in event.chunks:
             copy = self.under_way.get(chunk)
             if copy is None or (copy.source, copy.target) != (event.member, event.target):
@@ -146,11 +146,11 @@ class Copying:
         return self.pump()
 
     def waive(self, member: MemberId) -> None:
-        """Give up copies to a member that have not been ordered: it needs its memory for more."""
+        """Give up copies to a member that are not ordered yet: its memory is needed otherwise."""
         self.waiting = {c: m for c, m in self.waiting.items() if m != member}
 
     def lost(self, member: MemberId) -> None:
-        """Forget copies from and to a vanished member."""
+        """Forget copies from and to a lost member."""
         self.waiting = {c: m for c, m in self.waiting.items() if m != member}
         self.under_way = {
             c: copy
@@ -159,5 +159,5 @@ class Copying:
         }
 
     def awaited(self) -> set[MemberId]:
-        """Members that shall send or receive copies now."""
+        """Return members that are sending or receiving copies."""
         return {m for copy in self.under_way.values() for m in (copy.source, copy.target)}

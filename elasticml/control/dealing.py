@@ -1,4 +1,4 @@
-"""From chunks somewhere to chunks in their places: facts, the deal, the start of the training."""
+"""Initial placement: distribute the chunks before the first round and start the trainer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticml.terms import MemberId
 
 
 class Dealing:
-    """Moves every chunk to where it shall be for the first round."""
+    """Moves every chunk to its owner for the first round."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class Dealing:
         self._boundary = boundary
 
     def configure(self, member: MemberId) -> list[Command]:
-        """Tell a member the facts about the data."""
+        """Send a member the data set's statistics."""
         self.state.membership.members[member].configured = True
         return [Configure(cause=self.state.cause, member=member)]
 
     def facts_fixed(self, event: FactsFixed) -> list[Command]:
-        """After a survey: read the blocks. After the reading: deal the chunks."""
+        """After the survey read the blocks; after reading place the chunks."""
         state = self.state
         if event.survey:
             state.stage = "reading"
@@ -59,12 +59,12 @@ class Dealing:
         return commands + self._mobility.reread() + self.dealt()
 
     def dealt(self) -> list[Command]:
-        """When every chunk is where it shall be for the first round: start the trainer."""
+        """Start the trainer once every chunk is with its owner for the first round."""
         state, mobility = self.state, self._mobility
         if state.stage != "dealing":
             return []
         if not state.membership.members:
-            return self._rounds.due_return()  # there is no round at whose beginning it would come
+            return self._rounds.due_return()  # no round boundary is reached that would do it
         if mobility.moves or mobility.rereading or state.ledger.open:
             return mobility.reread()
         if not state.ledger.info:

@@ -122,7 +122,7 @@ class Driver:
             ev.Attached: lambda e, now: self.state.root.attached(e.child, e.has_model),
             ev.PartialArrived: self._partial,
             ev.LinkDown: self._link_down,
-            ev.StatusTold: self._quiet(self._told),
+            ev.StatusTold: self._quiet(self._status_reported),
             ev.LoopEnded: lambda e, now: self.free.ended(e),
             ev.AnchorArrived: lambda e, now: self.exchanging.anchor_arrived(e),
             ev.ExchangeRequested: self._requested,
@@ -360,8 +360,8 @@ class Driver:
         self.rounds.performed(event)
         return self.dealing.dealt()
 
-    def _told(self, event: ev.StatusTold) -> None:
-        self.exchanging.told(event)
+    def _status_reported(self, event: ev.StatusTold) -> None:
+        self.exchanging.status_reported(event)
         self.liveness.heard(event.member)
 
     def _end(self, how: Literal["done", "failed", "cancelled"], reason: str) -> list[Command]:

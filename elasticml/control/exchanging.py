@@ -1,4 +1,4 @@
-"""One exchange at the driver: who takes part, until when it may last, what is delivered."""
+"""Exchanges at the driver: participants, deadlines, anchors, and the outcome for the trainer."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from elasticml.control.state import JobState
 from elasticml.control.tree import Parents
 from elasticml.terms import ExchangeId, Generation, Mask, MemberId, mask_of, members_in
 
-#: Rounds whose duration counts for an operation's running median.
+#: Exchanges in an operation's running median of durations.
 DURATIONS_KEPT = 50
 
 
 @dataclass(slots=True, kw_only=True)
 class Running:
-    """The exchange under way."""
+    """The running exchange."""
 
     id: ExchangeId
-    #: Of the tree at the start: a model may be computed on by whoever knows this place or a later.
+    #: Generation of the tree at the start: a member computes if it knows this or a later one.
     generation: Generation
     request: ExchangeRequested
     started_s: float
-    #: Members that took part at the start, and the chunk-set version of each.
+    #: Participants at the start, and the chunk-set version of each.
     participants: dict[MemberId, int]
     absent_at_start: tuple[int, ...]
     deadline_s: float
     rows: dict[MemberId, int]
-    #: Somebody vanished while it ran.
+    #: A member was lost while it ran.
     disturbed: bool = False
     asked_s: float | None = None
     answers: dict[MemberId, str] = field(default_factory=dict)
     gathered: Gathered | None = None
-    #: Participants whose share ``gathered`` contains, once somebody has asked.
+    #: Participants whose partial ``gathered`` contains; computed on first use.
     in_sum: frozenset[MemberId] | None = None
-    #: Anchor terms not answered yet, and the parts that are here.
+    #: Anchor terms not answered yet, and the parts that have arrived.
     anchor_terms: list[Term] = field(default_factory=list)
     anchor_parts: list[AnchorPart] = field(default_factory=list)
     anchor_of: ExchangeId | None = None
@@ -59,7 +59,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptExchange:
-    """A kept exchange that ended undisturbed: its tree can be asked for anchors."""
+    """A kept exchange that ended undisturbed: its nodes can be asked for anchor terms."""
 
     id: ExchangeId
     parents: Parents
@@ -67,26 +67,26 @@ class KeptExchange:
 
 
 class Exchanging:
-    """Starts exchanges, watches their deadlines, and makes outcomes."""
+    """Starts exchanges, watches their deadlines, and builds their outcomes."""
 
     def __init__(self, state: JobState) -> None:
         self.state = state
         self.running: Running | None = None
         self.kept: deque[KeptExchange] = deque(maxlen=2)
         self._durations: dict[str, deque[float]] = {}
-        #: Who takes part in exchanges at this generation and state of the ledger.
+        #: Generation and ledger changes for which ``_part`` was computed.
         self._part_at: tuple[int, int] | None = None
         self._part: tuple[dict[MemberId, int], dict[MemberId, int]] = ({}, {})
-        #: Handles of anchor terms that members have sent; freed when the next exchange starts.
+        #: Handles of anchor terms that members sent; freed when the next exchange starts.
         self._fetched: list[int] = []
 
     def median_s(self, operation: str) -> float | None:
-        """Return the running median of an operation's duration; None before its first."""
+        """Return the running median of an operation's duration; None before the first one."""
         durations = self._durations.get(operation)
         return statistics.median(durations) if durations else None
 
     def start(self, request: ExchangeRequested, now_s: float) -> list[Command]:
-        """Begin an exchange with everybody who works."""
+        """Start an exchange with all working members."""
         state = self.state
         commands = state.relayout()
         if self._fetched:
@@ -110,7 +110,7 @@ class Exchanging:
         return commands + state.root.begin(state.last_exchange, request.keep)
 
     def _taking_part(self) -> tuple[dict[MemberId, int], dict[MemberId, int]]:
-        """Return chunk-set versions and examples of all in the tree; nobody writes to them."""
+        """Return chunk-set versions and examples of all members in the tree, to be read only."""
         state, at = self.state, (self.state.generation, self.state.ledger.changes)
         if self._part_at != at:
             ledger = state.ledger
@@ -124,13 +124,13 @@ class Exchanging:
     # --- bounded waiting ----------------------------------------------------------------------
 
     def ticked(self, now_s: float) -> tuple[list[Command], list[MemberId]]:
-        """Watch the deadline: ask first, then name the members that are stuck.
+        """Check the deadline: first ask late members for their status, then return stuck ones.
 
         Returns
         -------
         commands : list of Command
         stuck : list of MemberId
-            To be fenced: they did not answer, or have been computing far beyond the median.
+            Members to fence: no answer, or still computing far beyond the median.
         """
         run, state = self.running, self.state
         if run is None or run.gathered is not None or now_s < run.deadline_s:
@@ -140,24 +140,24 @@ class Exchanging:
         if run.asked_s is None:
             run.asked_s = now_s
             return [AskStatus(cause="deadline", member=m, exchange=run.id) for m in late], []
-        # Who sets a short deadline does not want to wait long for answers either.
+        # A short deadline also means a short wait for answers.
         if now_s < run.asked_s + min(state.settings.status_s_max, state.settings.deadline_s_min):
             return [], []
-        # Before its operation has a median, a member that says it is computing is not stuck.
-        known = self.median_s(run.request.operation) is not None
+        # Before its operation has a median, a member that reports computing is not stuck.
+        has_median = self.median_s(run.request.operation) is not None
         stuck = []
         for member in late:
             answer = run.answers.get(member)
-            if answer is None or (answer == "computing" and known):
+            if answer is None or (answer == "computing" and has_median):
                 stuck.append(member)
-        # Those that wait for others are not to blame; they get another term.
+        # Members that wait for others are not at fault: the deadline is extended.
         run.asked_s = None
         run.answers.clear()
         run.deadline_s = now_s + state.settings.deadline_s_min
         return [], stuck
 
-    def told(self, event: StatusTold) -> None:
-        """Note how far a member is."""
+    def status_reported(self, event: StatusTold) -> None:
+        """Record a member's status."""
         if self.running is not None and event.exchange == self.running.id:
             self.running.answers[event.member] = event.stage
 
@@ -180,7 +180,7 @@ class Exchanging:
         return []
 
     def in_sum(self) -> frozenset[MemberId]:
-        """Participants whose share the gathered sum contains."""
+        """Return the participants whose partial the gathered sum contains."""
         run = self.running
         assert run is not None and run.gathered is not None
         if run.in_sum is None:
@@ -188,7 +188,7 @@ class Exchanging:
         return run.in_sum
 
     def missing(self) -> list[MemberId]:
-        """Members whose open (unsealed) chunks the gathered sum lacks."""
+        """Return the lost members whose open (unsealed) chunks the gathered sum lacks."""
         in_sum = self.in_sum()
         return [m for m in sorted(self.state.ledger.open) if m not in in_sum]
 
@@ -199,7 +199,7 @@ class Exchanging:
         if kept is None:
             return []
         if any(kept.versions.get(m) != state.ledger.last_versions.get(m, -1) for m in missing):
-            return []  # new since, or it gave or took chunks: its old share is not these chunks'
+            return []  # joined later, or its chunk set changed: its kept partial does not match
         terms = plan(kept.parents, missing, state.membership.members.keys())
         if terms is None:
             return []
@@ -233,7 +233,7 @@ class Exchanging:
         return self.running is not None and bool(self.running.anchor_terms)
 
     def anchor_arrived(self, event: AnchorArrived) -> list[Command]:
-        """Take one term of the anchor; without it there is none, and a correction follows."""
+        """Add one anchor term; if the member lacks it there is no anchor, but a correction."""
         run = self.running
         terms = [] if run is None or run.anchor_of != event.exchange else run.anchor_terms
         for term in terms:
@@ -251,11 +251,11 @@ class Exchanging:
                 return []
         if event.handle is None:
             return []
-        # Nobody waits for it any more.
+        # The term is no longer awaited.
         return [Refuse(exchange=event.exchange, sender=event.member, handle=event.handle)]
 
     def lost(self, member: MemberId) -> None:
-        """Note a loss: the exchange is disturbed, an anchor term may have no holder any more."""
+        """Record a loss: the exchange is disturbed, and an anchor term may be lost with it."""
         run = self.running
         if run is None:
             return
@@ -264,7 +264,7 @@ class Exchanging:
             self._drop_anchor()
 
     def deliverable(self, now_s: float) -> bool:
-        """Whether the outcome can be handed over: gathered, and no anchor term is waited for."""
+        """Whether the outcome is complete: gathered, and no anchor term is awaited."""
         run = self.running
         if run is None or run.gathered is None:
             return False
@@ -273,7 +273,7 @@ class Exchanging:
         return not run.anchor_terms
 
     def deliver(self) -> tuple[Record, Deliver]:
-        """Make the outcome and end the exchange; also its record for the story."""
+        """End the exchange; return its story record and its outcome."""
         run, state = self.running, self.state
         assert run is not None and run.gathered is not None
         in_sum = self.in_sum()
@@ -298,7 +298,7 @@ class Exchanging:
             anchor_exchange=run.anchor_of if anchored else None,
             anchor=tuple(run.anchor_parts) if anchored else (),
         )
-        told = state.record(
+        record = state.record(
             "ExchangeEnded",
             exchange=run.id,
             operation=run.request.operation,
@@ -311,14 +311,14 @@ class Exchanging:
             absent_examples=deliver.absent_examples,
             opened=opened,
             anchor=deliver.anchor_exchange,
-            **_if_any(
+            **_non_empty(
                 absent=list(deliver.absent),
                 anchor_parts=[[part.sign, hex(part.of)] for part in deliver.anchor],
             ),
         )
-        return told, deliver
+        return record, deliver
 
 
-def _if_any(**lists: list[object]) -> dict[str, object]:
-    """Leave out what is empty, as it is in nearly every exchange."""
+def _non_empty(**lists: list[object]) -> dict[str, object]:
+    """Drop empty lists, which these are in nearly every exchange."""
     return {name: entries for name, entries in lists.items() if entries}

@@ -1,4 +1,4 @@
-"""What policies may know of finished rounds: their progress, and how long members computed."""
+"""History of finished rounds for policies: progress, and each member's compute times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from elasticml.control.policy import Progress
 from elasticml.control.state import JobState
 from elasticml.terms import ExchangeId, MemberId
 
-#: Rounds of which a member's compute times are kept.
+#: Number of rounds for which a member's compute times are kept.
 ROUNDS_KEPT = 8
 
 
-class Finished(Sequence[Progress]):
-    """The first so many rounds of a list that grows at its end only."""
+class _Prefix(Sequence[Progress]):
+    """The present rounds of an append-only list; rounds appended later are not seen."""
 
     def __init__(self, rounds: list[Progress]) -> None:
         self._rounds = rounds
@@ -32,19 +32,19 @@ class Finished(Sequence[Progress]):
     def __getitem__(self, k: slice) -> Sequence[Progress]: ...
 
     def __getitem__(self, k: int | slice) -> Progress | Sequence[Progress]:
-        """Return one round, or some of them."""
+        """Return one round, or a slice."""
         if isinstance(k, slice):
             return [self._rounds[i] for i in range(*k.indices(self._n))]
         return self._rounds[range(self._n)[k]]
 
 
 class History:
-    """Finished rounds, and each member's compute seconds in the last of them."""
+    """Finished rounds, and each member's compute seconds in the last ones."""
 
     def __init__(self, state: JobState) -> None:
         self.state = state
         self._progress: list[Progress] = []
-        #: Seconds of the round under way, by exchange: a sum that is sent again counts once.
+        #: Compute seconds of the running round, by exchange: a sum that is sent again counts once.
         self._now: dict[ExchangeId, dict[MemberId, float]] = {}
         #: (seconds, examples owned) of each living member's last rounds.
         self._times: dict[MemberId, deque[tuple[float, int]]] = {}
@@ -52,18 +52,18 @@ class History:
     @property
     def progress(self) -> Sequence[Progress]:
         """Finished rounds, oldest first."""
-        return Finished(self._progress)
+        return _Prefix(self._progress)
 
     def recall(self, progress: Iterable[Progress]) -> None:
-        """Begin with rounds that another driver has seen finish, oldest first."""
+        """Start from rounds that another driver finished, oldest first."""
         self._progress[:] = progress
 
     def computed(self, exchange: ExchangeId, seconds: Mapping[MemberId, float]) -> None:
-        """Enter what members say with their partials of an exchange."""
+        """Add the compute seconds that members sent with their partials of an exchange."""
         self._now.setdefault(exchange, {}).update(seconds)
 
     def ended(self, row: Mapping[str, Any], now_s: float) -> None:
-        """Enter a finished round, which was no idle one."""
+        """Add a finished round that was not idle."""
         first, *others = [*self._now.values()] or [{}]
         sums = dict(first)
         for seconds in others:
@@ -94,13 +94,13 @@ class History:
         )
 
     def lost(self, member: MemberId) -> None:
-        """Forget a vanished member's times."""
+        """Forget a lost member's times."""
         self._times.pop(member, None)
 
     def seconds(self, member: MemberId) -> tuple[float, ...]:
-        """Compute seconds of a member's last rounds, newest last."""
+        """Return the compute seconds of a member's last rounds, newest last."""
         return tuple(value for value, _ in self._times.get(member, ()))
 
     def seconds_per_row(self, member: MemberId) -> tuple[float, ...]:
-        """Return the same, divided by the examples that it owned at the end of each round."""
+        """Return them divided by the examples that it owned at the end of each round."""
         return tuple(value / rows for value, rows in self._times.get(member, ()))

@@ -1,4 +1,4 @@
-"""What must hold after every event, derived anew from the whole state."""
+"""Invariants of the driver machine, checked against its whole state."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from elasticml.terms import MemberId, mask_of
 if TYPE_CHECKING:
     from elasticml.control.driver import Driver
 
-#: Books of up to so many members and chunks are derived anew at every check, whatever has changed.
+#: Up to this many members plus chunks, indexes are checked every time, even if unchanged.
 BOOKS_ENTRIES_MIN = 100
 
 
 def check(driver: Driver) -> None:
-    """Re-derive the driver's invariants.
+    """Check the driver's invariants.
 
     Raises
     ------
     LocalProtocolError
-        Naming the invariant that is broken and the cause of the event that broke it.
+        Names the violated invariant and the cause of the event that violated it.
     """
     state = driver.state
     try:
         if state.stage == "ended":
             return
-        at = _books(driver)
-        # Large books take as long as an exchange, while all members wait: they are derived again
-        # when something in them has changed. Small ones are every time.
+        at = _change_counts(driver)
+        # Checking a large state takes as long as an exchange, while all members wait: it is
+        # checked only after changes. A small one is checked every time.
         n_entries = len(state.membership.members) + len(state.ledger.info)
         always = driver.check_every_event or n_entries <= BOOKS_ENTRIES_MIN
         if always or at != driver.checked_at:
@@ -43,8 +43,8 @@ def check(driver: Driver) -> None:
         raise LocalProtocolError(f"{error} (after {state.cause})", cause=state.cause) from error
 
 
-def _books(driver: Driver) -> tuple[object, ...]:
-    """Name the state of members, chunks and tree: at the same counts all are where they were."""
+def _change_counts(driver: Driver) -> tuple[object, ...]:
+    """Return the change counts of members, chunks and tree: equal counts mean equal state."""
     state = driver.state
     ledger = state.ledger
     absent = (tuple(ledger.groups), tuple(ledger.open))
@@ -61,7 +61,7 @@ def _tree(driver: Driver) -> None:
             raise LocalProtocolError(f"parent {parent} of {member} is not in the tree")
     rooted: set[MemberId] = set()
     for member in parents:
-        # Up to the root, or to one that is known to lead there; a cycle meets itself.
+        # Walk up to the root, or to a node known to lead there; a cycle revisits a node.
         path: set[MemberId] = set()
         above: MemberId | None = member
         while above is not None and above not in rooted:
@@ -78,7 +78,7 @@ def _tree(driver: Driver) -> None:
 
 
 def _transfers(driver: Driver) -> None:
-    """Check that chunks move between exchanges only, from their owner or from an absent group."""
+    """Check that chunks move only between exchanges, and from their owner or an absent group."""
     ledger, run = driver.state.ledger, driver.exchanging.running
     if run is not None and (driver.mobility.moves or driver.mobility.rereading):
         raise LocalProtocolError(f"exchange {run.id} runs while chunks change their owner")
@@ -92,11 +92,11 @@ def _transfers(driver: Driver) -> None:
             raise LocalProtocolError(f"chunk {chunk} moves to {target} without its body")
     for chunk, copy in driver.copying.under_way.items():
         if not {copy.source, copy.target} <= driver.state.membership.members.keys():
-            raise LocalProtocolError(f"chunk {chunk} is copied from or to somebody who is gone")
+            raise LocalProtocolError(f"chunk {chunk} is copied from or to a member that is gone")
     for member, chunks in driver.mobility.dropping.items():
         kept = [c for c in chunks if ledger.holds(member, c)]
         if kept:
-            raise LocalProtocolError(f"{member} drops {kept[0]} and is said to hold it")
+            raise LocalProtocolError(f"{member} drops {kept[0]} and still counts as its holder")
     for group, owners in driver.mobility.returning.items():
         if group not in ledger.groups:
             raise LocalProtocolError(f"group {group} returns and is not absent")
@@ -106,7 +106,7 @@ def _transfers(driver: Driver) -> None:
 
 
 def _sum(driver: Driver) -> None:
-    """Nobody is in a sum twice: the root's inputs are disjoint and from participants."""
+    """Check that no member is summed twice: the root's inputs are disjoint, from participants."""
     run, gather = driver.exchanging.running, driver.state.root.gather
     if run is None or gather is None or gather.exchange != run.id:
         return
@@ -116,4 +116,4 @@ def _sum(driver: Driver) -> None:
             raise LocalProtocolError(f"exchange {run.id} counts a member twice")
         covered |= item.contributors
     if covered & ~mask_of(m.slot for m in run.participants):
-        raise LocalProtocolError(f"exchange {run.id} counts somebody who takes no part")
+        raise LocalProtocolError(f"exchange {run.id} counts a member that does not participate")

@@ -1,7 +1,7 @@
-"""The ledger: who owns each chunk, who holds a copy of its body, and which chunks are absent.
+"""The chunk ledger: the owner of each chunk, the holders of its body, and the absent chunks.
 
-Every chunk has exactly one owner, or is absent in exactly one place: the open set (vanished since
-the last seal) or one sealed group. Nothing else in the job says where an example is.
+Every chunk has exactly one owner, or is absent in exactly one place: the open set (lost since the
+last seal) or one sealed group. The ledger is the only record of where an example is.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from elasticml.terms import ChunkId, ChunkInfo, GroupId, MemberId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Chunks that vanished together, and come back together.
+    """Chunks that were lost together and return together.
 
     Source: an entry of FNQueue in Algorithm 2 of the resource-elastic paper, without its gradient,
     which the trainer keeps under the same id.
     """
 
     id: GroupId
-    #: What each vanished member owned.
+    #: Chunks that each lost member owned.
     shares: Mapping[MemberId, tuple[ChunkId, ...]]
     rows: int
     #: All chunks of the shares, ascending.
@@ -31,7 +31,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """|Q|: how many members' worth of chunks is absent."""
+        """|Q|: the number of lost members whose chunks are absent."""
         return len(self.shares)
 
 
@@ -42,25 +42,25 @@ class Ledger:
         self.info: dict[ChunkId, ChunkInfo] = {}
         self.owned: dict[MemberId, set[ChunkId]] = {}
         self.holders: dict[ChunkId, set[MemberId]] = {}
-        #: The same the other way round: what each member holds.
+        #: The inverse: chunks held by each member.
         self.held: dict[MemberId, set[ChunkId]] = {}
-        #: Chunks vanished since the last seal, by their last owner.
+        #: Chunks lost since the last seal, by their last owner.
         self.open: dict[MemberId, set[ChunkId]] = {}
         #: Sealed groups, oldest first.
         self.groups: dict[GroupId, Group] = {}
-        #: Bumped for a member whenever the set that it owns changes.
+        #: Incremented for a member whenever its set of owned chunks changes.
         self.versions: dict[MemberId, int] = {}
-        #: Version that a vanished member's set had, while its chunks are in the open set.
+        #: Last version of a lost member's set, while its chunks are in the open set.
         self.last_versions: dict[MemberId, int] = {}
-        #: Counts changes of owners and holders: at the same number all chunks are where they were.
+        #: Number of changes of owners and holders: if it is unchanged, so are all of them.
         self.changes = 0
         self.total_rows = 0
-        #: Living members that have owned chunks and own none now.
+        #: Living members that owned chunks and now own none.
         self.emptied: set[MemberId] = set()
         self._owner: dict[ChunkId, MemberId] = {}
         self._rows: dict[MemberId, int] = {}
         self._held_bytes: dict[MemberId, int] = {}
-        #: Copies of chunks that nobody has entered yet.
+        #: Holders of chunks that are not in the ledger yet.
         self._early: dict[ChunkId, set[MemberId]] = {}
         #: Id of the next group of absent chunks.
         self.next_group = 1
@@ -69,10 +69,10 @@ class Ledger:
     # --- chunks that are here ---------------------------------------------------------------
 
     def add(self, member: MemberId, chunks: Iterable[ChunkInfo]) -> None:
-        """Enter new chunks, owned and held by the member that built them."""
+        """Add new chunks, owned and held by the member that built them."""
         for chunk in chunks:
             if chunk.id in self.info:
-                raise LocalProtocolError(f"chunk {chunk.id} entered twice, now from {member}")
+                raise LocalProtocolError(f"chunk {chunk.id} added twice, now from {member}")
             self.info[chunk.id] = chunk
             self.holders[chunk.id] = set()
             for holder in sorted({member} | self._early.pop(chunk.id, set())):
@@ -81,7 +81,7 @@ class Ledger:
             self.total_rows += chunk.rows
 
     def hold(self, member: MemberId, chunks: Iterable[ChunkId]) -> None:
-        """Enter copies that a member has; those of chunks not known yet count once they are."""
+        """Add copies that a member holds; copies of unknown chunks count once those are added."""
         for chunk in chunks:
             if chunk not in self.info:
                 self._early.setdefault(chunk, set()).add(member)
@@ -93,7 +93,7 @@ class Ledger:
                 self._held_bytes[member] = nbytes
 
     def release(self, member: MemberId, chunks: Iterable[ChunkId]) -> None:
-        """Strike copies that a member has dropped; it must not own them."""
+        """Remove copies that a member drops; it must not own them."""
         for chunk in chunks:
             if self._owner.get(chunk) == member:
                 raise LocalProtocolError(f"{member} dropped chunk {chunk}, which it owns")
@@ -104,11 +104,11 @@ class Ledger:
                 self._held_bytes[member] -= self.info[chunk].nbytes
 
     def owner(self, chunk: ChunkId) -> MemberId | None:
-        """Owner of a chunk, or None while it is absent."""
+        """Return the owner of a chunk, or None while it is absent."""
         return self._owner.get(chunk)
 
     def move(self, chunk: ChunkId, target: MemberId) -> None:
-        """Give a chunk that is here to another holder of it."""
+        """Transfer an owned chunk to another holder of its body."""
         former = self._owner[chunk]
         if target not in self.holders[chunk]:
             raise LocalProtocolError(f"chunk {chunk} cannot go to {target}, which has no copy")
@@ -120,23 +120,23 @@ class Ledger:
         self._own(chunk, target)
 
     def chunks_of(self, member: MemberId) -> tuple[ChunkId, ...]:
-        """Chunks that a member owns, ascending."""
+        """Return the chunks that a member owns, ascending."""
         return tuple(sorted(self.owned.get(member, ())))
 
     def rows_of(self, member: MemberId) -> int:
-        """Examples that a member owns."""
+        """Return the number of examples that a member owns."""
         return self._rows.get(member, 0)
 
     def holds(self, member: MemberId, chunk: ChunkId) -> bool:
-        """Whether a member has a copy of a chunk's body."""
+        """Whether a member holds a chunk's body."""
         return member in self.holders.get(chunk, ())
 
     def held_bytes(self, member: MemberId) -> int:
-        """Bytes of the bodies that a member holds, owned or not."""
+        """Return the bytes of the bodies that a member holds, owned or not."""
         return self._held_bytes.get(member, 0)
 
     def rows(self, chunks: Iterable[ChunkId]) -> int:
-        """Examples in these chunks."""
+        """Return the number of examples in these chunks."""
         return sum(self.info[c].rows for c in chunks)
 
     def _own(self, chunk: ChunkId, member: MemberId) -> None:
@@ -148,15 +148,15 @@ class Ledger:
         self.versions[member] = self.versions.get(member, 0) + 1
 
     def adopt(self, chunk: ChunkId, member: MemberId) -> None:
-        """Give a chunk that was taken out of the open set to a holder of it."""
+        """Give a chunk removed from the open set to a holder of its body."""
         if chunk in self._owner or member not in self.holders[chunk]:
             raise LocalProtocolError(f"chunk {chunk} cannot be adopted by {member}")
         self._own(chunk, member)
 
-    # --- chunks that vanish and return ------------------------------------------------------
+    # --- chunks that are lost and return ------------------------------------------------------
 
     def lose(self, member: MemberId) -> tuple[ChunkId, ...]:
-        """Take a vanished member out; what it owned is absent from now on, in the open set."""
+        """Remove a lost member; its chunks become absent, in the open set; return them."""
         self.changes += 1
         chunks = self.owned.pop(member, set())
         self.emptied.discard(member)
@@ -175,23 +175,23 @@ class Ledger:
         return tuple(sorted(chunks))
 
     def absent_rows(self) -> int:
-        """Examples that nobody owns."""
+        """Return the number of examples without an owner."""
         return sum(g.rows for g in self.groups.values()) + sum(
             self.rows(chunks) for chunks in self.open.values()
         )
 
     def report(self, in_sum: frozenset[MemberId]) -> tuple[GroupId | None, frozenset[ChunkId]]:
-        """Name the open chunks that a sum lacks.
+        """Return the open chunks that a sum lacks, and an id for them.
 
         Parameters
         ----------
         in_sum : frozenset of MemberId
-            Members whose chunks the sum contains, though they may have vanished since.
+            Members whose chunks the sum contains, even if they were lost since.
 
         Returns
         -------
         (GroupId or None, frozenset of ChunkId)
-            The same id for the same chunks; a new id as soon as they are others.
+            The same chunks get the same id, other chunks a new one.
         """
         missing = frozenset(
             c for member, chunks in self.open.items() if member not in in_sum for c in chunks
@@ -204,7 +204,7 @@ class Ledger:
         return self._reported[0], missing
 
     def seal(self) -> Group | None:
-        """Close what was last reported into a group; later losses stay open."""
+        """Turn the chunks last reported into a group; later losses stay open."""
         if self._reported is None:
             return None
         group_id, chunks = self._reported
@@ -221,7 +221,7 @@ class Ledger:
         return group
 
     def readmit(self, group_id: GroupId, owners: Mapping[ChunkId, MemberId]) -> Group:
-        """End a group's absence: every chunk of it gets an owner that holds it."""
+        """End a group's absence: each of its chunks gets an owner that holds it."""
         group = self.groups[group_id]
         chunks = group.chunks
         if tuple(sorted(owners)) != chunks:
@@ -237,12 +237,12 @@ class Ledger:
     # --- invariants -------------------------------------------------------------------------
 
     def check(self, living: Iterable[MemberId]) -> None:
-        """Derive everything anew: each example has one owner among the living, or is absent once.
+        """Check all invariants: each chunk has one living owner, or is absent in one place.
 
         Raises
         ------
         LocalProtocolError
-            When it is not so.
+            When an invariant is violated.
         """
         alive = set(living)
         self._check_owners(alive)
@@ -252,7 +252,7 @@ class Ledger:
             raise LocalProtocolError("rows do not add up")
 
     def _check_owners(self, alive: set[MemberId]) -> None:
-        """Check that owners live, hold what they own, and have their examples counted."""
+        """Check that owners are alive, hold what they own, and that their examples add up."""
         info, holders, owner = self.info, self.holders, self._owner
         for member, chunks in self.owned.items():
             if chunks and member not in alive:
@@ -261,14 +261,16 @@ class Ledger:
             for chunk in chunks:
                 rows += info[chunk].rows
                 if member not in holders[chunk] or owner.get(chunk) != member:
-                    raise LocalProtocolError(f"owner {member} of {chunk} is not in the books")
+                    raise LocalProtocolError(
+                        f"owner {member} of {chunk} is not recorded as owner and holder"
+                    )
             if rows != self.rows_of(member):
                 raise LocalProtocolError(f"rows of {member} do not add up")
         if self.emptied != {m for m, chunks in self.owned.items() if not chunks}:
             raise LocalProtocolError("the members without chunks are not those that own none")
 
     def _check_holders(self, alive: set[MemberId]) -> None:
-        """Check that the books of holders and of held chunks agree, and that holders live."""
+        """Check that ``holders`` and ``held`` agree, and that holders are alive."""
         info, held = self.info, self.held
         for member, chunks in held.items():
             if sum([info[c].nbytes for c in chunks]) != self.held_bytes(member):
@@ -276,9 +278,11 @@ class Ledger:
         for chunk, members in self.holders.items():
             for member in members:
                 if chunk not in held.get(member, ()):
-                    raise LocalProtocolError(f"chunk {chunk} is held by one whose books lack it")
+                    raise LocalProtocolError(
+                        f"chunk {chunk} has holder {member}, whose held chunks lack it"
+                    )
             if not members <= alive:
-                raise LocalProtocolError(f"chunk {chunk} is held by somebody who is gone")
+                raise LocalProtocolError(f"chunk {chunk} is held by a member that is gone")
 
     def _check_places(self) -> None:
         """Check that each chunk has one owner, or is absent in one place."""

@@ -1,7 +1,7 @@
-"""Members that owe the driver data: whoever is silent too long is asked, and fenced if it is mute.
+"""Liveness of members that owe the driver data: silent members are asked, mute ones fenced.
 
-Within an exchange the deadline does this (see ``exchanging``). Reading, loading and moving chunks
-have no deadline, as nobody knows how long they take; but a process that lives answers meanwhile.
+Within an exchange the deadline does this (see :class:`Exchanging`). Reading, loading and moving
+chunks have no deadline, as their duration is unknown; but a living process answers meanwhile.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from elasticml.terms import ExchangeId, MemberId
 
 
 class Liveness:
-    """Asks members that are waited for.
+    """Asks awaited members for a sign of life.
 
     Parameters
     ----------
     patience_s : float
-        Seconds of silence before a member is asked, and again before it is given up.
+        Seconds of silence before a member is asked, and again before it is fenced.
     """
 
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
-        #: Since when each member is waited for without a word, and whether it has been asked.
+        #: Since when each awaited member has been silent, and whether it has been asked.
         self._silent: dict[MemberId, tuple[float, bool]] = {}
         self._suspects: set[MemberId] = set()
 
     def ticked(
         self, awaited: Collection[MemberId], living: Collection[MemberId], now_s: float
     ) -> tuple[list[Command], list[MemberId]]:
-        """Watch the members that are waited for now, and those under suspicion.
+        """Check the members that are awaited now, and the suspects.
 
         Returns
         -------
         commands : list of Command
-            Questions.
+            Status requests.
         mute : list of MemberId
-            To be fenced: they did not answer.
+            Members to fence: they did not answer.
         """
-        # Few are watched and all are living: the large set is only looked into.
+        # Few members are watched: the large set of living ones is only used for lookups.
         self._suspects = {m for m in self._suspects if m in living}
         watched = self._suspects.union(m for m in awaited if m in living)
         self._silent = {m: self._silent.get(m, (now_s, False)) for m in sorted(watched)}
@@ -56,10 +56,10 @@ class Liveness:
         return commands, mute
 
     def suspect(self, member: MemberId) -> None:
-        """Watch a member that another one could not reach."""
+        """Watch a member to which another one could not send."""
         self._suspects.add(member)
 
     def heard(self, member: MemberId) -> None:
-        """Note a sign of life."""
+        """Record a sign of life."""
         self._silent.pop(member, None)
         self._suspects.discard(member)

@@ -1,4 +1,4 @@
-"""From blocks of a source to chunks on members: survey, read, deal; before the first round."""
+"""Assignment of the data source's blocks to members that survey or read them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from elasticml.terms import MemberId
 
 
 class Loading:
-    """Hands the source's blocks to members and notices when all of them have been read."""
+    """Assigns the source's blocks to members and detects when all have been read."""
 
     def __init__(self, state: JobState) -> None:
         self.state = state
-        #: Who reads each block that has not been reported yet; None while nobody does.
+        #: The reader of each block that has not been reported yet; None: unassigned.
         self.pending: dict[int, MemberId | None] = {}
         self.survey = False
 
     def start(self, survey: bool) -> list[Command]:
-        """Begin to survey or to read all blocks."""
+        """Start to survey or to read all blocks."""
         self.survey = survey
         self.pending = dict.fromkeys(range(self.state.settings.n_blocks))
         return self.assign()
 
     def assign(self) -> list[Command]:
-        """Give every block that nobody reads to the member with the fewest blocks to read."""
+        """Assign every unassigned block to the member with the fewest blocks to read."""
         waiting = [b for b, reader in self.pending.items() if reader is None]
         members = self.state.takers() if waiting else []
         if not members:
@@ -37,19 +37,19 @@ class Loading:
                 load[reader] += 1
         heap = [(n, m) for m, n in load.items()]
         heapq.heapify(heap)
-        given: dict[MemberId, list[int]] = {}
+        assigned: dict[MemberId, list[int]] = {}
         for block in waiting:
             n, reader = heap[0]
             heapq.heapreplace(heap, (n + 1, reader))
             self.pending[block] = reader
-            given.setdefault(reader, []).append(block)
+            assigned.setdefault(reader, []).append(block)
         return [
             ReadBlocks(cause=self.state.cause, member=m, blocks=tuple(blocks), survey=self.survey)
-            for m, blocks in given.items()
+            for m, blocks in assigned.items()
         ]
 
     def read(self, event: BlockRead) -> list[Command]:
-        """Enter a block's chunks; a second report, of a member given up too early, is of copies."""
+        """Enter a block's chunks; a report by another than its reader adds copies only."""
         if self.pending.get(event.block) != event.member:
             if not self.survey and event.member in self.state.membership.members:
                 self.state.ledger.hold(event.member, [c.id for c in event.chunks])
@@ -62,12 +62,12 @@ class Loading:
         return [MergeFacts(cause=self.state.cause, survey=self.survey)]
 
     def lost(self, member: MemberId) -> list[Command]:
-        """Give the blocks that a vanished member was reading to others."""
+        """Reassign the blocks that a lost member was reading."""
         for block, reader in self.pending.items():
             if reader == member:
                 self.pending[block] = None
         return self.assign()
 
     def awaited(self) -> set[MemberId]:
-        """Members that are reading blocks."""
+        """Return members that are reading blocks."""
         return {reader for reader in self.pending.values() if reader is not None}

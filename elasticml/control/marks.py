@@ -1,4 +1,4 @@
-"""Marks of a resource manager on containers, and what it costs to give a container back."""
+"""Marks: containers that the resource manager asks for, and the cost of losing a member."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ from dataclasses import dataclass
 from elasticml.control.state import JobState
 from elasticml.terms import MemberId
 
-#: Bytes of state that an example is taken to have, when losses are compared.
+#: Assumed bytes of state per example when the costs of losses are compared.
 STATE_BYTES_PER_ROW = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class Mark:
-    """A container that is asked for back."""
+    """A container that the resource manager asks for."""
 
     address: str
     reason: str
     deadline_s: float
-    #: From then on nobody else can go in time.
+    #: From this time on no substitute can be drained in time.
     turn_s: float
+    #: The mark expires at this time if it was not withdrawn.
     void_s: float
+    #: Any other container will do as well.
     negotiable: bool
-    #: What is in it is no member, and cannot leave.
+    #: The container holds no member and must not be taken.
     essential: bool
-    #: Who goes, as long as it is here: the marked member itself, or its substitute.
-    given: MemberId | None = None
-    #: The resource manager has got a container for it.
+    #: The member that leaves for it: the marked one or a substitute.
+    victim: MemberId | None = None
+    #: The resource manager has received a container for it.
     is_met: bool = False
 
 
 def loss_bytes(state: JobState, member: MemberId) -> int:
-    """Count what must travel before a member can go: bodies that nobody else who stays has, states.
+    """Return the bytes to send before a member can leave: states, and bodies without other holder.
 
-    Error: of states, every example counts as 8 bytes, whatever the algorithm keeps of it.
+    Holders that are leaving themselves do not count. Error: the state of an example counts as 8
+    bytes, whatever the algorithm keeps.
     """
     ledger, members = state.ledger, state.membership.members
     staying = {m for m, r in members.items() if m != member and r.stage != "leaving"}

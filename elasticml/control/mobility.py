@@ -1,4 +1,4 @@
-"""Chunks that change their owner: moves, groups that return, and copies that are dropped for it."""
+"""Chunk moves: transfers to a new owner, returns of absent groups, and copies that are dropped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from elasticml.control.ledger import Group
 from elasticml.control.state import JobState
 from elasticml.terms import ChunkId, GroupId, MemberId
 
-#: Chunks per GiveChunks order: what has been acknowledged is safe when the rest is not.
+#: Chunks per GiveChunks order: acknowledged chunks are safe if the rest fails.
 BATCH = 16
-#: After a move that failed, rounds go on without new moves for so long.
+#: Pause before new moves after a failed one; rounds continue meanwhile.
 MOVE_PAUSE_S = 1.0
 
 
@@ -25,41 +25,41 @@ class Transfer:
 
     source: MemberId
     target: MemberId
-    #: A report of another order says nothing about this one.
+    #: Number of the order; reports of other orders do not commit this transfer.
     order: int
     has_body: bool
 
 
 class Mobility:
-    """Pending transfers; the ledger commits a new owner only when it has acknowledged."""
+    """Pending transfers; a new owner is committed in the ledger only after its acknowledgement."""
 
     def __init__(self, state: JobState, copying: Copying) -> None:
         self.state = state
         self.copying = copying
-        #: Moves under way.
+        #: Moves in flight.
         self.moves: dict[ChunkId, Transfer] = {}
-        #: Groups being brought back: what each chunk's new owner will be.
+        #: Returning groups: the future owner of each chunk.
         self.returning: dict[GroupId, dict[ChunkId, MemberId]] = {}
         #: Chunks of returning groups that have not been acknowledged.
         self.loading: dict[GroupId, set[ChunkId]] = {}
-        #: Returning groups whose bodies are all where they shall be: the round waits for them.
+        #: Returning groups whose new owners hold all bodies already: the round waits for them.
         self.at_hand: set[GroupId] = set()
-        #: Chunks without owner before the first round, being read again: chunk -> reader.
+        #: Chunks without an owner that are being loaded again: chunk -> reader.
         self.rereading: dict[ChunkId, MemberId] = {}
-        #: Copies that members have been told to drop and have not reported as dropped.
+        #: Copies that members were told to drop and have not reported as dropped.
         self.dropping: dict[MemberId, set[ChunkId]] = {}
         self.absent_since_s: dict[GroupId, float] = {}
-        #: No move is begun before this time.
+        #: No move starts before this time.
         self.next_move_s = 0.0
 
     # --- moves between living members -----------------------------------------------------------
 
     def move(self, targets: Mapping[ChunkId, MemberId]) -> list[Command]:
-        """Order chunks from their owners to other members, in batches, peer to peer.
+        """Order moves of chunks from their owners to other members, in batches, peer to peer.
 
-        Left out is what cannot be now: chunks that are absent or on the move, targets that are gone
-        or still drop their copy, and bodies that do not fit the target; of it others are told to
-        drop copies, so that the next attempt fits.
+        Impossible moves are skipped: chunks that are absent or already moving, targets that are
+        gone or still dropping their copy, and bodies that exceed the target's memory. In the last
+        case the target is told to drop spare copies, so that a later attempt fits.
         """
         ledger, living = self.state.ledger, self.state.membership.members
         room = _Room(self)
@@ -98,11 +98,11 @@ class Mobility:
         )
 
     def loaded(self, event: ChunksLoaded) -> list[Command]:
-        """Commit what a member acknowledges: it holds these chunks now."""
+        """Commit chunks that a member acknowledges to hold."""
         ledger = self.state.ledger
         if event.member not in self.state.membership.members:
             return []
-        # What it drops it had before it was told to: the two reports come in their order.
+        # A chunk that it was told to drop is from before that order: reports arrive in order.
         came = [c for c in event.chunks if c not in self.dropping.get(event.member, ())]
         ledger.hold(event.member, came)
         moved: dict[MemberId, list[ChunkId]] = {}
@@ -137,7 +137,7 @@ class Mobility:
         return commands
 
     def failed(self, event: MoveFailed, now_s: float) -> list[Command]:
-        """Leave chunks that could not be sent with their owner, for now."""
+        """Leave chunks that could not be sent with their owner for now."""
         for chunk in event.chunks:
             move = self.moves.get(chunk)
             if move is None or (move.source, move.target) != (event.member, event.target):
@@ -156,23 +156,23 @@ class Mobility:
         ]
 
     def abandon_moves(self) -> None:
-        """Stop waiting for what took too long: chunks stay where they are, or absent.
+        """Give up transfers that took too long: chunks stay with their owner, or absent.
 
-        Nothing may be committed in an exchange that starts without it.
+        They must not be committed during the exchange that starts without them.
         """
         self.moves.clear()
         self.rereading.clear()
         self.at_hand.clear()
 
     def coming(self) -> dict[ChunkId, MemberId]:
-        """Chunks on their way to members that will own them."""
-        found = {chunk: move.target for chunk, move in self.moves.items()}
+        """Return chunks on their way to a new owner: chunk -> owner."""
+        targets = {chunk: move.target for chunk, move in self.moves.items()}
         for owners in (self.rereading, *self.returning.values()):
-            found.update(owners)
-        return found
+            targets.update(owners)
+        return targets
 
     def bytes_to(self) -> dict[MemberId, int]:
-        """Bytes on their way to members that will own them, or that are being dropped there."""
+        """Return bytes on their way to new owners, plus bytes still being dropped there."""
         info = self.state.ledger.info
         coming: dict[MemberId, int] = {}
         for chunk, move in self.moves.items():
@@ -193,13 +193,13 @@ class Mobility:
     # --- copies that are not owned --------------------------------------------------------------
 
     def _is_surplus(self, chunk: ChunkId) -> bool:
-        """Whether more stay who hold a body than the job wants."""
+        """Whether more staying members hold a body than the job wants."""
         members, holders = self.state.membership.members, self.state.ledger.holders[chunk]
         staying = sum(members[m].stage != "leaving" for m in holders)
         return staying > max(self.state.holders, 1)
 
     def is_spare_copy(self, member: MemberId, chunk: ChunkId) -> bool:
-        """Whether a member may drop a chunk: another has it, and nothing counts on this copy."""
+        """Whether a member may drop a chunk: another holds it, and no transfer needs this copy."""
         ledger = self.state.ledger
         if not ledger.holds(member, chunk) or ledger.owner(chunk) == member:
             return False
@@ -213,7 +213,7 @@ class Mobility:
         return all(owners.get(chunk) != member for owners in self.returning.values())
 
     def drop(self, member: MemberId, chunks: Iterable[ChunkId]) -> list[Command]:
-        """Have a member drop its copies, as far as it may; nobody counts on them from now on."""
+        """Order a member to drop its copies, as far as it may; they no longer count as held."""
         dropped = [c for c in chunks if self.is_spare_copy(member, c)]
         if not dropped:
             return []
@@ -222,7 +222,7 @@ class Mobility:
         return [DropChunks(cause=self.state.cause, member=member, chunks=tuple(dropped))]
 
     def dropped(self, event: ChunksDropped) -> None:
-        """Note that copies are gone: they may be sent there again."""
+        """Record that copies are gone: the chunks may be sent there again."""
         pending = self.dropping.get(event.member)
         if pending is not None:
             pending.difference_update(event.chunks)
@@ -243,9 +243,9 @@ class Mobility:
     # --- chunks that were lost ------------------------------------------------------------------
 
     def reread(self, readers_max: int | None = None) -> list[Command]:
-        """Have chunks that lost their owner read again on others, by no more than so many.
+        """Order other members, at most ``readers_max``, to load chunks that lost their owner.
 
-        Whoever has a body already comes first, then whoever has memory left for it.
+        Holders of a body come first, then members with enough free memory.
         """
         ledger = self.state.ledger
         missing = [
@@ -257,7 +257,7 @@ class Mobility:
         readers = sorted(members, key=lambda m: (ledger.rows_of(m), m))[:readers_max]
         rows, coming = {m: ledger.rows_of(m) for m in readers}, self.bytes_to()
         left = {m: self.left_of(m, coming) for m in readers}
-        given: dict[MemberId, list[ChunkId]] = {}
+        loads: dict[MemberId, list[ChunkId]] = {}
         for chunk in missing:
             info, holders = ledger.info[chunk], [m for m in readers if ledger.holds(m, chunk)]
             among = holders or [m for m in readers if left[m] >= info.nbytes] or readers
@@ -265,11 +265,11 @@ class Mobility:
             rows[reader] += info.rows
             left[reader] -= 0 if holders else info.nbytes
             self.rereading[chunk] = reader
-            given.setdefault(reader, []).append(chunk)
-        return self._load(given, coming)
+            loads.setdefault(reader, []).append(chunk)
+        return self._load(loads, coming)
 
     def left_of(self, member: MemberId, coming: Mapping[MemberId, int]) -> float:
-        """Bytes that a member has room for beside what it holds and what is coming."""
+        """Return a member's free bytes beside what it holds and what is on its way to it."""
         limit = self.state.membership.members[member].limit_bytes
         if limit is None:
             return math.inf
@@ -277,15 +277,15 @@ class Mobility:
         return limit - here - self.copying.bytes_to(member)
 
     def _load(
-        self, given: Mapping[MemberId, Collection[ChunkId]], coming: Mapping[MemberId, int]
+        self, loads: Mapping[MemberId, Collection[ChunkId]], coming: Mapping[MemberId, int]
     ) -> list[Command]:
-        """Have members load chunks, and first drop copies where there is no room for them.
+        """Order members to load chunks, and to drop spare copies first if memory is short.
 
-        ``coming`` are the bytes that were on their way to them already.
+        ``coming`` are the bytes that were already on their way to them.
         """
         ledger = self.state.ledger
         commands: list[Command] = []
-        for member, chunks in given.items():
+        for member, chunks in loads.items():
             limit = self.state.membership.members[member].limit_bytes
             if limit is not None:
                 bodies = sum(ledger.info[c].nbytes for c in chunks if not ledger.holds(member, c))
@@ -303,7 +303,7 @@ class Mobility:
         for former, chunks in list(ledger.open.items()):
             if chunk in chunks:
                 chunks.discard(chunk)
-                # What is left is no longer what the vanished member's kept partials contain.
+                # The rest is no longer the chunk set that the lost member's kept partials cover.
                 ledger.last_versions.pop(former, None)
                 if not chunks:
                     del ledger.open[former]
@@ -311,7 +311,7 @@ class Mobility:
                 self.state.stale_layout = True
 
     def readmit(self, group: Group, owners: dict[ChunkId, MemberId]) -> list[Command]:
-        """Have the chunks of an absent group loaded by those who shall own them."""
+        """Order the future owners of an absent group's chunks to load them."""
         ledger, coming = self.state.ledger, self.bytes_to()
         self.returning[group.id] = owners
         self.loading[group.id] = set(owners)
@@ -323,7 +323,7 @@ class Mobility:
         return self._load(loads, coming)
 
     def commit_returns(self, now_s: float) -> list[Command]:
-        """End the absence of every group that is complete again."""
+        """End the absence of every group whose chunks have all been acknowledged."""
         commands: list[Command] = []
         for group_id in [g for g, missing in self.loading.items() if not missing]:
             owners = self.returning.pop(group_id)
@@ -347,7 +347,7 @@ class Mobility:
     # --- both -----------------------------------------------------------------------------------
 
     def awaited(self) -> set[MemberId]:
-        """Members that shall send, receive or read chunks."""
+        """Return members that have to send, receive or load chunks."""
         members = {m for move in self.moves.values() for m in (move.source, move.target)}
         members |= set(self.rereading.values())
         for group, missing in self.loading.items():
@@ -359,7 +359,7 @@ class Mobility:
         return any(move.target == member for move in self.moves.values())
 
     def lost(self, member: MemberId) -> None:
-        """Forget transfers from and to a vanished member; its groups are readmitted anew."""
+        """Forget transfers from and to a lost member; groups returning to it start over."""
         self.moves = {
             c: move for c, move in self.moves.items() if member not in (move.source, move.target)
         }
@@ -371,17 +371,17 @@ class Mobility:
 
 
 class _Room:
-    """Memory that targets have left while moves are being chosen."""
+    """Free memory of targets while moves are being selected."""
 
     def __init__(self, mobility: Mobility) -> None:
         self._mobility = mobility
         self._coming = mobility.bytes_to()
         self._left: dict[MemberId, float] = {}
-        #: Bytes that did not fit.
+        #: Bytes that did not fit, by member.
         self.lacking: dict[MemberId, int] = {}
 
     def takes(self, member: MemberId, nbytes: int) -> bool:
-        """Set memory of a member aside, where it has any left."""
+        """Reserve memory of a member; return False if too little is free."""
         if self._mobility.state.stage != "training":
             return True
         if member not in self._left:

@@ -1,4 +1,4 @@
-"""Where chunks go: pure arithmetic on rows and members, without a ledger; chance is a seed."""
+"""Placement of chunks on members: pure functions of rows, members and a seed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from elasticml.terms import ChunkId, ChunkInfo, MemberId
 def contiguous(
     chunks: Sequence[ChunkInfo], members: Sequence[MemberId], partitions: int | None = None
 ) -> dict[ChunkId, MemberId]:
-    """Deal chunks in file order so that every member gets an equal stretch of examples.
+    """Assign each member a contiguous range of the file with an equal number of examples.
 
-    A chunk goes to the partition in whose stretch its middle example lies, and with it to the
-    member of that partition; without ``partitions`` there is one to a member.
+    A chunk goes to the partition that contains its middle example, and so to the member of that
+    partition; without ``partitions`` there is one partition per member.
     """
     return _stretches(sorted(chunks, key=lambda c: c.id), members, partitions)
 
@@ -26,9 +26,10 @@ def scattered(
     seed: int,
     partitions: int | None = None,
 ) -> dict[ChunkId, MemberId]:
-    """Deal chunks in an order drawn from the seed, as many examples to each member.
+    """Assign chunks in random order drawn from the seed, an equal number of examples per member.
 
-    With ``partitions`` each of them is a random part of the examples, and a member has whole ones.
+    With ``partitions`` each partition is a random part of the examples, and a member gets whole
+    partitions.
     """
     order = shuffled(sorted(chunks, key=lambda c: c.id), seed)
     return _stretches(order, members, partitions)
@@ -54,18 +55,18 @@ def to_emptiest(
     rows: Mapping[MemberId, int],
     holders: Mapping[ChunkId, Collection[MemberId]] | None = None,
 ) -> dict[ChunkId, MemberId]:
-    """Hand chunks out one by one, each to whoever has the fewest examples by then.
+    """Assign chunks one by one to the member with the fewest examples so far.
 
-    Chunks with a copy among the members come first and go to their emptiest holder: only their
-    state has to travel.
+    Chunks that some of the members hold are assigned first, to their emptiest holder: only their
+    state has to be sent.
 
     Parameters
     ----------
     chunks : sequence of ChunkInfo
     rows : mapping
-        The members, and how many examples each has.
+        Examples of each member.
     holders : mapping, optional
-        Who has a copy of each chunk's body.
+        Holders of each chunk's body.
     """
     load = dict(rows)
     target: dict[ChunkId, MemberId] = {}
@@ -82,7 +83,7 @@ def to_emptiest(
     for chunk in rest:
         n, member = heap[0]
         target[chunk.id] = member
-        # A chunk without examples counts, too, so that they do not all go to one member.
+        # A chunk without examples counts as one, so that not all of them go to one member.
         heapq.heapreplace(heap, (n + max(chunk.rows, 1), member))
     return target
 
@@ -93,35 +94,35 @@ def to_newcomers(
     keys: Sequence[int] = (),
     held: Mapping[MemberId, Collection[ChunkId]] | None = None,
 ) -> dict[ChunkId, MemberId]:
-    """Take chunks at random from the fullest members until the newcomers have an equal share.
+    """Move random chunks from the fullest members until the newcomers have an equal share.
 
-    A move is made only where it narrows the difference between the two members. What a newcomer
-    holds already, from an earlier life or as a copy, goes to it before anything else.
+    A move is made only if it reduces the difference between the two members. Chunks that a newcomer
+    already holds, from an earlier incarnation or as a copy, go to it first.
 
-    Source: the uni-task paper's elastic scaling; deviation: what is held goes first.
+    Source: the uni-task paper's elastic scaling; deviation: held chunks go first.
 
     Parameters
     ----------
     owned : mapping
-        What each member owns that gives.
+        Chunks owned by each giving member.
     newcomers : sequence of MemberId
     keys : sequence of int
-        What chance depends on: a seed, a round.
+        Keys of the random choice: a seed, a round.
     held : mapping, optional
-        Chunks whose body each newcomer has.
+        Chunks whose body each newcomer holds.
     """
     rows = {m: sum(c.rows for c in chunks) for m, chunks in owned.items()}
     rows.update(dict.fromkeys(newcomers, 0))
     left: dict[MemberId, dict[ChunkId, ChunkInfo]] = {}
 
     def left_to(giver: MemberId) -> dict[ChunkId, ChunkInfo]:
-        # Drawn when it is the fullest for the first time; most members never are.
+        # Shuffled when it is the fullest for the first time; most members never are.
         if giver not in left:
             order = shuffled(sorted(owned[giver], key=lambda c: c.id), *keys, giver.slot)
             left[giver] = {c.id: c for c in order}
         return left[giver]
 
-    # Of each pair the fullest giver and the emptiest taker; entries may have been overtaken.
+    # Heaps of givers, fullest first, and takers, emptiest first; stale entries are refreshed.
     givers = [(-rows[m], -m.slot, -m.incarnation, m) for m in owned]
     takers = [(rows[m], m) for m in newcomers]
     heapq.heapify(givers)
@@ -161,9 +162,9 @@ def fitting(
     bytes_per_second: float,
     copied: Collection[ChunkId] = (),
 ) -> list[ChunkInfo]:
-    """Choose the chunks that can be moved in the time left: the most examples per byte first.
+    """Choose chunks that can be moved in the time left, those with most examples per byte first.
 
-    Of those in ``copied`` the body need not travel; they fit as long as there is any time.
+    The bodies of chunks in ``copied`` need not be sent; they fit if there is any time.
     """
     budget = max(0.0, seconds) * bytes_per_second
     chosen: list[ChunkInfo] = [c for c in chunks if c.id in copied and seconds > 0]

@@ -1,4 +1,7 @@
-"""What a policy may see and what it may ask for. Policies are pure: a view in, suggestions out."""
+"""The policy interface: what a policy sees and what it may suggest.
+
+Policies are pure: a view goes in, suggestions come out.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +23,24 @@ class MemberView:
     #: Examples that it owns.
     rows: int
     stage: Literal["spare", "active", "leaving"] = "active"
-    #: When it will go, if it has a notice; seconds since the job began.
+    #: When it will be gone, in seconds since the job started; None: no notice.
     deadline_s: float | None = None
-    #: Compute seconds of the last rounds in which it took part, newest last.
+    #: Compute seconds of the last rounds in which it participated, newest last.
     seconds: tuple[float, ...] = ()
-    #: The same divided by the examples that it owned in that round.
+    #: Compute seconds per example owned, of the same rounds.
     seconds_per_row: tuple[float, ...] = ()
-    #: Bytes of chunk bodies that it can hold; None where unknown.
+    #: Bytes of chunk bodies that it can hold; None: unknown.
     limit_bytes: int | None = None
-    #: Bytes of those that fit into its memory; None where that is the same.
+    #: Bytes of chunk bodies that fit into its memory; None: the same as ``limit_bytes``.
     memory_bytes: int | None = None
-    #: Bytes of the bodies that it holds, or is about to get.
+    #: Bytes of the bodies that it holds or is receiving.
     held_bytes: int = 0
-    #: Its container is asked for back: it works on, and is given nothing.
+    #: The resource manager asks for its container: it keeps working but gets no chunks.
     is_marked: bool = False
 
     @property
     def in_memory_bytes(self) -> int | None:
-        """Bytes of chunk bodies that fit into its memory; None where unknown."""
+        """Bytes of chunk bodies that fit into its memory; None: unknown."""
         return self.limit_bytes if self.memory_bytes is None else self.memory_bytes
 
 
@@ -51,38 +54,38 @@ class GroupView:
     rows: int
     absent_since_s: float
     chunks: tuple[ChunkId, ...] = ()
-    #: What each of the former owned; they come back to the same target.
+    #: Chunks of each former owner; those of one owner return to one target.
     shares: Mapping[MemberId, tuple[ChunkId, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One finished round, as the history has it."""
+    """One finished round."""
 
     round: int
-    #: Seconds since the job began, at its end.
+    #: Seconds from the start of the job to the end of the round.
     seconds: float
-    #: Members that took part.
+    #: Members that participated.
     members: int
     objective: float | None = None
-    #: Certified gap at the model with which the round ended; None where none was taken.
+    #: Certified gap of the model with which the round ended; None: not computed.
     gap: float | None = None
     gap_is_bound: bool = False
 
 
 class Chunks(Protocol):
-    """Looks chunks up in the ledger as it stands at this boundary; changes nothing."""
+    """Read-only chunk lookups in the ledger as it is at this boundary."""
 
     def of(self, member: MemberId) -> tuple[ChunkId, ...]:
         """Chunks that a member owns, ascending."""
         ...
 
     def held_by(self, member: MemberId) -> frozenset[ChunkId]:
-        """Chunks whose body a member has, owned or not."""
+        """Chunks whose body a member holds, owned or not."""
         ...
 
     def holders(self, chunk: ChunkId) -> frozenset[MemberId]:
-        """Members that have a chunk's body."""
+        """Members that hold a chunk's body."""
         ...
 
     def owner(self, chunk: ChunkId) -> MemberId | None:
@@ -99,17 +102,17 @@ class Chunks(Protocol):
 
 
 class Shown(Sequence[MemberView]):
-    """Members whose facts are put together when a policy first looks at one of them.
+    """Members of a view, built when a policy first looks at one of them.
 
-    A policy that only counts members, as most do at most boundaries, does not wait for thousands
-    of facts. A view that a policy keeps is completed before anything changes.
+    A policy that only counts members, as most do at most boundaries, does not pay for thousands of
+    member views. A view that a policy keeps is completed before the state changes.
 
     Parameters
     ----------
     n : int
-        How many there are.
+        Number of members.
     make : callable
-        Puts their facts together.
+        Builds their views.
     """
 
     def __init__(self, n: int, make: Callable[[], tuple[MemberView, ...]]) -> None:
@@ -118,7 +121,7 @@ class Shown(Sequence[MemberView]):
         self._members: tuple[MemberView, ...] | None = None
 
     def seen(self) -> tuple[MemberView, ...]:
-        """Put the facts together, if they are not yet."""
+        """Return the member views, built on first use."""
         if self._members is None:
             self._members = self._make()
         return self._members
@@ -128,7 +131,7 @@ class Shown(Sequence[MemberView]):
         return self._n
 
     def __iter__(self) -> Iterator[MemberView]:
-        """Go through the members."""
+        """Iterate over the members."""
         return iter(self.seen())
 
     @overload
@@ -138,10 +141,10 @@ class Shown(Sequence[MemberView]):
     def __getitem__(self, k: slice) -> tuple[MemberView, ...]: ...
 
     def __getitem__(self, k: int | slice) -> MemberView | tuple[MemberView, ...]:
-        """Return one member, or some of them."""
+        """Return one member, or a slice."""
         return self.seen()[k]
 
-    # As with a tuple of members, which other fields of a view are.
+    # Like the tuples of members in the other fields of a view.
 
     def __add__(self, other: object) -> tuple[MemberView, ...]:
         """Append the members of another field."""
@@ -156,7 +159,7 @@ class Shown(Sequence[MemberView]):
         return (*other, *self.seen())
 
     def __eq__(self, other: object) -> bool:
-        """Whether these are the same members with the same facts."""
+        """Whether the member views are equal."""
         if not isinstance(other, tuple | Shown):
             return NotImplemented
         return self.seen() == tuple(other)
@@ -166,57 +169,57 @@ class Shown(Sequence[MemberView]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The facts at a round boundary."""
+    """The state of the job at a round boundary."""
 
     now_s: float
     round: int
     #: Oldest first.
     groups: tuple[GroupView, ...]
-    #: Ready members without chunks, and not promised any; marked ones only where nobody is steady.
+    #: Configured members that own no chunks and await none; marked ones only if all are marked.
     spares: tuple[MemberView, ...]
-    #: Members that own chunks and stay.
+    #: Members that own chunks and are not leaving.
     working: Sequence[MemberView]
-    #: Members with a notice.
+    #: Members that are leaving.
     leaving: tuple[MemberView, ...] = ()
     #: Finished rounds, oldest first.
     history: Sequence[Progress] = ()
     chunks: Chunks | None = None
-    #: Changes of owners and holders so far: at the same number all chunks are where they were.
+    #: Number of changes of owners and holders so far: if it is unchanged, so are all of them.
     changes: int = 0
-    #: The settings that policies have tuned so far.
+    #: Settings that policies have tuned so far.
     tuned: Mapping[str, Scalar] = field(default_factory=dict)
-    #: Members asked for that have not come yet.
+    #: Members that were requested and have not arrived yet.
     requested: int = 0
-    #: Members that a planned return brings at this boundary, and that are not here yet.
+    #: Members of a planned return at this boundary that have not arrived yet.
     expected: int = 0
-    #: Members that planned returns of later rounds bring.
+    #: Members of planned returns in later rounds.
     planned: int = 0
-    #: Members with which the job began; 0 where that is not known.
+    #: Members at the start of the job; 0: unknown.
     start_members: int = 0
-    #: Examples that nobody owns: of groups, returning ones too, and of the open set.
+    #: Examples without an owner: in groups, including returning ones, and in the open set.
     absent_rows: int = 0
-    #: Copies of every body that the job wants.
+    #: Wanted number of holders of every body.
     holders: int = 1
-    #: Bodies that are being copied to further holders: chunk -> to whom.
+    #: Pending copies of bodies: chunk -> new holder.
     copying: Mapping[ChunkId, MemberId] = field(default_factory=dict)
-    #: Chunks that are changing their owner; none at the beginning of a boundary.
+    #: Number of chunks moving to a new owner; 0 when the boundary is first evaluated.
     moving: int = 0
-    #: Chunks on their way to a new owner, those of groups that return included: chunk -> to whom.
+    #: Chunks on their way to a new owner, including those of returning groups: chunk -> owner.
     coming: Mapping[ChunkId, MemberId] = field(default_factory=dict)
-    #: Bytes a second that chunk moves are taken to reach.
+    #: Assumed rate of chunk moves.
     move_bytes_per_s: float = 200e6
-    #: Of the job: with the round it is the only source of chance that a policy has.
+    #: The job's seed: with the round, the only source of randomness of a policy.
     seed: int = 0
 
     @property
     def steady(self) -> Sequence[MemberView]:
-        """Members that work and that nobody asks back; all that work where everybody is marked."""
+        """Working members that are not marked; all working members if all members are marked."""
         steady = tuple(m for m in self.working if not m.is_marked)
         return self.working if all(m.is_marked for m in (*steady, *self.spares)) else steady
 
     @property
     def has_waited(self) -> bool:
-        """Whether the last round did nothing but wait: nobody has used what was done before it."""
+        """Whether the last round was idle: no round has used the decisions made before it."""
         return bool(self.history) and self.history[-1].round < self.round - 1
 
 
@@ -224,7 +227,7 @@ class View:
 class Readmit:
     """Bring a group back: the share of ``former[i]`` goes to ``targets[i]``.
 
-    With ``owners`` every chunk goes to the member that it names instead.
+    If ``owners`` is given, every chunk goes to the member that it names instead.
     """
 
     group: GroupId
@@ -237,7 +240,7 @@ class Readmit:
 class Move:
     """Change owners before the next round; the round waits for it.
 
-    Where the target holds the body already, only the chunk's state travels.
+    If the target already holds the body, only the chunk's state is sent.
     """
 
     targets: Mapping[ChunkId, MemberId]
@@ -246,7 +249,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicate:
-    """Copy bodies to further holders while rounds go on, at a limited rate; owners stay."""
+    """Copy bodies to more holders in the background, at a limited rate; owners do not change."""
 
     targets: Mapping[ChunkId, MemberId]
     why: str
@@ -254,7 +257,7 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
-    """Have a holder that does not own these chunks drop its copies."""
+    """Drop the copies of a holder that does not own these chunks."""
 
     member: MemberId
     chunks: tuple[ChunkId, ...]
@@ -263,9 +266,9 @@ class Discard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
-    """Empty members before the next round and give their containers back.
+    """Drain members before the next round and give their containers back.
 
-    ``targets`` says where the chunks go; without it they go round-robin to those that stay.
+    ``targets`` says where the chunks go; others go to the staying members with fewest examples.
     """
 
     members: tuple[MemberId, ...]
@@ -275,7 +278,7 @@ class Retire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Ask the cluster for so many more members."""
+    """Request ``count`` more members from the cluster."""
 
     count: int
     why: str
@@ -299,38 +302,38 @@ class Policy(Protocol):
     name: str
 
     def suggest(self, view: View) -> Sequence[Suggestion]:
-        """Return what shall be done, most urgent first; the driver drops what has become void.
+        """Return suggestions, most urgent first; the driver drops those that have become void.
 
-        Asked once at every round boundary; a policy may keep what it has seen from call to call,
-        and must give the same answers to the same views.
+        Called once per round boundary. A policy may keep state between calls, and must answer the
+        same sequence of views with the same suggestions.
         """
         ...
 
 
 @runtime_checkable
 class RememberingPolicy(Policy, Protocol):
-    """A policy that keeps what it has seen when a job goes on in another process.
+    """A policy whose state is checkpointed with the job.
 
-    One without these two methods begins anew there.
+    A policy without these two methods starts from scratch when a job resumes in another process.
     """
 
     def state(self) -> Mapping[str, Any]:
-        """Return what it goes by besides its settings: numbers, words, lists, mappings of words.
+        """Return its state besides the settings, as plain JSON values.
 
-        Another life of the policy is given the same, read back from JSON.
+        :meth:`restore` of another instance receives the same, read back from JSON.
         """
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a former life's :meth:`state`."""
+        """Continue from the :meth:`state` of an earlier instance."""
         ...
 
 
 @runtime_checkable
 class StandingPolicy(Policy, Protocol):
-    """A policy that is asked whenever a boundary is looked at, until nothing more follows.
+    """A policy that is asked every time a boundary is evaluated, until it has no effect.
 
-    Its suggestions must come to an end: no Request, no Tune, and no chunks moved to and fro.
+    Its suggestions must converge: no Request, no Tune, and no chunks moved back and forth.
     """
 
     is_standing: Literal[True]

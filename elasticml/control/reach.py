@@ -1,4 +1,4 @@
-"""Members that cannot reach a living one: whom to believe, and when."""
+"""Broken links between living members: which end to fence, and when."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from elasticml.terms import MemberId
 
 
 class Reach:
-    """Broken links between members that are both said to live.
+    """Broken links between members that are both thought to be alive.
 
-    Most often the peer is dead and the driver is about to learn it. Only a link that stays down
-    while both ends live costs the one that reports it its place.
+    Usually the peer is dead and the driver is about to detect it. Only if a link stays down while
+    both ends are alive is the member that reported it fenced.
     """
 
     def __init__(self, state: JobState) -> None:
         self._state = state
-        #: Who cannot reach whom, since when.
+        #: Member -> unreachable peer, and since when.
         self._down: dict[MemberId, tuple[MemberId, float]] = {}
 
     def link_down(self, member: MemberId, peer: MemberId, now_s: float) -> None:
-        """Take note of a report."""
+        """Record that a member cannot reach a peer."""
         living = self._state.membership.members
         if member in living and peer in living:
             self._down[member] = (peer, now_s)
 
     def lost(self, member: MemberId) -> None:
-        """Forget a vanished member: whoever could not reach it told the truth."""
+        """Forget a lost member: reports that it is unreachable were right."""
         self._down = {m: d for m, d in self._down.items() if member not in (m, d[0])}
 
     def unreachable(self, now_s: float) -> list[MemberId]:
-        """List members that have been cut off from their present parent for too long."""
+        """List members that have been cut off from their current parent for too long."""
         self.relaid()
         limit_s = self._state.settings.status_s_max
         return [m for m, (_, since_s) in sorted(self._down.items()) if now_s - since_s > limit_s]
 
     def relaid(self) -> None:
-        """Forget links that are no longer wanted: should one be wanted again, it is a new one."""
+        """Forget links that are no longer in the tree; a link used again later is a new one."""
         parents = self._state.parents
         for member, (peer, _) in list(self._down.items()):
             if parents.get(member) != peer:

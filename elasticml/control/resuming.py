@@ -1,6 +1,7 @@
-"""What the driver machine knows that another process must know to go on with the next round.
+"""The driver machine's part of a checkpoint: what another process needs for the next round.
 
-Members, owners and holders are not in it: there everybody is new and the data are read again.
+Members, owners and holders are not part of it: after a restart all members are new and the data
+are read again.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from elasticml.terms import ExchangeId, Generation
 
 
 def remember(driver: Driver) -> dict[str, Any]:
-    """Write down, as plain values, where the machine stands between two rounds.
+    """Return the machine's state between two rounds as plain values.
 
-    Finished rounds are not in it, which only become more: see :func:`progress_entry`.
+    Finished rounds are stored separately, as their list only grows: see :func:`progress_entry`.
     """
     state = driver.state
     return {
@@ -34,56 +35,56 @@ def remember(driver: Driver) -> dict[str, Any]:
     }
 
 
-def recall(driver: Driver, known: Mapping[str, Any], progress: Sequence[Progress]) -> None:
-    """Have a new machine go on after the rounds that another one has finished.
+def recall(driver: Driver, machine: Mapping[str, Any], progress: Sequence[Progress]) -> None:
+    """Continue in a new machine after the rounds that another one finished.
 
-    Ids of members, exchanges and groups go on counting, so that none is used twice in a story.
+    Ids of members, exchanges and groups continue, so that no id is used twice in a story.
 
     Parameters
     ----------
-    known : mapping
-        As :func:`remember` wrote it.
+    machine : mapping
+        As returned by :func:`remember`.
     progress : sequence of Progress
         Finished rounds, oldest first.
     """
     state = driver.state
-    state.round = int(known["round"])
-    state.last_exchange = state.closed_exchange = ExchangeId(int(known["exchange"]))
-    state.generation = Generation(int(known["generation"]))
-    state.last_order = int(known["order"])
-    state.ledger.next_group = int(known["group"])
-    state.membership.count_from(known["incarnations"])
+    state.round = int(machine["round"])
+    state.last_exchange = state.closed_exchange = ExchangeId(int(machine["exchange"]))
+    state.generation = Generation(int(machine["generation"]))
+    state.last_order = int(machine["order"])
+    state.ledger.next_group = int(machine["group"])
+    state.membership.count_from(machine["incarnations"])
     driver.history.recall(progress)
-    driver.advising.tuned.update(known["tuned"])
-    driver.rounds.recall(known)
+    driver.advising.tuned.update(machine["tuned"])
+    driver.rounds.recall(machine)
     driver.rounds.planned = remaining_faults(driver.rounds.planned, state.round)
     for policy in driver.advising.remembering:
-        if policy.name in known["policies"]:
-            policy.restore(known["policies"][policy.name])
+        if policy.name in machine["policies"]:
+            policy.restore(machine["policies"][policy.name])
 
 
 def remaining_faults(planned: Sequence[PlannedFault], round: int) -> list[PlannedFault]:
-    """Leave out what was planned for earlier rounds, and returns of nobody who is gone."""
-    found: list[PlannedFault] = []
+    """Drop faults planned for earlier rounds, and returns of members that are not lost."""
+    remaining: list[PlannedFault] = []
     gone = 0
     for fault in planned:
         if fault.round < round:
             continue
         if fault.kind == "lose":
             gone += fault.count
-            found.append(fault)
+            remaining.append(fault)
         elif gone:
             back = min(fault.count, gone)
             gone -= back
-            found.append(replace(fault, count=back))
-    return found
+            remaining.append(replace(fault, count=back))
+    return remaining
 
 
 def progress_entry(progress: Progress) -> dict[str, Any]:
-    """Write a finished round as plain values."""
+    """Return a finished round as plain values."""
     return asdict(progress)
 
 
 def progress_of(entry: Mapping[str, Any]) -> Progress:
-    """Read a finished round back from :func:`progress_entry`."""
+    """Return the finished round of a :func:`progress_entry`."""
     return Progress(**entry)

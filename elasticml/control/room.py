@@ -1,4 +1,4 @@
-"""What the memory of members has room for, once they have dropped all the copies that they may."""
+"""Memory budget: the free memory of members once they have dropped all spare copies."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from elasticml.terms import ChunkId, MemberId
 
 
 class Rooms:
-    """Memory that members have left.
+    """Free memory of members.
 
     Parameters
     ----------
     chunks : Chunks
         The ledger.
     coming : mapping
-        Chunks that are on their way to a new owner.
+        Chunks on their way to a new owner.
     """
 
     def __init__(self, chunks: Chunks, coming: Mapping[ChunkId, MemberId]) -> None:
@@ -27,10 +27,10 @@ class Rooms:
             self._to.setdefault(member, set()).add(chunk)
 
     def left(self, member: MemberId, limit_bytes: int) -> int:
-        """Bytes that are free when only that stays which must; negative where that is too much.
+        """Return the free bytes without spare copies; negative if the member is over its limit.
 
-        That is what the member owns, what is on its way to it, and its copies of chunks that nobody
-        else has who owns them or will.
+        Not spare are the chunks that the member owns, those on their way to it, and copies of
+        chunks whose owner, present or future, does not hold the body.
         """
         chunks = self._chunks
         kept = {*chunks.of(member), *self._to.get(member, ())}

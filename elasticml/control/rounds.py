@@ -1,4 +1,4 @@
-"""Rounds at the driver: the history, stop rules, planned faults, and the idle rounds of stall."""
+"""Rounds at the driver: history rows, stop rules, planned faults, and idle rounds."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from elasticml.control.state import JobState
 from elasticml.terms import MemberId
 
 ROUNDS_TIMED = 20
-#: Idle rounds are not counted faster than this, however fast real ones are.
+#: Shortest idle round, however fast real ones are.
 PACE_S_MIN = 5e-3
-#: Nor faster than this where no faults are planned: whoever is waited for comes when a cluster
-#: has room, and ``stop.rounds`` must not be used up by then.
+#: Shortest idle round without planned faults: the awaited members arrive when the cluster has
+#: capacity, and ``stop.rounds`` must not be used up by then.
 UNPLANNED_PACE_S = 10.0
-#: What a row knows of the model with which its round ends; shown in the next row.
+#: Columns about the model with which a round ends; shown in the next row.
 NEXT = ("next_objective", "next_gap", "next_gap_is_bound")
 
 
 class Rounds:
-    """Counts rounds and applies what was planned for them."""
+    """Counts rounds, decides when to stop, and performs planned faults."""
 
     def __init__(self, state: JobState, history: History | None = None) -> None:
         self.state = state
         self.history = history or History(state)
         self.planned: list[PlannedFault] = list(state.settings.faults)
-        #: A fault is being carried out; the round is held until FaultPerformed.
+        #: A fault is being performed; the round is held until FaultPerformed.
         self.injecting = False
-        #: Newcomers that a planned return still waits for; None when none is under way.
+        #: Newcomers that a planned return still waits for; None: no return is running.
         self.expected: int | None = None
         self.prepared = False
-        #: The exchange of the round that is next, or under way, counted from 0.
+        #: Index within the round of the next or running exchange, from 0.
         self.exchange = 0
         self.round_started_s = 0.0
         self._durations: deque[float] = deque(maxlen=ROUNDS_TIMED)
@@ -45,14 +45,14 @@ class Rounds:
     # --- history ------------------------------------------------------------------------------
 
     def finish(self, row: Mapping[str, Any], now_s: float, idle: bool = False) -> list[Command]:
-        """Write a round's row and begin the next round."""
+        """Write a round's row and start the next round."""
         state = self.state
         if not idle and not state.ledger.groups and not state.ledger.open:
             self._durations.append(now_s - self.round_started_s)
         self.round_started_s = now_s
         shown = {name: value for name, value in row.items() if name not in NEXT}
         if row.get("gap") is None and self.last_row.get("next_gap") is not None:
-            # Taken at the end of the round before: it is this round's model.
+            # Computed at the end of the previous round, for this round's model.
             shown["gap"] = self.last_row["next_gap"]
             shown["gap_is_bound"] = self.last_row.get("next_gap_is_bound", False)
         self.last_row = dict(row)
@@ -70,7 +70,7 @@ class Rounds:
         return commands
 
     def waiting_row(self) -> dict[str, Any]:
-        """Say what is known of the model with which the last round ended: it is what waits."""
+        """Return the row of an idle round, for the model with which the last round ended."""
         row = self.last_row
         objective, gap = row.get("next_objective"), row.get("next_gap")
         is_bound = gap is not None and bool(row.get("next_gap_is_bound"))
@@ -86,7 +86,7 @@ class Rounds:
         }
 
     def row(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Fill in the columns that only the driver knows."""
+        """Add the columns that the driver provides."""
         return {
             **row,
             "round": self.state.round,
@@ -95,21 +95,21 @@ class Rounds:
         }
 
     def remember(self) -> dict[str, Any]:
-        """Write down what the next round needs of the last ones, as plain values."""
+        """Return what the next round needs of the past ones, as plain values."""
         return {"last_row": self.last_row, "durations": list(self._durations)}
 
-    def recall(self, known: Mapping[str, Any]) -> None:
-        """Go on after rounds of which another driver has written down :meth:`remember`."""
-        self.last_row = dict(known["last_row"])
-        self._durations.extend(known["durations"])
+    def recall(self, machine: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`remember` of another driver returned."""
+        self.last_row = dict(machine["last_row"])
+        self._durations.extend(machine["durations"])
 
     def pace_s(self) -> float:
-        """Duration of an undisturbed round: the pace of idle ones, where faults go by rounds."""
+        """Return the duration of idle rounds: as undisturbed ones if faults are planned."""
         usual = max(PACE_S_MIN, statistics.median(self._durations)) if self._durations else 1.0
         return usual if self.state.settings.faults else max(usual, UNPLANNED_PACE_S)
 
     def stop_reason(self, now_s: float) -> str | None:
-        """Say why the job should stop after the round just finished, or None."""
+        """Return why the job should stop after the round just finished; None: it should not."""
         settings, row = self.state.settings, self.last_row
         if settings.rounds_max is not None and self.state.round >= settings.rounds_max:
             return f"{settings.rounds_max} rounds"
@@ -123,7 +123,7 @@ class Rounds:
             and objective <= settings.objective_target
         ):
             return f"objective <= {settings.objective_target:g}"
-        # A bound at the target is as good a certificate as the gap itself.
+        # An upper bound of the gap certifies the target as well as the gap itself.
         if row.get("next_gap") is not None:
             gap = row["next_gap"]
         if settings.gap_target is not None and gap is not None and gap <= settings.gap_target:
@@ -133,7 +133,7 @@ class Rounds:
     # --- planned faults -----------------------------------------------------------------------
 
     def prepare(self) -> list[Command]:
-        """Have replacements for planned returns made ready while the job runs."""
+        """Start replacements for planned returns ahead of time, while the job runs."""
         count = max((f.count for f in self.planned if f.kind == "return"), default=0)
         if self.prepared or not count:
             return []
@@ -142,11 +142,11 @@ class Rounds:
 
     @property
     def planned_returns(self) -> int:
-        """Members that returns bring which are planned and not due yet."""
+        """Number of members in planned returns that are not due yet."""
         return sum(f.count for f in self.planned if f.kind == "return")
 
     def due_return(self) -> list[Command]:
-        """Start the planned return of this round, if there is one."""
+        """Start the planned return of this round, if any."""
         if self.expected is not None or self.injecting:
             return []
         fault = self._take("return", None)
@@ -161,7 +161,7 @@ class Rounds:
         ]
 
     def due_loss(self, *phases: str) -> list[Command]:
-        """Start a planned loss of this round (or an earlier one) for one of these phases."""
+        """Start a planned loss of this round (or an earlier one) in one of these phases."""
         if self.injecting:
             return []
         fault = self._take("lose", phases)
@@ -192,11 +192,11 @@ class Rounds:
                 self.planned.remove(fault)
                 return fault
             if kind == "return" and fault.round == self.state.round:
-                break  # those who come back in a round come after those who go before them in it
+                break  # a return comes after the losses listed before it in the same round
         return None
 
     def _victims(self, fault: PlannedFault) -> list[MemberId]:
-        # While data are loaded nobody works yet.
+        # While data are loaded no member works yet.
         loads = fault.phase == "load"
         here = self.state.living() if loads else [m.id for m in self.state.membership.working()]
         if fault.slots:
@@ -204,7 +204,7 @@ class Rounds:
         return sorted(here)[len(here) - min(fault.count, len(here)) :]
 
     def performed(self, event: FaultPerformed) -> None:
-        """Go on after a fault was carried out; a return that failed is no longer waited for."""
+        """Continue after a fault was performed; a failed return is no longer awaited."""
         if event.kind == "prepare":
             return
         self.injecting = False
@@ -212,7 +212,7 @@ class Rounds:
             self.expected = None
 
     def arrived(self) -> bool:
-        """Count a newcomer against a planned return; False where none is under way."""
+        """Count a newcomer towards the running planned return; return False if there is none."""
         if not self.expected:
             return False
         self.expected -= 1

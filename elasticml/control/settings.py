@@ -1,4 +1,4 @@
-"""What the driver machine must know of a job: plain numbers, fixed before it starts."""
+"""Settings of the driver machine: plain values, fixed before the job starts."""
 
 from __future__ import annotations
 
@@ -16,69 +16,69 @@ class PlannedFault:
     round: int
     kind: Literal["lose", "return"]
     count: int = 0
-    #: Slots that go; empty: the last ``count`` members of the tree's order.
+    #: Slots to lose; empty: the ``count`` members with the highest ids.
     slots: tuple[int, ...] = ()
     how: str = "kill"
     phase: FaultPhase = "broadcast"
-    #: Of a loss within an exchange: which one of its round, counted from 0.
+    #: For a loss within an exchange: index of the exchange in its round, from 0.
     exchange: int = 0
     grace_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The driver's share of a job record."""
+    """The driver's part of a job record."""
 
     start_members: int = 1
-    #: With fewer than these the job waits.
+    #: With fewer working members the job waits.
     members_min: int = 1
-    #: Policies ask for no more members than these; None: for as many as they like.
+    #: Policies request no more members than this; None: unlimited.
     members_max: int | None = None
-    #: Static partitions of the examples, several to a member, as in the papers' layouts.
+    #: Static partitions of the examples, several per member, as in the papers' layouts.
     partitions: int | None = None
-    #: Where chunks are before the first round: stretches of the file, or parts drawn from the seed.
+    #: Initial placement: contiguous ranges of the file, or random parts drawn from the seed.
     placement: Literal["contiguous", "random"] = "contiguous"
-    #: What chance depends on.
+    #: Seed of all random choices.
     seed: int = 0
-    #: Members that shall hold each chunk's body: with 2, a loss leaves a copy to go on with. None:
-    #: 2 where all bodies fit twice into the members' memory, else 1.
+    #: Members that hold each chunk's body: with 2, a copy survives a loss. None: 2 if all bodies
+    #: fit twice into the members' memory, else 1.
     holders: int | None = 1
     n_blocks: int = 1
     needs_survey: bool = False
     absent: str = "taylor"
     topology: str = "auto"
     fan_out: int = 2
-    #: Ask the tree for the vanished members' last share before a correction exchange is needed.
+    #: Fetch the lost members' last partial from the tree instead of a correction exchange.
     cached_anchors: bool = True
     rounds_max: int | None = None
     seconds_max: float | None = None
     objective_target: float | None = None
     gap_target: float | None = None
-    #: Seconds from one report to the next, of a job whose members run free; None: they do not.
+    #: Seconds between reports in asynchronous mode; None: synchronous rounds.
     report_every_s: float | None = None
     faults: tuple[PlannedFault, ...] = ()
     #: A round's deadline: max(this, ``stuck_factor`` x the running median of its operation).
     deadline_s_min: float = 10.0
-    #: A member that still computes then is given up for the round; it comes back as a new one.
+    #: A member still computing after this multiple of the median is fenced and may rejoin.
     stuck_factor: float = 5.0
-    #: How long a member may take to say how far it is before it counts as stopped.
+    #: Time to answer a status request before a member counts as stopped.
     status_s_max: float = 2.0
-    #: How long a round may be held for chunks on the move, or for a planned return.
+    #: Longest hold of a round for moving chunks or a planned return.
     hold_s_max: float = 120.0
-    #: Assumed rate of chunk moves when deciding what fits a notice.
+    #: Assumed rate of chunk moves when deciding what fits into a notice.
     move_bytes_per_s: float = 200e6
-    #: Rate of one member's copies to further holders, which go on during exchanges.
+    #: Rate limit of one member's background copies, which also run during exchanges.
     copy_bytes_per_s: float = 50e6
 
 
-#: Algorithms whose members train on their own examples, and want every one of them.
+#: Algorithms that train locally on each member and need every example.
 _LOCAL: Final = ("cocoa", "primal_cocoa", "local_sgd", "async_sgd")
-#: Those of them whose chunks have two holders, and are dealt anew, where there is room.
+#: Those of them that replicate and reshuffle chunks if memory permits.
 DEALT_ANEW: Final = ("cocoa", "primal_cocoa")
 
 
 def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey: bool) -> Settings:
-    """Read the driver's settings out of a job record."""
+    """Read the driver's settings from a job record."""
     stop = record.get("stop") or {}
     collective = record.get("collective") or {}
     algorithm = record.get("algorithm") or {}
@@ -107,28 +107,30 @@ def settings_from_record(record: Mapping[str, Any], n_blocks: int, needs_survey:
     )
 
 
-def _placement(wanted: Any, algorithm: str) -> Literal["contiguous", "random"]:
-    """Settle "auto": partitions by the file's order are the worst for what trains locally."""
-    if wanted in ("contiguous", "random"):
-        return wanted  # type: ignore[no-any-return]
+def _placement(choice: Any, algorithm: str) -> Literal["contiguous", "random"]:
+    """Resolve "auto": partitions in file order are the worst case for local training."""
+    if choice in ("contiguous", "random"):
+        return choice  # type: ignore[no-any-return]
     return "random" if algorithm in _LOCAL else "contiguous"
 
 
-def _absent(wanted: str, algorithm: str) -> str:
-    """Settle "auto" for these: what vanished is taken over by whoever has it, or read again."""
-    return "reload" if wanted == "auto" and algorithm in _LOCAL else wanted
+def _absent(choice: str, algorithm: str) -> str:
+    """Resolve "auto" for local training: other holders take lost chunks over, or reload them."""
+    return "reload" if choice == "auto" and algorithm in _LOCAL else choice
 
 
 def _report_every_s(algorithm: Mapping[str, Any]) -> float | None:
     if algorithm.get("name") == "async_sgd" and algorithm.get("mode") == "batch":
         return None
-    given = algorithm.get("report_every", 1.0 if algorithm.get("name") == "async_sgd" else None)
-    return None if given is None else float(given)
+    interval_s = algorithm.get(
+        "report_every", 1.0 if algorithm.get("name") == "async_sgd" else None
+    )
+    return None if interval_s is None else float(interval_s)
 
 
-def _holders(wanted: Any, algorithm: str) -> int | None:
-    if isinstance(wanted, int):
-        return wanted
+def _holders(choice: Any, algorithm: str) -> int | None:
+    if isinstance(choice, int):
+        return choice
     return None if algorithm in DEALT_ANEW else 1
 
 

@@ -33,7 +33,7 @@ class JobState:
     #: Membership or ownership has changed since the tree was laid out.
     stale_layout: bool = True
     #: Chunk-set version last sent to each member with Own.
-    told: dict[MemberId, int] = field(default_factory=dict)
+    announced_versions: dict[MemberId, int] = field(default_factory=dict)
     round: int = 0
     last_exchange: ExchangeId = ExchangeId(0)
     #: The last exchange that the root has closed.
@@ -93,9 +93,9 @@ class JobState:
     def _own(self, member: MemberId) -> list[Command]:
         """Tell a member what it owns if that has changed since it was last told."""
         version = self.ledger.versions.get(member, 0)
-        if self.told.get(member) == version:
+        if self.announced_versions.get(member) == version:
             return []
-        self.told[member] = version
+        self.announced_versions[member] = version
         return [
             Own(
                 cause=self.cause,

@@ -1,8 +1,8 @@
-"""The shape of the collective: who is whose parent, and who adopts the orphans.
+"""The reduction tree: its layout, and the reattachment of orphans.
 
-Two rules keep contributor sets laminar (nested or disjoint) whatever vanishes, so that no example
-is ever counted twice: between exchanges the tree may be laid out anew; within an exchange an orphan
-goes to its nearest living ancestor and nowhere else.
+Two rules keep contributor sets laminar (nested or disjoint) whichever members are lost, so that no
+example is counted twice: the tree may be rebuilt between exchanges; within an exchange an orphan is
+attached to its nearest living ancestor and to no other node.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ STAR_MEMBERS_MAX = 8
 def layout(
     order: Sequence[MemberId], topology: str, fan_out: int, n_hosts: int = 1
 ) -> dict[MemberId, MemberId | None]:
-    """Parents for a star, or for a tree of the given fan-out filled level by level.
+    """Return the parents in a star, or in a tree of the given fan-out filled level by level.
 
     Parameters
     ----------
     order : sequence of MemberId
-        Oldest first: what comes first stands nearer to the root.
+        Earlier members are nearer to the root.
     topology : {"auto", "star", "tree"}
-        "auto" is a star up to 8 members on one host, else a tree.
+        "auto": a star for up to 8 members on one host, else a tree.
     fan_out : int
         Children per node (the root included), >= 1.
     n_hosts : int
-        Hosts that the members live on.
+        Number of the members' hosts.
     """
     if topology == "auto":
         topology = "star" if n_hosts == 1 and len(order) <= STAR_MEMBERS_MAX else "tree"
@@ -48,7 +48,7 @@ def layout(
 def take_out(
     parents: dict[MemberId, MemberId | None], below: Below, lost: MemberId
 ) -> tuple[MemberId | None, list[MemberId]]:
-    """Take a member out, in place; its children go to its parent.
+    """Remove a lost member in place; its children are attached to its parent.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def children(parents: Parents) -> Below:
 
 
 def depth(parents: Parents, member: MemberId) -> int:
-    """Count the links between a member and the root; more than there are members in a cycle."""
+    """Return the number of links from a member to the root; in a cycle, more than members."""
     steps = 1
     parent = parents[member]
     while parent is not None and steps <= len(parents):

@@ -150,7 +150,7 @@ class Turnover:
         record = state.membership.remove(member)
         if record is None:
             return []  # a repeated report of the same loss
-        state.told.pop(member, None)
+        state.announced_versions.pop(member, None)
         state.root.peer_lost(member)
         self.reach.lost(member)
         chunks = state.ledger.lose(member)

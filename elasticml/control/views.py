@@ -1,4 +1,4 @@
-"""What policies are shown: the facts of a boundary, read off the driver's state."""
+"""The view of a round boundary that policies see, built from the driver's state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from elasticml.terms import ChunkId, MemberId
 
 
 class LedgerChunks:
-    """Looks chunks up in the ledger as it stands."""
+    """Read-only chunk lookups in the current ledger."""
 
     def __init__(self, state: JobState) -> None:
         self._ledger = state.ledger
@@ -26,11 +26,11 @@ class LedgerChunks:
         return self._ledger.chunks_of(member)
 
     def held_by(self, member: MemberId) -> frozenset[ChunkId]:
-        """Chunks whose body a member has, owned or not."""
+        """Chunks whose body a member holds, owned or not."""
         return frozenset(self._ledger.held.get(member, ()))
 
     def holders(self, chunk: ChunkId) -> frozenset[MemberId]:
-        """Members that have a chunk's body."""
+        """Members that hold a chunk's body."""
         return frozenset(self._ledger.holders.get(chunk, ()))
 
     def owner(self, chunk: ChunkId) -> MemberId | None:
@@ -47,7 +47,7 @@ class LedgerChunks:
 
 
 class Views:
-    """Makes the view of a boundary."""
+    """Builds the view of a round boundary."""
 
     def __init__(
         self,
@@ -65,18 +65,18 @@ class Views:
         self._history = history
         self._tuned = tuned
         self._chunks = LedgerChunks(state)
-        #: The members of the last view, as long as somebody has it.
+        #: The members of the last view, while a policy still refers to it.
         self._last: weakref.ref[Shown] | None = None
 
     def settle(self) -> None:
-        """Before anything changes: put the facts together that a policy has kept unread."""
+        """Evaluate the last view's members before the state changes, if a policy kept it."""
         kept = None if self._last is None else self._last()
         if kept is not None:
             kept.seen()
         self._last = None
 
     def view(self, now_s: float) -> View:
-        """Show what a policy may see now."""
+        """Return the view of the current state."""
         state, mobility = self._state, self._mobility
         ledger, membership = state.ledger, state.membership
         promised = {m for owners in mobility.returning.values() for m in owners.values()}
@@ -84,14 +84,14 @@ class Views:
         for chunk, target in self._copying.targets().items():
             coming[target] = coming.get(target, 0) + ledger.info[chunk].nbytes
 
-        def seen(records: Iterable[MemberRecord]) -> tuple[MemberView, ...]:
+        def views_of(records: Iterable[MemberRecord]) -> tuple[MemberView, ...]:
             return tuple(self._member(m, coming.get(m.id, 0)) for m in records)
 
         ready = [m for m in membership.stage("spare") if m.configured and m.id not in promised]
         if any(m.is_marked for m in ready) and state.steady():
             ready = [m for m in ready if not m.is_marked]
         active = membership.stage("active")
-        working = Shown(len(active), lambda: seen(active))
+        working = Shown(len(active), lambda: views_of(active))
         self._last = weakref.ref(working)
         return View(
             now_s=now_s,
@@ -108,9 +108,9 @@ class Views:
                 for g in ledger.groups.values()
                 if g.id not in mobility.returning
             ),
-            spares=seen(ready),
+            spares=views_of(ready),
             working=working,
-            leaving=seen(membership.stage("leaving")),
+            leaving=views_of(membership.stage("leaving")),
             history=self._history.progress,
             chunks=self._chunks,
             changes=ledger.changes,

@@ -66,7 +66,7 @@ def asked(commands) -> list[MemberId]:
 
 
 def answer(exchanging: Exchanging, member: MemberId, stage) -> None:
-    exchanging.told(
+    exchanging.status_reported(
         ev.StatusTold(member=member, exchange=exchanging.state.last_exchange, stage=stage)
     )
 
@@ -135,7 +135,7 @@ def test_whoever_answered_gets_another_term_and_is_asked_again(exchanging):
 def test_answer_about_another_exchange_does_not_count(exchanging):
     exchanging.start(request(), 0.0)
     exchanging.ticked(DEADLINE_S)
-    exchanging.told(ev.StatusTold(member=A, exchange=ExchangeId(7), stage="computing"))
+    exchanging.status_reported(ev.StatusTold(member=A, exchange=ExchangeId(7), stage="computing"))
     assert A in exchanging.ticked(DEADLINE_S + STATUS_S)[1]
 
 

@@ -41,7 +41,7 @@ def test_chunk_belongs_to_whoever_built_it():
 
 
 def test_chunk_cannot_be_entered_twice():
-    with pytest.raises(LocalProtocolError, match="entered twice"):
+    with pytest.raises(LocalProtocolError, match="added twice"):
         ledger().add(B, info(0))
 
 
