@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
 import pytest
+
+from elasticml.clusters.settings import worker_modules
 
 MODULES = [
     "elasticml",
@@ -34,3 +37,13 @@ def test_what_begins_a_process_loads_no_compiled_code(module):
 
 def test_a_job_loads_no_library_for_pictures_tables_or_estimators():
     assert sorted({"matplotlib", "pandas", "pyarrow", "sklearn"} & loaded_by("elasticml.job")) == []
+
+
+def test_a_worker_loads_the_kernels_of_the_algorithms_that_it_will_run():
+    every, one, none = worker_modules(None), worker_modules(["cocoa"]), worker_modules(["toy"])
+    # A module that does not exist is left out without a word, so a moved one would go unnoticed.
+    assert [name for name in every if importlib.util.find_spec(name) is None] == []
+    assert set(none) < set(one) < set(every)
+    assert [name for name in one if name not in none and "cocoa" not in name] == [
+        "elasticml.objectives.conjugates"
+    ]
