@@ -28,7 +28,7 @@ AGENT := elasticml/clusters/on_yarn/elasticml-agent.jar
 
 # A file's tests run in one of these processes; see tests/conftest.py.
 TEST_PROCESSES ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
 # Run tests with a temporary folder of their own. Processes that tests kill leave files there; it is
 # removed unless a test failed.
 define run-tests

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,19 +67,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("PyTorch is not installed; make torch")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and begin with the longest folders."""
-    folders = {
-        item: item.path.relative_to(ROOT / "tests").parts[0]
-        for item in items
-        if item.path.is_relative_to(ROOT / "tests")
-    }
-    places = {name: place for place, name in enumerate(FOLDERS)}
-    items.sort(key=lambda item: places.get(folders.get(item, ""), len(places)))
-    for item in items:
-        group = "yarn" if folders.get(item) == "yarn" else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Begin with the longest folders."""
+    places = {f"tests/{name}": place for place, name in enumerate(FOLDERS)}
+    items.sort(key=lambda item: places.get("/".join(item.nodeid.split("/")[:2]), len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run the tests of a file in one process, and all that share the real YARN."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "tests/yarn" if path.startswith("tests/yarn/") else path
+
+    return Scheduling(config, log)
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport, *, allowed: bool) -> None:
