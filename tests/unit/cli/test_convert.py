@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from elasticml.cli.convert import _Told, convert
+from elasticml.cli.convert import _Progress, convert
 from elasticml.data.converted import read_converted
 from elasticml.data.source import load_all
 from elasticml.errors import ElasticmlError
@@ -81,7 +81,7 @@ def test_an_interrupt_leaves_nothing_and_says_so(
     def interrupt(self: object, written: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_Told, "__call__", interrupt)
+    monkeypatch.setattr(_Progress, "__call__", interrupt)
     done = CliRunner().invoke(convert, [str(tmp_path / "a.svm"), str(tmp_path / "made")])
     assert (done.exit_code, "nothing was written" in done.output) == (130, True)
     assert [path.name for path in tmp_path.iterdir()] == ["a.svm"]

@@ -116,7 +116,7 @@ def test_an_error_of_ours_is_one_line_and_exit_3(command, monkeypatch, tmp_path)
     code, _, err = command("run", "job.yaml")
     assert (code, err) == (
         3,
-        "elasticml: internal error: RuntimeError: two lines (--verbose shows where)\n",
+        "elasticml: internal error: RuntimeError: two lines (--verbose shows the traceback)\n",
     )
     assert "Traceback" in command("run", "job.yaml", "--verbose")[2]
 

@@ -222,6 +222,6 @@ def test_commands_without_a_started_one_are_one_line(tmp_path):
     for command in ("status", "env"):
         done = CliRunner().invoke(elasticml, ["mini-yarn", command, "--root", str(tmp_path)])
         assert isinstance(done.exception, ConfigError)
-        assert "start one with: elasticml mini-yarn up" in done.exception.message
+        assert "start one: elasticml mini-yarn up" in done.exception.message
     done = CliRunner().invoke(elasticml, ["mini-yarn", "down", "--root", str(tmp_path)])
     assert (done.exit_code, done.output) == (0, "nothing was running\n")
