@@ -260,8 +260,8 @@ class Shelf:
         #: The pinned chunks of each loaded batch.
         pinned: dict[int, list[Chunk]] = {}
 
-        def load(number: int, former: int | None) -> T:
-            release(former)
+        def load_batch(number: int, former: int | None) -> T:
+            release_batch(former)
             held = pinned[number] = []
             for chunk in batches[number]:
                 if chunk.is_mapped:
@@ -272,7 +272,7 @@ class Shelf:
                     held.append(chunk)
             return prepare(number)
 
-        def release(number: int | None) -> None:
+        def release_batch(number: int | None) -> None:
             if number is not None:
                 for chunk in pinned.pop(number, []):
                     chunk.unpin()
@@ -284,20 +284,20 @@ class Shelf:
         try:
             for number in range(len(batches)):
                 for k in range(number + len(loading), min(number + _AHEAD + 1, len(batches))):
-                    loading.append((k, submit(load, k, former), former))
+                    loading.append((k, submit(load_batch, k, former), former))
                     former = None
                 yield loading[0][1].result()
-                release(former)  # at the end no further batch releases it
+                release_batch(former)  # at the end no further batch releases it
                 former = loading.popleft()[0]
         finally:
             # The caller has finished, failed, or closed the generator early.
             for k, future, before in loading:
                 if future.cancel():
-                    release(before)
+                    release_batch(before)
                 else:
                     wait([future])
-                    release(k)
-            release(former)
+                    release_batch(k)
+            release_batch(former)
 
     def release(self, chunks: Sequence[Chunk]) -> None:
         """Release bodies, except those of resident chunks."""

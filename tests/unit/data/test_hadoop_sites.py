@@ -84,7 +84,7 @@ def test_files_of_another_kind_are_refused_by_name(tmp_path, text):
 def test_the_environment_names_the_folders(tmp_path):
     write(tmp_path / "y", "yarn-site.xml", ("a", "1"))
     named = {"YARN_CONF_DIR": f"{tmp_path}/y", "HADOOP_CONF_DIR": f"{tmp_path}/h"}
-    with pytest.raises(ConfigError, match=r"h, which is no folder; name the one with"):
+    with pytest.raises(ConfigError, match=r"h, which is not a folder; name the one with"):
         hadoop_conf(named)
     (tmp_path / "h").mkdir()
     assert hadoop_conf(named).values == {"a": "1"}

@@ -304,7 +304,7 @@ def flagged(path: Path, at: int, value: int) -> None:
 @pytest.mark.parametrize(
     ("name", "write", "text"),
     [
-        ("p.tar", link_to_nothing, r"a/0.png is a link to train/b/0.png, which is no file"),
+        ("p.tar", link_to_nothing, r"a/0.png is a link to train/b/0.png, which is not a file"),
         ("p.tar", names_twice, r"contains train/a/0.png twice, wanted every name once"),
         ("p.zip", twice_in_zip, r"contains train/a/0.png twice, wanted every name once"),
         ("p.tar.xz", damaged_xz, r"ends early or is damaged"),

@@ -134,7 +134,7 @@ def test_kerberos_without_its_library_has_a_remedy(monkeypatch):
     wants = {"WWW-Authenticate": "Negotiate"}
     with (
         serving(lambda *request: (401, wants, b"")) as url,
-        pytest.raises(ConfigError, match=r"127.0.0.1 wants Kerberos; pip install gssapi"),
+        pytest.raises(ConfigError, match=r"127.0.0.1 requires Kerberos; pip install gssapi"),
     ):
         exists(place_of(url))
 

@@ -187,7 +187,7 @@ def test_rows_of_a_table_do_not_say_which_column_is_the_label(folder):
 def test_features_by_columns_are_not_taken_for_examples(make):
     X, y, _ = data()
     turned = em.from_arrays(X, y, by="columns")
-    with pytest.raises(ConfigError, match=r"the source is by columns, .*leave out by='columns'"):
+    with pytest.raises(ConfigError, match=r"the source is by columns, .*leave by='columns' out"):
         make().fit(turned)
     model = make().fit(X, y > 0.0)
     with pytest.raises(ConfigError, match="the source is by columns"):
