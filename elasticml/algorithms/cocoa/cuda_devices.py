@@ -35,7 +35,7 @@ class OnDevice:
             self._solver.bind(pieces)
 
     def run(self, v: F64, request: Pass, parallel: Parallel) -> Update:
-        """Run a pass over the rows, see :meth:`cuda_local.CudaSolver.run`."""
+        """Run a pass over the rows, see :meth:`CudaSolver.run`."""
         with cuda.gpus[self._number]:
             return self._solver.run(v, request, parallel)
 
@@ -54,7 +54,7 @@ def cuda_solvers(
 ) -> list[Ascent]:
     """Return a solver for each group, assigned to the devices in turn; one per device by default.
 
-    Other parameters are those of :class:`cuda_local.CudaSolver`.
+    Other parameters are those of :class:`CudaSolver`.
     """
     n_devices = len(cuda.gpus)
     n = n_devices if groups is None else groups

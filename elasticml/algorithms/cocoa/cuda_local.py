@@ -47,7 +47,7 @@ _ROWS_PER_BLOCK: Final = 8
 
 
 class CudaSolver:
-    """Improves the dual variables of its rows, as :class:`local.LocalSolver` does.
+    """Improves the dual variables of its rows, as :class:`LocalSolver` does.
 
     All blocks update one model by atomic additions. The order of additions, and with it the last
     bits of the sums, differs between runs. A *sub-epoch* is one visit to all rows that are on the
@@ -100,7 +100,7 @@ class CudaSolver:
         return self._damping.share
 
     def bind(self, pieces: Sequence[Piece]) -> None:
-        """Set the rows to work on, as :meth:`local.LocalSolver.bind` does.
+        """Set the rows to work on, as :meth:`LocalSolver.bind` does.
 
         They are sent to the device by the first visit.
         """
@@ -124,7 +124,7 @@ class CudaSolver:
     def run(self, v: F64, request: Pass, parallel: Parallel) -> Update:
         """Visit the rows in random order and update their dual variables in place.
 
-        Parameters are those of :meth:`local.LocalSolver.run`. One thread of this process keeps the
+        Parameters are those of :meth:`LocalSolver.run`. One thread of this process keeps the
         device busy, so ``parallel`` is not used.
 
         Returns

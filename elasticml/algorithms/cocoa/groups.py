@@ -185,7 +185,7 @@ class GroupedSolver:
         self._before = self._aggregation
 
     def bind(self, pieces: Sequence[Piece]) -> None:
-        """Set the rows to work on, see :meth:`local.LocalSolver.bind`."""
+        """Set the rows to work on, see :meth:`LocalSolver.bind`."""
         if tables.is_same(self._pieces, pieces):
             return
         self._pieces = tuple(pieces)
@@ -204,7 +204,7 @@ class GroupedSolver:
                 del self._caches[key]
 
     def _deal(self, seed: int, serial: int) -> None:
-        """Assign chunks to groups by their stored values, see :mod:`dealing`."""
+        """Assign chunks to groups by their stored values, see :func:`dealt`."""
         chunks = [own.piece.chunk for own in self._rows]
         sizes = [tables.stored_of(chunk) for chunk in chunks]
         draw = 0 if self._caches is None else mix_hash(seed, serial)
@@ -219,7 +219,7 @@ class GroupedSolver:
     def run(self, v: F64, request: Pass, parallel: Parallel) -> Update:
         """Visit the rows in one inner round per epoch.
 
-        Parameters are those of :meth:`local.LocalSolver.run`. The bits of the result depend on the
+        Parameters are those of :meth:`LocalSolver.run`. The bits of the result depend on the
         number of groups and of each one's threads, not on which thread does the work; with no more
         threads than groups, on the groups alone.
 

@@ -17,13 +17,13 @@ shares; with ``sigma`` it is that number.
     ``shift`` (d,). Every member maximises its local dual problem in ``local_epochs`` passes over
     its chunks; with ``exact`` it then sums its steps in float64. Returned: ``dv`` (D,), the change
     of the model by the members' steps; ``dual`` (), the change of the sum of ``-loss*``;
-    ``curvature`` (), see :mod:`line_search`; ``visited`` (), visited rows; ``partitions`` (), parts
-    of the data that changed without seeing each other; ``gap`` (), the sum of the rows'
-    contributions to the duality gap, each as it was visited, which predicts the next certificate
-    (NaN: not known); ``unset`` (), rows that could not take part because their chunk's serial is
-    not ``settle``; ``on_cuda`` (), rows visited on a GPU; ``groups`` (), groups of all members;
-    ``dampings`` (), the sum of their dampings; ``discarded`` (), their passes (on a GPU,
-    sub-epochs) that were undone: see :mod:`groups`.
+    ``curvature`` (), see :mod:`elasticml.algorithms.cocoa.line_search`; ``visited`` (), visited
+    rows; ``partitions`` (), parts of the data that changed without seeing each other; ``gap`` (),
+    the sum of the rows' contributions to the duality gap, each as it was visited, which predicts
+    the next certificate (NaN: not known); ``unset`` (), rows that could not take part because their
+    chunk's serial is not ``settle``; ``on_cuda`` (), rows visited on a GPU; ``groups`` (), groups
+    of all members; ``dampings`` (), the sum of their dampings; ``discarded`` (), their passes (on a
+    GPU, sub-epochs) that were undone: see :mod:`elasticml.algorithms.cocoa.groups`.
 ``certify``
     Broadcast: ``sent`` (n_sent,), the model in the chunks' own coordinates. A chunk without state
     gets its dual variables as ``fill`` says: "zero", or "map": ``-loss'`` of its margins. So does a

@@ -172,7 +172,7 @@ def slices_worth(stored: float, size: int, values_per_thread: int) -> int:
 
 
 class Ascent(Protocol):
-    """Improves a member's dual variables, on any device: see ``local.LocalSolver``."""
+    """Improves a member's dual variables, on any device: see ``LocalSolver``."""
 
     def bind(self, pieces: Sequence[Piece]) -> None:
         """Set the rows to work on; :meth:`run` changes their ``alpha``."""

@@ -60,7 +60,7 @@ class _Held:
 
 
 class CocoaSolver:
-    """Computes the exchanges that :mod:`messages` describes.
+    """Computes the exchanges that :mod:`elasticml.algorithms.cocoa.messages` describes.
 
     Dual variables are in the chunks' state; everything kept here can be rebuilt from the chunks.
     """

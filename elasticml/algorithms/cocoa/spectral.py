@@ -106,7 +106,7 @@ def largest_eigenvalues(
 ) -> F64:
     """Bound the largest eigenvalue of each bin's ``sum s_i x~_i x~_i^T``, (n_bins,).
 
-    For columns that are not shifted. Sparse rows: see :func:`bound_kernels.csr_largest`; others:
+    For columns that are not shifted. Sparse rows: see :func:`csr_largest`; others:
     ``max_j sum_i s_i |x~_ij| |x~_i|_1``.
 
     Parameters

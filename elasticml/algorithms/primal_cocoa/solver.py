@@ -35,7 +35,7 @@ F64 = NDArray[np.float64]
 
 
 class PrimalCocoaSolver:
-    """Computes the exchanges that :mod:`messages` describes.
+    """Computes the exchanges that :mod:`elasticml.algorithms.primal_cocoa.messages` describes.
 
     Coefficients and column constants are in the chunks' state; everything kept here can be rebuilt
     from the chunks.
