@@ -116,7 +116,7 @@ def test_what_cannot_be_done_is_said_in_one_line(run, tmp_path):
         assert words in result.output
         assert "Traceback" not in result.output
     assert asked("report", run, run, "--what-if", "stall").exit_code == 2
-    assert "no run" in asked("report", tmp_path, "--what-if", "stall").output.lower()
+    assert "not a run" in asked("report", tmp_path, "--what-if", "stall").output.lower()
 
 
 def test_data_that_are_gone_are_named(tmp_path):

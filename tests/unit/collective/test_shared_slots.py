@@ -168,7 +168,7 @@ def test_short_vectors_and_closed_pools_have_no_slots():
     pool = make_pool()
     pool.close()
     assert pool.take(NBYTES) is None
-    with pytest.raises(NoSharedMemoryError, match="no memory any more"):
+    with pytest.raises(NoSharedMemoryError, match="no longer shares memory"):
         pool.offer()
 
 

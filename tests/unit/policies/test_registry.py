@@ -175,7 +175,7 @@ def test_policy_of_the_users_own_is_named_by_where_it_is():
         ([{}], "wanted a mapping with a name"),
         ([{"share": 3}], "wanted a mapping with a name"),
         (["no.such:Policy"], r"'no.such:Policy' cannot be imported"),
-        ([f"{__name__}:NoPolicy"], "no class with a method suggest"),
+        ([f"{__name__}:NoPolicy"], "not a class with a method suggest"),
         (["knee", "knee"], r"policies\[1\]: 'knee' is listed twice"),
         ([{"name": "rebalance", "share": float("nan")}], "rebalance.share: got nan"),
         ([{"name": "knee", "revert": 1}], "knee.revert: got 1, wanted true or false"),

@@ -181,7 +181,7 @@ def test_runs_compared_show_their_gaps_and_their_loads_below_each_other(tmp_path
     ]
     page = write_overlay(twins, ["without", "with"], tmp_path / "both.html").read_text()
     assert "Certified gap" in page
-    assert "How evenly members were loaded" in page
+    assert "Load balance of the members" in page
 
 
 def test_runs_without_gap_and_policies_are_compared_without_those_pictures(tmp_path):
