@@ -64,11 +64,11 @@ def unpack(raw: bytes | bytearray | memoryview) -> Header:
             f"frame starts with {magic!r} version {version}, wanted {MAGIC!r} version {VERSION}: "
             "the peer runs another version of elasticml; install the same one everywhere"
         )
-    known = _KINDS.get(kind & ~SHARED_BIT)
-    if known is None:
+    named_kind = _KINDS.get(kind & ~SHARED_BIT)
+    if named_kind is None:
         raise RemoteProtocolError(f"frame of unknown kind {kind}, wanted one of 1 to 6")
     is_shared = kind & SHARED_BIT != 0
-    return Header(known, exchange, attempt, piece, prefix_bytes, payload_bytes, is_shared)
+    return Header(named_kind, exchange, attempt, piece, prefix_bytes, payload_bytes, is_shared)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -184,7 +184,7 @@ class ScaleInAtKnee:
         return [retire(view, wanted, why, whole=self.layout == "partitions")]
 
     def _size(self, view: View, members: int) -> int | None:
-        """Return the next smaller number of members; None where there is none."""
+        """Return the next smaller number of members; None if there is none."""
         if self.to is not None:
             return next((n for n in sorted(self.to, reverse=True) if n < members), None)
         return fewer(view, self.factor, minimum=self.minimum, avoid=self.avoid)

@@ -33,19 +33,19 @@ def entry_of(policy: Any) -> dict[str, Any]:
     return entry
 
 
-def nearest(word: object, known: Collection[str]) -> str:
+def nearest(word: object, allowed: Collection[str]) -> str:
     """Return the end of an error message: the nearest valid word, and the list of all."""
-    close = difflib.get_close_matches(str(word), sorted(known), n=1)
+    close = difflib.get_close_matches(str(word), sorted(allowed), n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{guess} (there is {', '.join(sorted(known)) or 'none'})"
+    return f"{guess} (there is {', '.join(sorted(allowed)) or 'none'})"
 
 
-def check_keys(entry: Mapping[str, Any], known: Collection[str], path: str) -> None:
+def check_keys(entry: Mapping[str, Any], allowed: Collection[str], path: str) -> None:
     """Raise ConfigError for a key of an entry that is not a setting of its policy."""
     for key in entry:
-        if key != NAME and key not in known:
+        if key != NAME and key not in allowed:
             raise ConfigError(
-                f"{path}.{key} is not a setting{nearest(key, known)}", path=path, key=str(key)
+                f"{path}.{key} is not a setting{nearest(key, allowed)}", path=path, key=str(key)
             )
 
 
@@ -88,16 +88,16 @@ def number(
     raise ConfigError(f"{policy}.{key}: got {value!r}, wanted {kind}, {bounds}", key=key)
 
 
-def choice(policy: str, key: str, value: Any, known: Collection[str]) -> None:
-    """Check that a value is one of the known words.
+def choice(policy: str, key: str, value: Any, allowed: Collection[str]) -> None:
+    """Check that a value is one of the allowed words.
 
     Raises
     ------
     ConfigError
         When it is not.
     """
-    if not isinstance(value, str) or value not in known:
-        raise ConfigError(f"{policy}.{key}: got {value!r}{nearest(value, known)}", key=key)
+    if not isinstance(value, str) or value not in allowed:
+        raise ConfigError(f"{policy}.{key}: got {value!r}{nearest(value, allowed)}", key=key)
 
 
 def flag(policy: str, key: str, value: Any) -> None:

@@ -21,10 +21,10 @@ def gap_picture(run: RunData) -> Picture | None:
     """Draw the gap on a logarithmic axis; None if none was certified."""
     history = run.history
     gap = history.column("gap")
-    known = np.isfinite(gap) & (gap > 0)
-    if not known.any():
+    valid = np.isfinite(gap) & (gap > 0)
+    if not valid.any():
         return None
-    bound = history.gap_bounds & known
+    bound = history.gap_bounds & valid
     target = finite((run.spec.get("stop") or {}).get("gap"))
     times = clock(run)
     rounds = history.column("round")
@@ -32,12 +32,12 @@ def gap_picture(run: RunData) -> Picture | None:
     timed = bool(np.isfinite(seconds).any())
 
     def draw(ax: Axes, x: Floats, labelled: bool) -> None:
-        _draw_gap(ax, x, gap, known, bound)
+        _draw_gap(ax, x, gap, valid, bound)
         log_ticks(ax)
         if np.isfinite(target):
             _draw_target(ax, target)
         if labelled:
-            last = np.flatnonzero(known)[-1]
+            last = np.flatnonzero(valid)[-1]
             sign = "≤" if bound[last] else ""
             ax.annotate(
                 f"{sign}{gap[last]:.2g}", (x[last], gap[last]), xytext=(6, 0),
@@ -47,15 +47,15 @@ def gap_picture(run: RunData) -> Picture | None:
 
     figure = new_figure(9.6, 3.4)
     by_round_and_time(figure, run, "Gap", draw, rounds, seconds if timed else None)
-    alt = _gap_alt(rounds, gap, known, bound)
+    alt = _gap_alt(rounds, gap, valid, bound)
     return Picture("gap", figure, "Certified gap", alt, _gap_caption(bound))
 
 
 def _draw_gap(
-    ax: Axes, x: Floats, gap: Floats, known: NDArray[np.bool_], bound: NDArray[np.bool_]
+    ax: Axes, x: Floats, gap: Floats, valid: NDArray[np.bool_], bound: NDArray[np.bool_]
 ) -> None:
     """Draw the certificates as one line; bounds are dashed with open markers."""
-    at = np.flatnonzero(known)
+    at = np.flatnonzero(valid)
     colour = COLOURS["purple"]
     for first, second in itertools.pairwise(at):
         # The style of a segment follows the certificate at its end.
@@ -63,7 +63,7 @@ def _draw_gap(
         ax.plot(x[[first, second]], gap[[first, second]], color=colour, linestyle=dashes)
     if len(at) > _MARKERS_MAX:
         return
-    for which, face in ((known & ~bound, colour), (bound, PAPER)):
+    for which, face in ((valid & ~bound, colour), (bound, PAPER)):
         ax.plot(
             x[which], gap[which], linestyle="none", marker="o", markersize=3.6,
             markerfacecolor=face, markeredgecolor=colour, markeredgewidth=1.0, zorder=4,
@@ -82,9 +82,9 @@ def _draw_target(ax: Axes, target: float) -> None:
 
 
 def _gap_alt(
-    rounds: Floats, gap: Floats, known: NDArray[np.bool_], bound: NDArray[np.bool_]
+    rounds: Floats, gap: Floats, valid: NDArray[np.bool_], bound: NDArray[np.bool_]
 ) -> str:
-    at = np.flatnonzero(known)
+    at = np.flatnonzero(valid)
     text = (
         f"Certified duality gap against round and time, logarithmic: {gap[at[0]]:.3g} at round"
         f" {rounds[at[0]]:.0f}, {gap[at[-1]]:.3g} at round {rounds[at[-1]]:.0f}."

@@ -184,11 +184,11 @@ def _objective(run: RunData) -> tuple[float | None, str]:
         reason = run.summary.get("objective_missing_because") or "not known over all examples"
         return (value, "over all examples") if value is not None else (None, str(reason))
     own = run.history.column("objective")
-    known = np.flatnonzero(np.isfinite(own))
-    if not len(known):
+    rows = np.flatnonzero(np.isfinite(own))
+    if not len(rows):
         return None, "no round was finished"
-    kind = run.history.kinds[known[-1]]
-    return float(own[known[-1]]), "so far" if kind == "exact" else f"so far, {kind}"
+    kind = run.history.kinds[rows[-1]]
+    return float(own[rows[-1]]), "so far" if kind == "exact" else f"so far, {kind}"
 
 
 def _gap_words(summary: Mapping[str, Any]) -> str:
@@ -230,8 +230,8 @@ def _retired(summary: Mapping[str, Any], marks: tuple[Any, ...]) -> int | None:
 def _last(run: RunData, column: str) -> float | None:
     """Return a column's last number; None if it has none."""
     values = run.history.column(column)
-    known = values[np.isfinite(values)]
-    return float(known[-1]) if len(known) else None
+    valid = values[np.isfinite(values)]
+    return float(valid[-1]) if len(valid) else None
 
 
 def _timeline(run: RunData) -> str:

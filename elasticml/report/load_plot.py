@@ -43,11 +43,11 @@ def loads_picture(run: RunData) -> Picture | None:
     draw_scale(figure, figure.axes[0])
     last = figure.add_axes((_LEFT, 0.45 / tall, _WIDTH, 1.05 / tall))
     _draw_imbalance(last, run, loads)
-    known = loads.imbalance[np.isfinite(loads.imbalance)]
+    imbalance = loads.imbalance[np.isfinite(loads.imbalance)]
     alt = (
         f"Loads of {len(loads.slots)} slots over {len(loads.rounds)} rounds. The slowest member"
-        f" took {known[0]:.2f} times the mean in the first round, {known[-1]:.2f} times in the"
-        f" last, {np.median(known):.2f} times in the median."
+        f" took {imbalance[0]:.2f} times the mean in the first round, {imbalance[-1]:.2f} times in"
+        f" the last, {np.median(imbalance):.2f} times in the median."
     )
     return Picture(
         "loads", figure, "Load balance of the members", alt,

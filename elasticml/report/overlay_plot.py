@@ -94,10 +94,10 @@ def time_picture(
 
     windows = united_windows(runs)
     starts = [own.at(windows[0][0]) - start_s(own) for own in clocks] if windows else []
-    known = [start for start in starts if math.isfinite(start)]
+    finite_starts = [start for start in starts if math.isfinite(start)]
     figure_ = new_figure(11.0, 3.8)
     ax = figure_.add_axes((0.055, 0.14, 0.76, 0.75))
-    draw_lines(ax, runs, labels, series, 0.6 * min(known) if known else None, lines)
+    draw_lines(ax, runs, labels, series, 0.6 * min(finite_starts) if finite_starts else None, lines)
     ax.set_title("Objective over all examples by time")
     what = "first round began" if lines is WHAT_IF_LINES else "job started"
     ax.set_xlabel(f"seconds since the {what}")

@@ -107,8 +107,8 @@ def metric_picture(run: RunData) -> Picture | None:
         return None
     column, words = metric
     values, rounds = run.history.column(column), run.history.column("round")
-    known = np.isfinite(values)
-    x, y = rounds[known], values[known]
+    valid = np.isfinite(values)
+    x, y = rounds[valid], values[valid]
     short = metric_name(column)
     figure = new_figure(9.6, 3.3)
     ax = figure.add_axes((0.065, 0.15, 0.85, 0.70))
@@ -251,9 +251,9 @@ def _draw_objective(ax: Axes, run: RunData, x: Floats, *, labelled: bool) -> Non
     both = np.concatenate([own, full])
     focus(ax, np.concatenate([x, x]), both)
     last = full if seen.any() and np.isfinite(full[-1]) else own
-    known = np.flatnonzero(np.isfinite(last) & np.isfinite(x))
-    if labelled and len(known):
-        i = known[-1]
+    valid = np.flatnonzero(np.isfinite(last) & np.isfinite(x))
+    if labelled and len(valid):
+        i = valid[-1]
         ax.annotate(
             f"{last[i]:.5g}", (x[i], last[i]), xytext=(6, 0), textcoords="offset points",
             color=COLOURS["blue"], fontweight="bold", va="center", annotation_clip=False,
@@ -263,10 +263,10 @@ def _draw_objective(ax: Axes, run: RunData, x: Floats, *, labelled: bool) -> Non
 def _objective_alt(run: RunData) -> str:
     """Describe the objective's curve in one or two sentences."""
     rounds, own = run.history.column("round"), run.history.column("objective")
-    known = np.isfinite(own)
-    if not known.any():
+    valid = np.isfinite(own)
+    if not valid.any():
         return "Objective over all examples, at the rounds in which it was evaluated."
-    x, y = rounds[known], own[known]
+    x, y = rounds[valid], own[valid]
     words = (
         f"Objective against round and time: {y[0]:.4g} at round {x[0]:.0f},"
         f" {y[-1]:.4g} at round {x[-1]:.0f}."
@@ -283,8 +283,8 @@ def focus(ax: Axes, x: Floats, y: Floats, after: float | None = None) -> None:
 
     Late values have x >= ``after``, by default past the first tenth of the x axis.
     """
-    known = np.isfinite(x) & np.isfinite(y)
-    x, y = x[known], y[known]
+    valid = np.isfinite(x) & np.isfinite(y)
+    x, y = x[valid], y[valid]
     if not len(x):
         return
     if after is None or not (x >= after).any():

@@ -132,8 +132,8 @@ def clock(run: RunData) -> Clock:
     }
     rows = zip(run.history.column("round"), run.history.column("seconds"), strict=True)
     seconds = {float(r): float(s) for r, s in rows} | begun
-    known = sorted((r, s) for r, s in seconds.items() if math.isfinite(r) and math.isfinite(s))
-    return Clock(np.array([r for r, _ in known]), np.array([s for _, s in known]))
+    timed = sorted((r, s) for r, s in seconds.items() if math.isfinite(r) and math.isfinite(s))
+    return Clock(np.array([r for r, _ in timed]), np.array([s for _, s in timed]))
 
 
 def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -159,10 +159,10 @@ def members_over_time(run: RunData) -> tuple[NDArray[np.float64], NDArray[np.flo
         # The count holds until the story ends.
         steps.append((max(finite(run.records[-1].get("t"), 0.0), steps[-1][0]), len(here)))
         return np.array([t for t, _ in steps]), np.array([float(n) for _, n in steps])
-    known = np.isfinite(run.history.column("members"))
+    valid = np.isfinite(run.history.column("members"))
     times = clock(run)
-    seconds = np.array([times.at(r) for r in run.history.column("round")[known]])
-    return seconds, run.history.column("members")[known]
+    seconds = np.array([times.at(r) for r in run.history.column("round")[valid]])
+    return seconds, run.history.column("members")[valid]
 
 
 def full_objective(history: History) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -175,8 +175,8 @@ def full_objective(history: History) -> tuple[NDArray[np.float64], NDArray[np.fl
     own = np.where(exact, history.column("objective"), np.nan)
     evaluated = history.column("objective_full")
     values = np.where(np.isfinite(evaluated), evaluated, own)
-    known = np.isfinite(values)
-    return history.column("round")[known], values[known]
+    valid = np.isfinite(values)
+    return history.column("round")[valid], values[valid]
 
 
 def headline_metric(history: History) -> tuple[str, str] | None:
@@ -212,8 +212,8 @@ def last_round(run: RunData) -> float:
 def metric_series(run: RunData, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the rounds in which a test metric was evaluated, and its values."""
     values = run.history.column(metric)
-    known = np.isfinite(values)
-    return run.history.column("round")[known], values[known]
+    valid = np.isfinite(values)
+    return run.history.column("round")[valid], values[valid]
 
 
 def metric_name(column: str) -> str:
@@ -224,5 +224,5 @@ def metric_name(column: str) -> str:
 
 def wants_log(values: NDArray[np.float64]) -> bool:
     """Whether to use a log axis: all values positive, and a ratio of more than five."""
-    known = values[np.isfinite(values)]
-    return bool(known.size) and bool(known.min() > 0) and bool(known.max() / known.min() > 5)
+    valid = values[np.isfinite(values)]
+    return bool(valid.size) and bool(valid.min() > 0) and bool(valid.max() / valid.min() > 5)
