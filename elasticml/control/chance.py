@@ -30,7 +30,7 @@ def hashed(*keys: int) -> int:
     """Return a 64-bit hash of the keys and their order."""
     word = _GOLDEN
     for key in keys:
-        # Larger keys are hashed word by word; a key's sign is in its low word.
+        # Larger keys enter the hash word by word; a key's sign is in its low word.
         while True:
             word = mixed(word + _GOLDEN + mixed(key & _WORD))
             key >>= 64

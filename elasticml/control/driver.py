@@ -58,10 +58,10 @@ class Driver:
         self.copying = Copying(self.state)
         self.mobility = Mobility(self.state, self.copying)
         self.exchanging = Exchanging(self.state)
-        self.liveness = Liveness(settings.deadline_s_min)
+        self.liveness_probe = Liveness(settings.deadline_s_min)
         self.history = History(self.state)
         self.rounds = Rounds(self.state, self.history)
-        self.reach = Reach(self.state)
+        self.link_monitor = Reach(self.state)
         #: The trainer's request that has not started yet.
         self.request: ev.ExchangeRequested | None = None
         self.at_round_start = True
@@ -70,16 +70,18 @@ class Driver:
         self.advising = Advising(
             self.state, self.mobility, self.copying, self.rounds, self.history, policies
         )
-        self.boundary = Boundary(
+        self.scheduler = Boundary(
             self.state,
             self.mobility,
             self.rounds,
             self.advising,
             lambda member, now_s: self.turnover.release(member, now_s),
         )
-        self.free = FreeRunning(self.state, self.boundary, self.mobility, self.rounds)
-        self.waiting = Waiting(self.state, self.mobility, self.rounds, self.boundary)
-        self.dealing = Dealing(self.state, self.loading, self.mobility, self.rounds, self.boundary)
+        self.async_mode = FreeRunning(self.state, self.scheduler, self.mobility, self.rounds)
+        self.idle_rounds = Waiting(self.state, self.mobility, self.rounds, self.scheduler)
+        self.placement = Dealing(
+            self.state, self.loading, self.mobility, self.rounds, self.scheduler
+        )
         self.turnover = Turnover(
             self.state,
             self.loading,
@@ -88,8 +90,8 @@ class Driver:
             self.exchanging,
             self.rounds,
             self.history,
-            self.reach,
-            self.dealing,
+            self.link_monitor,
+            self.placement,
         )
         #: The requested exchange has had to wait for absent examples.
         self._stalled = False
@@ -114,7 +116,7 @@ class Driver:
             ev.ContainerEnded: self.turnover.reclaims.ended,
             ev.NodeChanged: self.turnover.reclaims.node,
             ev.BlockRead: lambda e, now: self.loading.read(e),
-            ev.FactsFixed: lambda e, now: self.dealing.facts_fixed(e),
+            ev.FactsFixed: lambda e, now: self.placement.facts_fixed(e),
             ev.ChunksLoaded: self._loaded,
             ev.ChunksDropped: self._quiet(self.mobility.dropped),
             ev.WentOutOfCore: lambda e, now: [self._went_out_of_core(e)],
@@ -123,7 +125,7 @@ class Driver:
             ev.PartialArrived: self._partial,
             ev.LinkDown: self._link_down,
             ev.StatusTold: self._quiet(self._status_reported),
-            ev.LoopEnded: lambda e, now: self.free.ended(e),
+            ev.LoopEnded: lambda e, now: self.async_mode.ended(e),
             ev.AnchorArrived: lambda e, now: self.exchanging.anchor_arrived(e),
             ev.ExchangeRequested: self._requested,
             ev.RoundFinished: self._round_finished,
@@ -140,8 +142,8 @@ class Driver:
             return []  # events after the end are ignored
         self.state.cause = event.cause or type(event).__name__
         commands = self._handlers[type(event)](event, now_s)
-        commands = self._settle(commands, now_s) + self.free.peers()
-        self.reach.relaid()
+        commands = self._settle(commands, now_s) + self.async_mode.peers()
+        self.link_monitor.relaid()
         few = len(self.state.membership.members) <= FULL_CHECK_MEMBERS_MAX
         often = few and (self.check_every_event or isinstance(event, (ev.Lost, ev.Arrived)))
         if often or isinstance(event, ev.RoundFinished):
@@ -233,30 +235,30 @@ class Driver:
         request, state = self.request, self.state
         if request is None or self.rounds.injecting:
             return []
-        if self.free.is_early(request, now_s):
-            return self.free.meanwhile(now_s)
+        if self.async_mode.is_early(request, now_s):
+            return self.async_mode.meanwhile(now_s)
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
             # Set until the exchange starts, not only until no chunk is absent: returning chunks may
             # trigger moves, and no chunk may change its owner during an exchange.
             self._stalled = True
         if self.at_round_start or self._stalled:
-            commands = self.boundary.apply(now_s)
+            commands = self.scheduler.apply(now_s)
             if commands:
                 return commands  # they may change the decisions below
-            if self.boundary.held(now_s):
-                self.waiting.over()
+            if self.scheduler.held(now_s):
+                self.idle_rounds.over()
                 return []
         if request.require_everybody and (state.ledger.groups or state.ledger.open):
             return self._stall(now_s)
         n_working = state.membership.n_working
         # A running round continues with the members it has: others can join only at the next one.
         if n_working < (max(1, state.settings.members_min) if self.at_round_start else 1):
-            revived = self.waiting.revive(now_s, self.at_round_start)
-            if revived or self.boundary.held(now_s):
-                self.waiting.over()
+            revived = self.idle_rounds.revive(now_s, self.at_round_start)
+            if revived or self.scheduler.held(now_s):
+                self.idle_rounds.over()
                 return revived
             return self._idle(now_s, self.at_round_start)
-        self.waiting.over()
+        self.idle_rounds.over()
         phases = ("broadcast", "correct") if request.phase == "correct" else ("broadcast",)
         commands = self.rounds.due_loss(*phases)
         if commands:
@@ -265,7 +267,7 @@ class Driver:
             self.at_round_start = False
             commands.append(state.record("RoundStarted", **self._loads()))
         self.request, self._stalled = None, False
-        self.free.reporting()
+        self.async_mode.reporting()
         commands += self.exchanging.start(request, now_s)
         return commands + self.rounds.due_loss("compute")
 
@@ -287,7 +289,7 @@ class Driver:
         if self.state.ledger.open:
             self.state.ledger.report(frozenset())
             return self._seal(now_s)
-        hopeless = self.waiting.hopeless(now_s)
+        hopeless = self.idle_rounds.hopeless(now_s)
         if hopeless is not None:
             return self._end("failed", hopeless)
         commands = self._idle(now_s, at_boundary=True)
@@ -295,7 +297,7 @@ class Driver:
         return commands
 
     def _idle(self, now_s: float, at_boundary: bool) -> list[Command]:
-        commands = self.waiting.idle(now_s, at_boundary)
+        commands = self.idle_rounds.idle(now_s, at_boundary)
         reason = self.rounds.stop_reason(now_s) if commands else None
         return commands if reason is None else commands + self._end("done", reason)
 
@@ -324,11 +326,11 @@ class Driver:
     def _ticked(self, event: ev.Ticked, now_s: float) -> list[Command]:
         commands, stuck = self.exchanging.ticked(now_s)
         awaited = self.loading.awaited() | self.mobility.awaited() | self.copying.awaited()
-        questions, mute = self.liveness.ticked(awaited, self.state.membership.members, now_s)
+        questions, mute = self.liveness_probe.ticked(awaited, self.state.membership.members, now_s)
         commands += questions
         for member in [*stuck, *mute]:
             commands += self.turnover.fence(member, "deadline", now_s)
-        for member in self.reach.unreachable(now_s):
+        for member in self.link_monitor.unreachable(now_s):
             commands += self.turnover.fence(member, "unreachable", now_s)
         self.turnover.lapsed(now_s)
         commands += self.turnover.reclaims.ticked(now_s)
@@ -339,17 +341,17 @@ class Driver:
         return commands
 
     def _move_failed(self, event: ev.MoveFailed, now_s: float) -> list[Command]:
-        self.liveness.suspect(event.target)
+        self.liveness_probe.suspect(event.target)
         commands = self.mobility.failed(event, now_s) + self.copying.failed(event, now_s)
-        return commands + self.dealing.dealt()
+        return commands + self.placement.dealt()
 
     def _link_down(self, event: ev.LinkDown, now_s: float) -> list[Command]:
-        self.reach.link_down(event.member, event.peer, now_s)
+        self.link_monitor.link_down(event.member, event.peer, now_s)
         return []
 
     def _loaded(self, event: ev.ChunksLoaded, now_s: float) -> list[Command]:
         commands = self.mobility.loaded(event) + self.copying.loaded(event)
-        return commands + self.dealing.dealt()
+        return commands + self.placement.dealt()
 
     def _refused(self, event: ev.MembersRefused, now_s: float) -> list[Command]:
         state = self.state
@@ -358,11 +360,11 @@ class Driver:
 
     def _fault_performed(self, event: ev.FaultPerformed, now_s: float) -> list[Command]:
         self.rounds.performed(event)
-        return self.dealing.dealt()
+        return self.placement.dealt()
 
     def _status_reported(self, event: ev.StatusTold) -> None:
         self.exchanging.status_reported(event)
-        self.liveness.heard(event.member)
+        self.liveness_probe.heard(event.member)
 
     def _end(self, how: Literal["done", "failed", "cancelled"], reason: str) -> list[Command]:
         state = self.state

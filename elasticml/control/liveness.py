@@ -1,4 +1,4 @@
-"""Liveness of members that owe the driver data: silent members are asked, mute ones fenced.
+"""Members that owe the driver data: silent ones are asked for a sign of life, mute ones fenced.
 
 Within an exchange the deadline does this (see :class:`Exchanging`). Reading, loading and moving
 chunks have no deadline, as their duration is unknown; but a living process answers meanwhile.

@@ -1,4 +1,4 @@
-"""Settings of the driver machine: plain values, fixed before the job starts."""
+"""The driver machine's settings: plain values, fixed before the job starts."""
 
 from __future__ import annotations
 
