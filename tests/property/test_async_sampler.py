@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elasticml.algorithms.async_sgd.sampler import POSITION, Sampler
@@ -34,6 +33,7 @@ def moved(chunk):
         max_size=60,
     ),
 )
+@example(sizes=[2, 1], window=1, seed=0, actions=[(0, 0, 2), (0, 0, 1), (0, 0, 0)])
 def test_visits_of_a_chunks_rows_differ_by_one_at_most(sizes, window, seed, actions):
     chunks = [
         dense_chunk(ChunkId("test", 0, k), np.zeros(n), np.zeros((n, 1)))
@@ -61,13 +61,14 @@ def test_visits_of_a_chunks_rows_differ_by_one_at_most(sizes, window, seed, acti
     for sampler, some in zip(samplers, owned, strict=True):
         rows = sum(chunk.n_rows for chunk in some)
         assert sampler.rows == rows
-        # Whatever was taken over: the rest of the pass visits nothing twice, and the next pass
-        # everything once.
-        made, seen = math.floor(sampler.passes) + 1, Counter()
-        while rows and sampler.passes < made:
+        # A chunk that was taken over may be up to a pass ahead, and waits for the others. So a row
+        # is visited twice at most until all are level; then each pass visits every row once.
+        seen = Counter()
+        while not all(c.state.get(POSITION, (0, 0))[1] == 0 for c in some) or sampler.passes % 1:
             for chunk, some_rows in sampler.next(7).parts:
                 seen.update((chunk.id.ordinal, int(row)) for row in some_rows)
-        assert set(seen.values()) <= {1}
+        assert set(seen.values()) <= {1, 2}
+        made = sampler.passes
         whole = Counter()
         while rows and sampler.passes < made + 1:
             for chunk, some_rows in sampler.next(7).parts:
