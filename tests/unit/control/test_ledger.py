@@ -169,7 +169,7 @@ def test_check_finds_an_owner_that_is_gone():
 def test_check_finds_a_holder_that_is_gone():
     book = ledger()
     book.hold(MemberId(7, 1), [CHUNKS[0]])
-    with pytest.raises(LocalProtocolError, match="held by somebody"):
+    with pytest.raises(LocalProtocolError, match="held by a member that is gone"):
         book.check([A, B, C])
 
 
