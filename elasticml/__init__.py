@@ -1,4 +1,4 @@
-"""Training that goes on while its workers vanish and return, on any Dask cluster."""
+"""Elastic machine learning on Dask: training continues while workers leave and return."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ __all__ = [
     "replay",
 ]
 
-#: Where a public name is defined. Nothing is imported before it is asked for, so that the command
-#: line answers at once and a worker loads only what it needs.
+#: The module that defines each public name. Names are imported on first access, so that the command
+#: line starts fast and a worker loads only what it needs.
 _HOMES = {
     "LocalCluster": "clusters.local",
     "YarnCluster": "clusters.yarn",

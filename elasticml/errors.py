@@ -1,4 +1,4 @@
-"""The exceptions of the package: one root, typed fields, every one of them picklable."""
+"""The exceptions of the package: one root class, typed fields, all picklable."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: A line of a Java stack trace, and what stands for further ones.
+#: A line of a Java stack trace, or the line that abbreviates the rest.
 _JAVA_FRAME = re.compile(
     r"^\s+(at [^\s()]+\([^()]*\)|\.\.\. \d+ (more|common frames omitted))$", re.M
 )
 
 
 class ElasticmlError(Exception):
-    """Root of all errors that elasticml raises on purpose.
+    """Base class of all errors that elasticml raises deliberately.
 
-    The message says what went wrong, what was found, what was wanted and what to do about it, in
-    one line. Fields are keyword arguments, kept as attributes and through pickling.
+    The message is one line: what failed, what was found, what was expected, and the remedy. Fields
+    are passed as keyword arguments, become attributes and survive pickling.
     """
 
     def __init__(self, message: str, **fields: Any) -> None:
@@ -36,31 +36,31 @@ def _rebuild(kind: type[ElasticmlError], message: str, fields: dict[str, Any]) -
 
 
 class ConfigError(ElasticmlError):
-    """The job, its settings or the environment are wrong; nothing was started."""
+    """The job, its settings or the environment are invalid; nothing was started."""
 
 
 class DataError(ElasticmlError):
-    """The data are wrong; the message names file, line and column where they are known."""
+    """The data are invalid; the message names the file, line and column if they are known."""
 
 
 class SubmissionError(ElasticmlError):
-    """A cluster refused the job or its containers."""
+    """A cluster rejected the job or its containers."""
 
 
 class ProtocolError(ElasticmlError):
-    """Two processes disagree on the protocol."""
+    """Two processes violated the protocol between them."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side broke the protocol: a bug of ours."""
+    """This side broke the protocol: a bug in elasticml."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side broke the protocol: another version, or a foreign process."""
+    """The peer broke the protocol: it runs another version, or is not elasticml."""
 
 
 class JobFailedError(ElasticmlError):
-    """The job failed at run time; fields: ``member``, ``exchange``, ``reason`` where known."""
+    """The job failed at run time; fields: ``member``, ``exchange``, ``reason`` if known."""
 
 
 class NotEnoughMembersError(ElasticmlError):
@@ -69,7 +69,7 @@ class NotEnoughMembersError(ElasticmlError):
 
 @contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Begin the message of any error that comes out with what it is about, such as data.test."""
+    """Prefix the message of any error raised in the block with its subject, such as data.test."""
     try:
         yield
     except ElasticmlError as error:
@@ -77,9 +77,9 @@ def blaming(what: str) -> Iterator[None]:
 
 
 def one_line(what: object) -> str:
-    r"""Write another's error, or a text, in one line; an error that says nothing is its kind.
+    r"""Format a foreign error or a text as one line; an error without a message becomes its type.
 
-    What Java says of where an error came from is left out.
+    Lines of a Java stack trace are dropped.
 
     >>> one_line("refused:\nthe quota is exceeded\n\tat org.apache.Foo.bar(Foo.java:1)\n")
     'refused: the quota is exceeded'
@@ -89,13 +89,13 @@ def one_line(what: object) -> str:
 
 
 def error_to_dict(error: ElasticmlError) -> dict[str, Any]:
-    """Write an error as plain values, for a process that raises it again."""
+    """Serialize an error to plain values, so that another process can raise it."""
     fields = {k: v for k, v in error.fields.items() if isinstance(v, (str, int, float))}
     return {"kind": type(error).__name__, "message": error.message, "fields": fields}
 
 
 def error_from_dict(body: dict[str, Any]) -> ElasticmlError:
-    """Make the error again that ``error_to_dict`` wrote; an unknown kind becomes the root."""
+    """Deserialize the output of ``error_to_dict``; an unknown type becomes ``ElasticmlError``."""
     kind = globals().get(body["kind"])
     if not (isinstance(kind, type) and issubclass(kind, ElasticmlError)):
         kind = ElasticmlError

@@ -1,4 +1,4 @@
-"""A job: an algorithm on a source of data, run by the members of a Dask cluster."""
+"""A job: an algorithm and its data, run by the members of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from elasticml.jobs.result import Result
 from elasticml.jobs.run_directory import check_free
 from elasticml.jobs.settings import Collective, Evaluate, Fault, Members, Stop
 from elasticml.jobs.trial import try_data
-from elasticml.jobs.warm_start import Given, warm_start_of
+from elasticml.jobs.warm_start import WarmStart, warm_start_of
 from elasticml.jobs.wire import checked
 from elasticml.runtime.budget import BODIES_SHARE
 from elasticml.terms import VERSION
@@ -50,12 +50,12 @@ from elasticml.terms import VERSION
 if TYPE_CHECKING:
     from distributed import Client
 
-#: What a job does that says nothing of when to stop.
+#: The stop rule of a job that sets none.
 DEFAULT_STOP = Stop(rounds=100)
 
 
 class Job:
-    """An algorithm, data, and what shall happen when members come and go.
+    """An algorithm, its data, and the rules for members that join and leave.
 
     Nothing is read or started before :meth:`start` or :meth:`run`.
 
@@ -63,56 +63,58 @@ class Job:
     ----------
     algorithm : AsyncSGD, BatchGradient, CoCoA, LocalSGD, PrimalCoCoA or ImportedAlgorithm
     data : Source
-        Of ``read_svmlight``, ``read_csv``, ``read_parquet``, ``read_sequences``, ``from_arrays``.
+        From ``read_svmlight``, ``read_csv``, ``read_parquet``, ``read_sequences``, ``from_arrays``.
     test : Source, optional
-        Data for the test metrics; read by the client when the job has ended.
+        Data for the test metrics; the client reads them after the job.
     name : str
-        For people; it begins the name of the run's directory.
+        A label; the name of the run directory starts with it.
     absent : {"auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"}
-        What stands in for the examples of members that are gone. "auto": "taylor" with curvature
-        (batch gradient descent), else "reload" (CoCoA and primal CoCoA also know "freeze" and
-        "stall").
+        How to handle the examples of lost members. "auto": "taylor" with curvature (batch gradient
+        descent), else "reload" (CoCoA and primal CoCoA also support "freeze" and "stall").
     policies : sequence of policies, names or mappings
-        What is decided between rounds besides the members' coming and going, such as
-        ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
+        Decisions between rounds, such as ``em.ScaleInAtKnee()`` or ``{"name": "rebalance"}``.
     stop : Stop
         When the job ends.
     seed : int, not negative
     faults : sequence of mappings
-        Planned, as ``{"round": 9, "lose": 7}``, ``{"round": 20, "return": 7}``; LocalCluster only.
+        Planned faults: ``{"round": 9, "lose": 7}``, ``{"round": 20, "return": 7}``; LocalCluster
+        only.
     chunk_size : size, optional
         Bytes; by default ``min(1 MiB, total / (64 members))``, for local SGD ``"200 KiB"``.
     cache : path, bool or None
         Directory for parsed blocks of text; False for none; by default ``~/.cache/elasticml``.
     partitions : int, optional
-        Static parts of the examples, several to a member, as in the papers' layouts.
+        Static partitions of the examples, several per member, as in the papers' layouts.
     holders : "auto", 1 or 2
-        Members that have each chunk's body; "auto" is 2 for both CoCoAs where all fits twice.
+        Number of members that hold each chunk's body; "auto" is 2 for both CoCoAs if everything
+        fits in memory twice, else 1.
     placement : "auto", "contiguous" or "random"
-        How chunks are dealt to the first members; "auto" is random but for batch gradients.
+        Initial placement of chunks on members; "auto" is contiguous for batch gradients, else
+        random.
     warm_start : model, mapping or path, optional
-        What both CoCoAs, asynchronous and local SGD start from: ``result.model``, a mapping of
+        Initial model for both CoCoAs, asynchronous and local SGD: ``result.model``, a mapping of
         arrays such as ``coef`` and ``intercept``, ``centres``, or a module's ``state_dict()``; a
-        run's directory or its ``model.npz``.
+        run directory or its ``model.npz``.
     members : Members
         ``start``: members before round 0, by default as many as the cluster has workers.
     evaluate : Evaluate, None or False
-        ``Evaluate(every=10)`` keeps every tenth round's model, to be evaluated at the end; None
-        only the last one; False evaluates nothing.
+        ``Evaluate(every=10)`` keeps the model of every tenth round and evaluates it after the job;
+        None evaluates only the last model; False evaluates nothing.
     checkpoint : Checkpoint, path, bool or None
-        Where the job is written down while it runs, so that another process may go on; True is
-        in the run's directory, None nowhere. The scheduler writes: it must see the place.
+        Where to write checkpoints, from which another process can resume the job. True: in the run
+        directory; None: no checkpoints. The scheduler writes them, so it must be able to access
+        the path.
     threads : int, optional
         Compute threads of a member; by default those of its worker.
     memory_limit : size, optional
-        Memory that a member may take, such as ``"1 GiB"``; data beyond it stream from its disk.
+        Memory limit of a member, such as ``"1 GiB"``; data beyond it are streamed from its disk.
     simulate : mapping, optional
-        The virtual world of ``elasticml simulate``; nothing else uses it.
+        Options of ``elasticml simulate``; other commands ignore it.
 
     Raises
     ------
     ConfigError
-        When a setting is wrong.
+        When a setting is invalid.
     """
 
     def __init__(
@@ -131,10 +133,10 @@ class Job:
         partitions: int | None = None,
         holders: Holders = "auto",
         placement: Placement = "auto",
-        warm_start: Given | None = None,
+        warm_start: WarmStart | None = None,
         members: Members | None = None,
         evaluate: Evaluate | bool | None = None,
-        checkpoint: checkpoints.Given = None,
+        checkpoint: checkpoints.CheckpointLike = None,
         chunk_size: int | str | None = None,
         cache: str | Path | bool | None = None,
         threads: int | None = None,
@@ -178,29 +180,29 @@ class Job:
 
     @classmethod
     def from_file(cls, file: JobFile) -> Job:
-        """Make the job that a job file describes; its cluster is the caller's business.
+        """Create the job that a job file describes; the caller provides the cluster.
 
         Raises
         ------
         ConfigError
-            When a setting is wrong.
+            When a setting is invalid.
         """
-        taken = {f.name: getattr(file, f.name) for f in fields(file)}
-        del taken["cluster"]
-        return cls(taken.pop("algorithm"), taken.pop("data"), **taken)
+        arguments = {f.name: getattr(file, f.name) for f in fields(file)}
+        del arguments["cluster"]
+        return cls(arguments.pop("algorithm"), arguments.pop("data"), **arguments)
 
     def check_data(self) -> None:
-        """List the blocks of all data; of the test data, which no member reads, try the first.
+        """List the blocks of all data and read the first test block, which no member will read.
 
         Raises
         ------
         ConfigError, DataError
-            When a file is missing, empty, or not what it was said to be.
+            When a file is missing, empty, or not in the declared format.
         """
         try_data(self.algorithm, self.data, self.test, self.cache)
 
     def check_memory(self, worker_bytes: int | None) -> None:
-        """Prove that a chunk fits into a worker; None and 0 are a worker without a limit."""
+        """Check that a chunk fits into a worker's memory; None and 0 mean no limit."""
         check_chunk_fits(self.chunk_bytes, worker_bytes)
 
     def record(
@@ -210,23 +212,23 @@ class Job:
         limits_bytes: Sequence[int] | None = None,
         run_dir: str | Path | None = None,
     ) -> dict[str, Any]:
-        """Write the job as plain values, for the scheduler.
+        """Return the job record: the job as plain values, for the scheduler.
 
         Parameters
         ----------
         members : int
-            How many members the job waits for before round 0.
+            Number of members that the job waits for before round 0.
         limits_bytes : sequence of int, optional
-            Memory of each worker, 0 where it has no limit; by default none has one.
+            Memory limit of each worker, 0 for none; by default no worker has a limit.
         run_dir : path, optional
-            The run's directory, where checkpoints are unless the job says otherwise.
+            The run directory, which holds the checkpoints unless the job sets another path.
         """
-        most = self.memory_limit or math.inf
-        given = [min(n or math.inf, most) for n in limits_bytes or [0] * members]
-        limits = [int(BODIES_SHARE * n) if n < math.inf else 0 for n in given]
+        limit = self.memory_limit or math.inf
+        worker_bytes = [min(n or math.inf, limit) for n in limits_bytes or [0] * members]
+        limits = [int(BODIES_SHARE * n) if n < math.inf else 0 for n in worker_bytes]
         needs_size = self.holders == "auto" and 0 not in limits
         total = sum(block.nbytes for block in self.data.blocks()) if needs_size else 0
-        kept = None if self.evaluate is None else self.evaluate.model_dump(mode="json")
+        evaluate = None if self.evaluate is None else self.evaluate.model_dump(mode="json")
         return {
             "version": RECORD_VERSION,
             "package": VERSION,
@@ -251,7 +253,7 @@ class Job:
             "placement": placement_of(self.placement, self.algorithm),
             "warm_start": self.warm_start_path,
             "members": {"start": members, "min": self.members.min, "max": self.members.max},
-            "evaluate": kept if self.evaluates else False,
+            "evaluate": evaluate if self.evaluates else False,
             "checkpoint": checkpoints.checkpoint_entry(self.checkpoint, run_dir),
             "threads": self.threads,
             "memory_limit": self.memory_limit,
@@ -265,16 +267,16 @@ class Job:
         run_dir: str | Path | None = None,
         resume: str | Path | checkpoints.Interrupted | None = None,
     ) -> Handle:
-        """Hand the job to the cluster's scheduler and return at once.
+        """Submit the job to the cluster's scheduler and return immediately.
 
         Parameters
         ----------
         client : distributed.Client
-            Of any Dask cluster whose workers have elasticml.
+            Client of any Dask cluster whose workers have elasticml installed.
         run_dir : path, optional
             The directory that the run will have; nothing is written there yet.
         resume : path, optional
-            Where checkpoints of the same job are; it goes on from the last one.
+            Directory with checkpoints of the same job; it resumes from the last one.
 
         Raises
         ------
@@ -291,7 +293,7 @@ class Job:
         if self.members.min > members:
             raise ConfigError(
                 f"members.min: got {self.members.min}, wanted at most {members}, the workers that "
-                "the job begins with; lower it, add workers or set members.start",
+                "the job starts with; lower it, add workers or set members.start",
                 path="members.min",
             )
         check_faults(self.faults, members)
@@ -327,21 +329,21 @@ class Job:
         cluster: Mapping[str, Any] | None = None,
         resume: bool = False,
     ) -> Result:
-        """Run the job to its end. Ctrl-C ends it; its directory then holds what it had reached.
+        """Run the job to its end. Ctrl-C cancels it and leaves partial results in the directory.
 
         Parameters
         ----------
         client : distributed.Client
         progress : bool
-            Whether the terminal shows how the job stands.
+            Whether to show the job's progress in the terminal.
         run_dir : path, optional
-            Where story, history, model, summary and report are written while the job runs.
+            Where to write story, history, model, summary and report while the job runs.
         watchers : sequence of Watcher
-            Told the story as it grows.
+            They receive the story's records as the story grows.
         cluster : mapping, optional
             The ``cluster`` section for ``job.yaml``.
         resume : bool
-            The directory holds a run of this job that was interrupted: go on with it.
+            Whether to resume the interrupted run of this job in the directory.
 
         Raises
         ------
@@ -350,12 +352,12 @@ class Job:
         JobFailedError
             When the job failed at run time.
         """
-        former = None
+        interrupted = None
         if resume:
-            former = checkpoints.interrupted_run(run_dir or ".", self.checkpoint)
+            interrupted = checkpoints.interrupted_run(run_dir or ".", self.checkpoint)
         elif run_dir is not None:
-            check_free(Path(run_dir))  # before a job runs whose story cannot be written
-        return self.start(client, run_dir=run_dir, resume=former).result(
+            check_free(Path(run_dir))  # fail before starting a job whose story cannot be written
+        return self.start(client, run_dir=run_dir, resume=interrupted).result(
             progress=progress,
             run_dir=run_dir,
             watchers=watchers,
@@ -366,7 +368,7 @@ class Job:
 
 
 def attach(client: Client, job_id: str) -> Handle:
-    """Get hold of a job that another client started on this cluster.
+    """Return a handle to a job that another client started on this cluster.
 
     Parameters
     ----------
@@ -377,12 +379,12 @@ def attach(client: Client, job_id: str) -> Handle:
     Raises
     ------
     ConfigError
-        When the scheduler does not know the job; results are kept for 24 hours.
+        When the scheduler does not know the job; it keeps results for 24 hours.
     """
     return attach_handle(client, job_id)
 
 
 def new_job_id(name: str) -> str:
-    """Make an id that no other job has, beginning with the job's name."""
+    """Return a unique job id that starts with the job's name."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower() or "job"
     return f"{stem[:40]}-{secrets.token_hex(4)}"

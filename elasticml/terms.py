@@ -1,4 +1,4 @@
-"""Identifiers and units shared by every layer."""
+"""Identifiers, sizes and units that every layer shares."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NewType
 
-#: The package's version; processes of one job must agree on it.
+#: Version of the package; all processes of a job must run the same one.
 VERSION: Final = "0.1.0"
 
 Generation = NewType("Generation", int)
 ExchangeId = NewType("ExchangeId", int)
 GroupId = NewType("GroupId", int)
 
-#: Stands for none; exchanges are counted from 1.
+#: No exchange; real ids start at 1.
 NO_EXCHANGE = ExchangeId(0)
 
-#: Slots whose bits may stand in a contributor mask; bit ``s`` is the member in slot ``s``.
+#: Bit mask of contributors; bit ``s`` is the member in slot ``s``.
 Mask = NewType("Mask", int)
 
 
-# Ids are tuples, no dataclasses: with a thousand chunks, comparing and hashing them is most of what
-# the driver does between two rounds, and a tuple does it without Python code.
+# Ids are tuples, not dataclasses: with a thousand chunks, comparing and hashing ids dominates the
+# driver's work between two rounds, and tuples do it without running Python code.
 class MemberId(NamedTuple):
-    """One life of a member: a slot that may be refilled and an incarnation that is never reused."""
+    """One incarnation of a member: a reusable slot and an incarnation number used only once."""
 
     slot: int
     incarnation: int
@@ -34,18 +34,18 @@ class MemberId(NamedTuple):
 
     @property
     def bit(self) -> Mask:
-        """The slot's bit in a contributor mask."""
+        """The bit of the slot in a contributor mask."""
         return Mask(1 << self.slot)
 
 
 def member_id(text: str) -> MemberId:
-    """Read a member id back from ``str(member)``."""
+    """Parse a member id from ``str(member)``."""
     slot, incarnation = text.split(".")
     return MemberId(int(slot), int(incarnation))
 
 
 class ChunkId(NamedTuple):
-    """Identity of a chunk: the source it was read from, the block in it, its place in the block."""
+    """Chunk id: the source, the block of the source, and the chunk's index within the block."""
 
     source: str
     block: int
@@ -56,14 +56,14 @@ class ChunkId(NamedTuple):
 
 
 def chunk_id(text: str) -> ChunkId:
-    """Read a chunk id back from ``str(chunk)``."""
+    """Parse a chunk id from ``str(chunk)``."""
     source, block, ordinal = text.rsplit("/", 2)
     return ChunkId(source, int(block), int(ordinal))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkInfo:
-    """What the ledger knows of a chunk without holding it."""
+    """Metadata of a chunk that the ledger keeps: id, rows and bytes."""
 
     id: ChunkId
     rows: int
@@ -71,7 +71,7 @@ class ChunkInfo:
 
 
 def mask_of(slots: Iterable[int]) -> Mask:
-    """Return the mask with these slots' bits; linear in the slots and the largest of them."""
+    """Return the mask of the given slots, in time linear in their number and the largest slot."""
     found = list(slots)
     if len(found) < 8:
         mask = 0
@@ -85,7 +85,7 @@ def mask_of(slots: Iterable[int]) -> Mask:
 
 
 def members_in(mask: int, members: Iterable[MemberId]) -> frozenset[MemberId]:
-    """Choose those members whose slots' bits stand in a mask; linear in members and slots."""
+    """Return the members whose slots are set in a mask, in time linear in members and slots."""
     digits = f"{mask:b}"[::-1]
     n = len(digits)
     return frozenset(m for m in members if m[0] < n and digits[m[0]] == "1")
@@ -107,12 +107,12 @@ _UNITS = {
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of a size such as ``"1 MiB"``, ``"200 KiB"``, ``"2GB"`` or ``4096``.
+    """Parse a size such as ``"1 MiB"``, ``"200 KiB"``, ``"2GB"`` or ``4096`` into bytes.
 
     Raises
     ------
     ValueError
-        When the text is no number with an optional unit.
+        When the text is not a number with an optional unit.
     """
     if isinstance(text, int):
         return text
@@ -124,7 +124,7 @@ def parse_size(text: str | int) -> int:
 
 
 def format_size(nbytes: float) -> str:
-    """Write a number of bytes with a binary unit, for people."""
+    """Format a number of bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(nbytes) < 1024 or unit == "GiB":
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"

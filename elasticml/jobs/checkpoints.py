@@ -14,9 +14,9 @@ from elasticml.jobs.run_directory import check_unwritten
 from elasticml.jobs.schema import read_settings
 from elasticml.jobs.settings import Checkpoint
 
-Given = Checkpoint | Mapping[str, Any] | str | Path | bool | None
+CheckpointLike = Checkpoint | Mapping[str, Any] | str | Path | bool | None
 #: What a job goes by; False writes none.
-Setting = Checkpoint | Literal[False]
+CheckpointSetting = Checkpoint | Literal[False]
 #: Where checkpoints are in a run's directory.
 FOLDER = "checkpoint"
 
@@ -31,7 +31,7 @@ class Interrupted:
     reached: Mapping[str, Any]
 
 
-def checkpoint_setting(given: Given) -> Setting:
+def checkpoint_setting(given: CheckpointLike) -> CheckpointSetting:
     """Read what a job says of checkpoints; a path alone is the place.
 
     Raises
@@ -50,7 +50,9 @@ def checkpoint_setting(given: Given) -> Setting:
     return read_settings(Checkpoint, given, "checkpoint")
 
 
-def checkpoint_entry(setting: Setting, run_dir: str | Path | None) -> dict[str, Any] | None:
+def checkpoint_entry(
+    setting: CheckpointSetting, run_dir: str | Path | None
+) -> dict[str, Any] | None:
     """Write the setting as the job record has it; None where there is no place for checkpoints.
 
     Parameters
@@ -79,7 +81,7 @@ def job_file_entry(entry: Mapping[str, Any] | None) -> dict[str, Any] | Literal[
     return {**shown, "every": entry["every_s"]}
 
 
-def interrupted_run(run_dir: str | Path, setting: Setting) -> Interrupted:
+def interrupted_run(run_dir: str | Path, setting: CheckpointSetting) -> Interrupted:
     """Find what a run in a directory can go on from.
 
     Raises

@@ -17,7 +17,7 @@ from elasticml.jobs.algorithms import (
     ImportedAlgorithm,
     Scale,
 )
-from elasticml.jobs.checkpoints import Setting, checkpoint_setting
+from elasticml.jobs.checkpoints import CheckpointSetting, checkpoint_setting
 from elasticml.jobs.faults import check_faults, read_faults
 from elasticml.jobs.job_text import change, read_mapping
 from elasticml.jobs.layout import (
@@ -77,7 +77,7 @@ class JobFile:
     warm_start: Path | None
     members: Members
     evaluate: Evaluate | bool | None
-    checkpoint: Setting
+    checkpoint: CheckpointSetting
     threads: int | None
     memory_limit: int | str | None
     #: The virtual world of ``elasticml simulate``; nothing else uses it.
@@ -329,7 +329,7 @@ def _is_one_of(word: object, known: Collection[str]) -> bool:
     return isinstance(word, str) and word in known
 
 
-def _checkpoint(section: object, folder: Path, cluster: Cluster) -> Setting:
+def _checkpoint(section: object, folder: Path, cluster: Cluster) -> CheckpointSetting:
     """Read the section; where it is missing, runs keep checkpoints in their directories.
 
     A scheduler that runs elsewhere cannot be expected to see these.

@@ -23,12 +23,12 @@ from elasticml.errors import ConfigError, DataError, JobFailedError
 from elasticml.jobs.algorithms import AsyncSGD, CoCoA, LocalSGD, PrimalCoCoA
 from elasticml.jobs.result import classes_of
 from elasticml.jobs.run_directory import RunDirectory, default_run_path
-from elasticml.jobs.warm_start import Given, warm_start_of
+from elasticml.jobs.warm_start import WarmStart, warm_start_of
 from elasticml.replaying.engine import Replay
 from elasticml.replaying.story import Record, read_story
 
 #: Told the round that was reached, and how many there are.
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ def replay(
     out: str | Path | None = None,
     until: int | None = None,
     data: Source | None = None,
-    warm_start: Given | None = None,
-    progress: Progress | None = None,
+    warm_start: WarmStart | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Replayed:
     """Compute a run again from its story, on this machine alone, and compare it bit for bit.
 
@@ -181,7 +181,7 @@ def _source_of(spec: Mapping[str, Any]) -> Source:
     return source
 
 
-def _algorithm_of(start: Record, given: Given | None) -> Mapping[str, Any]:
+def _algorithm_of(start: Record, given: WarmStart | None) -> Mapping[str, Any]:
     """Return the algorithm's settings, and the model that it started from."""
     section = dict(start["spec"]["algorithm"])
     if section["name"] in ("cocoa", "local_sgd"):

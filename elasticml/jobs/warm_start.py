@@ -15,7 +15,7 @@ from elasticml.jobs.algorithms import AnyAlgorithm, AsyncSGD, CoCoA, LocalSGD, P
 from elasticml.jobs.model import LinearModel
 from elasticml.jobs.network_model import NetworkModel
 
-Given = LinearModel | NetworkModel | Mapping[str, Any] | str | Path
+WarmStart = LinearModel | NetworkModel | Mapping[str, Any] | str | Path
 _WANTED = (
     "wanted a result's model, a mapping with coef and intercept (of K-Means: centres, counts; of a "
     "network: its arrays by name), or the path of a model.npz"
@@ -24,7 +24,7 @@ _WANTED = (
 _BESIDE = "classes"
 
 
-def warm_start_of(given: Given | None, algorithm: AnyAlgorithm) -> dict[str, Any] | None:
+def warm_start_of(given: WarmStart | None, algorithm: AnyAlgorithm) -> dict[str, Any] | None:
     """Read the model to start from, as the ``algorithm`` section of a record has it.
 
     Returns
@@ -88,7 +88,7 @@ def _checked(arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
     return {name: array.tolist() for name, array in arrays.items()}
 
 
-def _arrays(given: Given) -> Mapping[str, Any]:
+def _arrays(given: WarmStart) -> Mapping[str, Any]:
     if isinstance(given, NetworkModel):
         return given.arrays
     if isinstance(given, LinearModel):

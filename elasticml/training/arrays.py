@@ -1,4 +1,7 @@
-"""Named arrays in one buffer: how a model goes down, a partial comes up; and buffers to reuse."""
+"""Pack named arrays into one float64 buffer, merge such buffers, and pool them for reuse.
+
+Models and partials travel in this form.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,22 @@ Vector = NDArray[np.float64]
 
 
 def manifest(arrays: Mapping[str, NDArray[Any]]) -> dict[str, list[int]]:
-    """List names and shapes, in order."""
+    """Return the shape of each array, by name, in order."""
     return {name: list(array.shape) for name, array in arrays.items()}
 
 
 def n_values(shapes: Mapping[str, Any]) -> int:
-    """Count the values of all arrays together."""
+    """Return the total number of values of all arrays."""
     return sum(math.prod(shape) for shape in shapes.values())
 
 
 def pack(arrays: Mapping[str, Any], shapes: Mapping[str, Any], out: Vector) -> Vector:
-    """Copy arrays one behind the other into ``out`` (float64, exactly long enough).
+    """Copy the arrays one after another into ``out`` (float64, of exactly the total length).
 
     Raises
     ------
     ValueError
-        When an array is missing or of another shape.
+        When an array has another shape.
     """
     start = 0
     for name, shape in shapes.items():
@@ -45,7 +48,7 @@ def pack(arrays: Mapping[str, Any], shapes: Mapping[str, Any], out: Vector) -> V
 
 
 def unpack(buffer: Vector, shapes: Mapping[str, Any]) -> dict[str, Vector]:
-    """Look at the arrays in a packed buffer."""
+    """Return views of the arrays in a packed buffer."""
     arrays: dict[str, Vector] = {}
     start = 0
     for name, shape in shapes.items():
@@ -60,20 +63,19 @@ def merge(target: Vector, other: Vector, reduce: str) -> None:
     (np.maximum if reduce == "max" else np.add)(target, other, out=target)
 
 
-#: Values of one input that are added at a time, so that the sum stays in the processor's cache.
+#: Values of one input that are added at a time, so that the sum stays in the CPU cache.
 BLOCK_VALUES = 64 * 1024
-#: Fewer values than these are not worth a thread.
+#: Values per thread below which another thread does not pay.
 THREAD_VALUES = 256 * 1024
 
 
 def merge_all(
     inputs: Sequence[Vector], reduce: str, out: Vector, parallel: Parallel | None = None
 ) -> Vector:
-    """Merge inputs where they lie, in their order, into ``out``; zeros where there are none.
+    """Merge the inputs, in their order, into ``out``; without inputs, fill it with zeros.
 
-    ``((inputs[0] + inputs[1]) + inputs[2]) + …`` for every value, as ``merge`` of one after the
-    other gives, bit for bit and with any number of threads; but memory is read once and written
-    once.
+    Each value is ``((inputs[0] + inputs[1]) + inputs[2]) + …``: bit-identical to calling ``merge``
+    for one input after another, with any number of threads. Memory is read once and written once.
     """
     if not inputs:
         out[:] = 0.0
@@ -91,7 +93,7 @@ def merge_all(
 def _merge_range(
     inputs: Sequence[Vector], reduce: str, out: Vector, values: tuple[int, int]
 ) -> None:
-    """Merge the values from one index to before another."""
+    """Merge the values in a half-open index range."""
     operation = np.maximum if reduce == "max" else np.add
     begin, end = values
     for start in range(begin, end, BLOCK_VALUES):
@@ -106,19 +108,19 @@ def _merge_range(
 
 
 def own_memory(nbytes: int) -> Vector | None:
-    """Have no memory that others could read."""
+    """Return None: this process has no memory that peers can read."""
     return None
 
 
 class Buffers:
-    """Arrays under handles, and a free list: nothing is allocated in a steady round.
+    """A buffer pool with a free list, and handles for arrays: a steady round allocates nothing.
 
     Parameters
     ----------
     lendable : callable (int)
-        Makes an array of so many bytes that is to be sent, where others can read it; None where
-        there is no such memory. Such an array, and one that was lent to us, is not kept for reuse:
-        it goes back to its owner when nobody has a view of it.
+        Allocates an array of the given number of bytes in memory that peers can read; returns None
+        if there is no such memory. Shared arrays, ours and those of peers, are not pooled: they
+        return to their owner when the last view of them is dropped.
     """
 
     FREE_MAX = 64
@@ -130,17 +132,17 @@ class Buffers:
         self._next = 1
 
     def take(self, nbytes: int) -> Vector:
-        """Return an array of ``nbytes`` to write to; it is given back through ``free``."""
+        """Return an uninitialized array of ``nbytes``; release it through ``free``."""
         free = self._free.get(nbytes)
         return free.pop() if free else np.empty(nbytes // 8, np.float64)
 
     def take_to_send(self, nbytes: int) -> Vector:
-        """Return an array as ``take`` does, where peers can read it if there is such memory."""
+        """Return an array like ``take``, in memory that peers can read if there is any."""
         shared = self._lendable(nbytes)
         return self.take(nbytes) if shared is None else shared
 
     def give(self, array: Vector) -> None:
-        """Put an array without handle back on the free list."""
+        """Return an array without a handle to the free list."""
         if not array.flags.owndata:
             return
         free = self._free.setdefault(array.nbytes, [])
@@ -148,7 +150,7 @@ class Buffers:
             free.append(array)
 
     def bind(self, array: Vector) -> int:
-        """Give an array a handle."""
+        """Register an array and return its handle."""
         handle = self._next
         self._next += 1
         self._arrays[handle] = array
@@ -158,7 +160,7 @@ class Buffers:
         return self._arrays[handle]
 
     def free(self, handle: int) -> None:
-        """Take a handle back; its array may be reused."""
+        """Release a handle; its array may be reused."""
         array = self._arrays.pop(handle, None)
         if array is not None:
             self.give(array)

@@ -1,7 +1,7 @@
-"""The seal at the end of each line of a story: a digest of the line and of the seal before it.
+"""A hash chain over the lines of a story: each line ends with a digest of itself and of its parent.
 
-Whoever changes, removes or moves a line by hand breaks the chain there. It keeps nobody from
-forging a story: it tells what has been damaged or edited from what was told.
+Editing, removing or moving a line breaks the chain at that line. The chain detects damage and
+edits; it does not authenticate, since it has no secret.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import hashlib
 import re
 from typing import Final
 
-#: The last field of each record in the file.
+#: The name of the last field of each record in the file.
 SEAL: Final = "seal"
 _END: Final = re.compile(r', "seal": "([0-9a-f]{16})"\}\s*$')
 
 
 class Chain:
-    """Seals lines one after the other, or checks them."""
+    """Appends digests to lines in order, or verifies them."""
 
     def __init__(self) -> None:
-        #: The last line's seal, and how many lines there were.
+        #: The digest of the last line, and the number of lines.
         self.last = "0" * 16
         self.length = 0
 
     def seal(self, line: str) -> str:
-        """Return a line of JSON, an object that is not empty, with its seal as the last field."""
+        """Return a line that holds a non-empty JSON object, with its digest as the last field."""
         self._add(line)
         return f'{line[:-1]}, "{SEAL}": "{self.last}"}}'
 
     def holds(self, sealed: str) -> bool | None:
-        """Whether a line is the next one, unchanged; None where it has no seal.
+        """Return whether a line is the unchanged next one; None if it has no digest.
 
-        Goes on from the seal that the line bears, so that each later change is found, too.
+        Continues from the digest in the line, so that each later change is detected as well.
         """
-        found = _END.search(sealed)
-        if found is None:
+        match = _END.search(sealed)
+        if match is None:
             return None
-        self._add(sealed[: found.start()] + "}")
-        is_same, self.last = self.last == found[1], found[1]
+        self._add(sealed[: match.start()] + "}")
+        is_same, self.last = self.last == match[1], match[1]
         return is_same
 
     def _add(self, line: str) -> None:

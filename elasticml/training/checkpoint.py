@@ -1,4 +1,4 @@
-"""A job as it stands at the end of a round, and as another process finds it written down."""
+"""A job's state between two rounds, and the checkpoint from which another process resumes it."""
 
 from __future__ import annotations
 
@@ -12,82 +12,82 @@ from elasticml.control.policy import Progress
 from elasticml.data.facts import DataFacts
 from elasticml.errors import ConfigError, DataError
 
-#: Sections of a job record that a job must have in common with the one that it goes on from: all
-#: others may be changed, as to give it more rounds or other workers.
+#: Sections of a job record that must be the same when a job resumes. All others may change, for
+#: instance to allow more rounds or other workers.
 SAME_SECTIONS = ("data", "algorithm", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a job stands when a round has ended and the next one has not begun.
+    """The state of a job after a round has ended and before the next one starts.
 
-    Taken in every round: it refers to what is there and never changes afterwards.
+    Created in every round: it refers to existing objects and is immutable.
     """
 
-    #: The round with which to go on.
+    #: The next round.
     round: int
-    #: Seconds since the job began.
+    #: Seconds since the job started.
     seconds: float
     resume: Resume
-    #: What the driver machine remembers, see :mod:`elasticml.control.resuming`.
+    #: State of the driver machine, see :mod:`elasticml.control.resuming`.
     machine: Mapping[str, Any]
-    #: What the journal has counted.
+    #: Counters of the journal.
     counts: Mapping[str, Any]
-    #: Records of the story, rows of the history and finished rounds so far.
+    #: Numbers of story records, history rows and finished rounds so far.
     story: int
     rows: int
     progress: int
-    #: Rounds of which the model is kept, ascending.
+    #: Rounds whose models are kept, ascending.
     kept: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """All that another process needs to go on, read back from where it was written."""
+    """Everything another process needs to resume the job, read back from storage."""
 
-    #: Which process of the job wrote it, from 1 on, and its number among all.
+    #: The attempt that wrote it, from 1, and the checkpoint's number among all of the job.
     attempt: int
     number: int
     standing: Standing
-    #: The job record, without a model that the job started from.
+    #: The job record, without its initial model.
     record: Mapping[str, Any]
-    #: What tells the data from others, and what was found in them.
+    #: Fingerprint of the data, and their statistics.
     fingerprint: str
     facts: DataFacts
     story: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]
     progress: Sequence[Progress]
     snapshots: Mapping[int, Arrays]
-    #: The chunks of each member when it was written, as text.
+    #: Chunk ids that each member owned at the time, as text.
     owners: Mapping[str, Sequence[str]]
-    #: Names of the files that it is made of.
+    #: Names of its files.
     files: tuple[str, ...] = ()
-    #: Where the parts of the journal begin and end, by file, in order.
+    #: File and range of each part of the journal, in order.
     parts: Sequence[Mapping[str, Any]] = ()
     #: Files with the models kept for the evaluation, by round.
     models: Mapping[int, str] = field(default_factory=dict)
-    #: Newer ones that could not be read, and why.
+    #: Newer checkpoints that could not be read, and why.
     notes: tuple[str, ...] = field(default=())
 
     @property
     def round(self) -> int:
-        """The round with which to go on."""
+        """The next round."""
         return self.standing.round
 
     @property
     def seconds(self) -> float:
-        """Seconds since the job began, when its last round ended."""
+        """Seconds from the start of the job to the end of its last round."""
         return self.standing.seconds
 
 
 def without_arrays(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a job record without the model to start from, which is as long as the data are wide."""
+    """Copy a job record without the initial model, which has a value for each column."""
     section = {k: v for k, v in record["algorithm"].items() if k != "warm_start"}
     return {**record, "algorithm": section}
 
 
 def with_present_members(record: Mapping[str, Any], present: int) -> dict[str, Any]:
-    """Have a job that goes on wait for no more members than there are, and for one at least."""
+    """Let a resumed job wait for at most the members that are present, and for at least one."""
     members = record.get("members") or {}
     least = max(1, int(members.get("min") or 1))
     start = min(int(members.get("start") or 1), max(least, present))
@@ -95,14 +95,14 @@ def with_present_members(record: Mapping[str, Any], present: int) -> dict[str, A
 
 
 def check_same_job(checkpoint: Checkpoint, record: Mapping[str, Any], fingerprint: str) -> None:
-    """Refuse to go on from what belongs to another job, or to other data.
+    """Check that a checkpoint belongs to this job and to these data.
 
     Raises
     ------
     ConfigError
-        When the job is another one; the message names the first setting that is.
+        When a setting differs; the message names the first one.
     DataError
-        When the data have been changed.
+        When the data have changed.
     """
     former = _plain(without_arrays(checkpoint.record))
     present = _plain(without_arrays(record))
@@ -111,46 +111,46 @@ def check_same_job(checkpoint: Checkpoint, record: Mapping[str, Any], fingerprin
         if where is not None:
             raise ConfigError(
                 f"resume: the checkpoint is of another job: {where}; give the same settings, or "
-                "run the job anew",
+                "run the job from its start",
                 path="resume",
             )
     if fingerprint != checkpoint.fingerprint:
-        raise _changed("size, age or options of the files are others")
+        raise _changed("size, modification time or options of the files differ")
 
 
 def _lasting(record: Mapping[str, Any], section: str) -> Any:
-    """Take a section without the rule when to stop that some algorithms are told."""
-    found = record.get(section)
-    if section != "algorithm" or not isinstance(found, Mapping):
-        return found
-    return {name: value for name, value in found.items() if name != "epochs"}
+    """Return a section without ``epochs``, a stop rule, which may change."""
+    values = record.get(section)
+    if section != "algorithm" or not isinstance(values, Mapping):
+        return values
+    return {name: value for name, value in values.items() if name != "epochs"}
 
 
 def check_same_data(checkpoint: Checkpoint, facts: DataFacts) -> None:
-    """Refuse to go on with data in which other things were found than before.
+    """Check that the statistics of the data are those of the checkpoint.
 
     Raises
     ------
     DataError
-        When it is so.
+        When they differ.
     """
     former = checkpoint.facts
     for name in ("n_rows", "n_columns", "label_counts", "weight_sum"):
-        was, found = getattr(former, name), getattr(facts, name)
-        # Weights are added up in the order of the chunks.
-        if was != found and not (name == "weight_sum" and abs(was - found) <= 1e-9 * abs(was)):
-            raise _changed(f"{name} was {_short(was)}, is {_short(found)}")
+        was, now = getattr(former, name), getattr(facts, name)
+        # The order in which weights are added follows the order of the chunks.
+        if was != now and not (name == "weight_sum" and abs(was - now) <= 1e-9 * abs(was)):
+            raise _changed(f"{name} was {_short(was)}, is {_short(now)}")
 
 
 def _changed(what: str) -> DataError:
     return DataError(
-        f"resume: the data have changed since the checkpoint was written: {what}; put the old "
-        "files back, or run the job anew"
+        f"resume: the data have changed since the checkpoint was written: {what}; restore the old "
+        "files, or run the job from its start"
     )
 
 
 def _plain(value: Any) -> Any:
-    """Copy as JSON would; what is None is not given."""
+    """Convert to plain JSON values, without keys whose value is None."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):
@@ -159,12 +159,12 @@ def _plain(value: Any) -> Any:
 
 
 def _difference(former: Any, present: Any, path: str) -> str | None:
-    """Say where two settings differ first; None where they do not."""
+    """Describe the first difference between two settings; None if they are equal."""
     if isinstance(former, Mapping) and isinstance(present, Mapping):
         for key in sorted({*former, *present}):
-            found = _difference(former.get(key), present.get(key), f"{path}.{key}")
-            if found is not None:
-                return found
+            difference = _difference(former.get(key), present.get(key), f"{path}.{key}")
+            if difference is not None:
+                return difference
         return None
     if former == present:
         return None

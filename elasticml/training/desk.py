@@ -1,6 +1,7 @@
-"""A job's papers on the driver: facts, trainer, journal; the same ones for every shell.
+"""The driver's session for one job: dataset statistics, trainer and journal.
 
-A shell decides where the work runs and what time it is; what is written down is decided here.
+The runtime, the simulator and the tests share it. They decide where the work runs and what time it
+is; this session decides what is recorded.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ from elasticml.training.telling import told_of
 
 
 class Desk:
-    """What a driver shell writes and asks while a job runs.
+    """The records of a running job and access to its trainer, for a driver adapter.
 
     Parameters
     ----------
     record : mapping
         The job record.
     source : Source
-        The data to train on.
+        The training data.
     resumed : Checkpoint, optional
-        Where another process has left the job.
+        The checkpoint from which to resume.
     tells_chunks : bool
-        Whether the story says where each chunk was, so that the run can be replayed.
+        Whether the story records the location of each chunk, which a replay needs.
 
     Raises
     ------
     ConfigError, DataError
-        When the checkpoint is of another job, or of other data.
+        When the checkpoint belongs to another job or to other data.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Desk:
         tells_chunks: bool = True,
     ) -> None:
         self.record = record
-        #: The source; once surveyed, the one that knows the vocabularies.
+        #: The source; after a survey, the one with the vocabularies.
         self.source = source
         self.journal = Journal(record)
         self.training: Training | None = None
@@ -72,11 +73,11 @@ class Desk:
         self.state = "loading"
         self.error: dict[str, Any] | None = None
         self.summary: dict[str, Any] = {}
-        #: More columns than these do not fit the machines' memory; None where that is unknown.
+        #: The most columns that fit the machines' memory; None if unknown.
         self.columns_max: int | None = None
         self.resumed = resumed
         self._tells_chunks = tells_chunks
-        #: What tells the data from others; empty where nobody asks.
+        #: Fingerprint of the data; empty unless the job has checkpoints.
         self.fingerprint = ""
         if resumed is not None or record.get("checkpoint"):
             self.fingerprint = source.fingerprint()
@@ -84,15 +85,15 @@ class Desk:
             check_same_job(resumed, record, self.fingerprint)
             kept = resumed.standing
             self.journal.go_on(kept.counts, resumed.story, resumed.rows, resumed.snapshots)
-            # The journal has them from now on, in less memory.
+            # The journal holds them now, in less memory.
             self.resumed = replace(resumed, story=(), rows=())
 
     def open(self, now_s: float) -> None:
-        """Write the story's first record, or the first one of another process that goes on."""
+        """Write the story's first record: ``JobStarted``, or ``JobResumed`` after a checkpoint."""
         fields = {
             "job": self.record["job"],
             "name": self.record.get("name"),
-            # A model to start from is an array: the story has none.
+            # The initial model is left out: stories hold no arrays.
             "spec": without_arrays(self.record),
             **_warm_start_digest(self.record),
             "versions": versions(),
@@ -102,24 +103,24 @@ class Desk:
         if self.resumed is None:
             self.journal.tell(now_s, "JobStarted", fields, "submitted")
         else:
-            told = {**fields, **self._resumed_fields(self.resumed)}
-            self.journal.tell(now_s, "JobResumed", told, "submitted")
+            fields |= self._resumed_fields(self.resumed)
+            self.journal.tell(now_s, "JobResumed", fields, "submitted")
 
     def witness(self, message: ev.Event | cmd.Command, now_s: float) -> None:
-        """Tell of what a replay must know: which chunks were where, what the trainer was told.
+        """Record what a replay needs: where chunks were, and what the trainer was sent.
 
-        To be called with every event before it is handled, and with every command.
+        Call it with every event before the event is handled, and with every command.
         """
-        told = told_of(message) if self._tells_chunks else None
-        if told is not None and self.state in ("loading", "running"):
-            self.journal.tell(now_s, *told, message.cause)
+        entry = told_of(message) if self._tells_chunks else None
+        if entry is not None and self.state in ("loading", "running"):
+            self.journal.tell(now_s, *entry, message.cause)
 
     def digest(self) -> str:
-        """Digest all that the trainer has been given and has asked for, as 16 hex digits."""
+        """Return the digest of all the trainer's inputs and outputs so far, as 16 hex digits."""
         return as_text(0 if self.training is None else self.training.digest)
 
     def _resumed_fields(self, resumed: Checkpoint) -> dict[str, Any]:
-        """Say from where the job goes on, and what of the former process's work is done again."""
+        """Return where the job resumes, and how much work of the former attempt is repeated."""
         reached = self.record.get("reached") or {}
         rounds, seconds = reached.get("round"), reached.get("seconds")
         return {
@@ -135,12 +136,12 @@ class Desk:
     def standing(
         self, machine: Driver, now_s: float, tuned: Mapping[str, Scalar]
     ) -> Standing | None:
-        """Say where the job stands between two rounds; None where its trainer cannot go on.
+        """Return the job's state between two rounds; None if its trainer cannot resume.
 
         Parameters
         ----------
         tuned : mapping
-            What the trainer is about to be told in answer to the round's end.
+            The settings that the trainer is about to receive with the reply to the round's end.
         """
         resume = None if self.training is None else self.training.resume(tuned)
         if resume is None:
@@ -160,7 +161,7 @@ class Desk:
     # --- facts and trainer ------------------------------------------------------------------
 
     def fix_facts(self, summaries: Iterable[BlockSummary], survey: bool, now_s: float) -> ev.Event:
-        """Merge what was read of the blocks: after a survey, or after all have been read."""
+        """Merge the summaries of the blocks, after a survey or after all blocks were read."""
         try:
             facts = merge_summaries(sorted(summaries, key=lambda s: s.block))
             if self.columns_max is not None and facts.n_columns > self.columns_max:
@@ -181,29 +182,29 @@ class Desk:
         return ev.FactsFixed(cause="blocks", survey=survey)
 
     def make_trainer(self, absent: str) -> ev.Event | None:
-        """Make the trainer, ready to be started; an event only when it refuses the job."""
+        """Create the trainer without starting it; return an event only if it rejects the job."""
         settings = dict(self.record["algorithm"])
         assert self.facts is not None
         try:
             name = settings.pop("name")
             factory = algorithm(name).trainer
             if self.resumed is None:
-                made = factory(settings, self.facts, absent)
+                trainer = factory(settings, self.facts, absent)
             elif "resume" in inspect.signature(factory).parameters:
-                made = factory(settings, self.facts, absent, resume=self.resumed.standing.resume)
+                trainer = factory(settings, self.facts, absent, resume=self.resumed.standing.resume)
             else:
                 raise ConfigError(
-                    f"resume: algorithm {name} cannot go on from a checkpoint: its trainer takes "
-                    "no argument resume; run the job anew"
+                    f"resume: algorithm {name} cannot resume from a checkpoint: its trainer has no "
+                    "argument resume; run the job from its start"
                 )
         except ElasticmlError as error:
             return self.fail(error)
         self.state = "running"
-        self.training = Training(made)
+        self.training = Training(trainer)
         return None
 
     def fail(self, error: ElasticmlError) -> ev.Event:
-        """Keep the error that ends the job."""
+        """Store the error that ends the job and return the event for it."""
         self.error = error_to_dict(error)
         return ev.Failed(cause="driver", reason=error.message)
 
@@ -212,12 +213,12 @@ class Desk:
     def add_row(
         self, now_s: float, fields: Mapping[str, Any], sent_bytes: int, waited: bool
     ) -> None:
-        """Append a row to the history, and keep its model where the job asks for it.
+        """Append a row to the history, and keep its model if the job evaluates this round.
 
         Parameters
         ----------
         waited : bool
-            The round did nothing but wait: its model is the one the next round begins with.
+            Whether the round was idle; then its model is the one with which the next round starts.
         """
         self.journal.add_row(now_s, fields, sent_bytes)
         training = self.training
@@ -239,7 +240,7 @@ class Desk:
         Parameters
         ----------
         computations : mapping
-            How often each member has computed.
+            Number of computations of each member.
         """
         model = None if self.training is None else self.training.model
         self.state = command.state
@@ -247,10 +248,10 @@ class Desk:
             self.error = {"kind": "JobFailedError", "message": command.reason, "fields": {}}
         rounds, members, objective = machine.state.round, machine.members_at_end, None
         if model is not None or self.journal.rows:
-            # A job that was cut short ends with the model of its last whole round.
-            known = final_model(model) if model is not None else machine.rounds.waiting_row()
+            # A job that was cut short ends with the model of its last completed round.
+            final = final_model(model) if model is not None else machine.rounds.waiting_row()
             absent_examples = machine.state.ledger.absent_rows()
-            row = {**known, "round": rounds, "members": members, "absent_examples": absent_examples}
+            row = {**final, "round": rounds, "members": members, "absent_examples": absent_examples}
             self.add_row(now_s, row, sent_bytes, waited=True)
             objective = row["objective"]
         converged = model is not None and has_converged(model, machine.state.settings)
@@ -275,7 +276,7 @@ class Desk:
 
 
 def has_converged(model: Model, settings: Settings) -> bool:
-    """Whether the trainer says so, or the model is where the job wanted it."""
+    """Whether the trainer reports convergence, or the model reached the job's gap or objective."""
     gap, objective = settings.gap_target, settings.objective_target
     return (
         model.converged
@@ -285,6 +286,6 @@ def has_converged(model: Model, settings: Settings) -> bool:
 
 
 def _warm_start_digest(record: Mapping[str, Any]) -> dict[str, str]:
-    """Digest the model that a job starts from, where there is one."""
+    """Return the digest of the job's initial model, if it has one."""
     given = record["algorithm"].get("warm_start")
     return {} if given is None else {"warm_start_digest": as_text(digest_of_arrays(given))}

@@ -1,4 +1,4 @@
-"""What a job leaves behind: story, history, snapshots, and the summary made from them."""
+"""The journal of a running job: story, history, model snapshots, and the summary made of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elasticml.algorithms.base import ON_CUDA, Arrays, Model
 from elasticml.data.facts import DataFacts
 from elasticml.training.packed_records import PackedRecords
 
-#: What a journal counts, by the names of its attributes.
+#: Counters of a journal, by attribute name.
 _COUNTED = (
     "moved_bytes",
     "chunks_moved",
@@ -26,7 +26,7 @@ _COUNTED = (
 
 
 class Journal:
-    """A job's records in memory, until they are fetched and forgotten.
+    """The records of a job in memory; the scheduler keeps them until clients have fetched them.
 
     Parameters
     ----------
@@ -43,19 +43,19 @@ class Journal:
         self.chunks_moved = 0
         self.lost = 0
         self.returned = 0
-        #: Members that a policy has given back.
+        #: Members that a policy released.
         self.retired = 0
-        #: How often each policy has decided something.
+        #: Number of decisions of each policy.
         self.decisions: dict[str, int] = {}
-        #: Seconds that members took part, over all members.
+        #: Seconds of participation, summed over members.
         self.container_s = 0.0
         self.members_start = 0
         self.members_min: int | None = None
-        #: Members of the first round of which it has not been told yet that they are active.
-        self._beginners = 0
+        #: Members of the first round whose ``MemberActive`` record is still to come.
+        self._initial_members = 0
         #: Processes that have driven the job so far, this one included.
         self.attempts = 1
-        #: Of rounds before this process's first: bytes sent; and what dealing is no part of.
+        #: Bytes sent, and (bytes, chunks) moved, before this process's first round.
         self._sent_before = 0
         self._moved_before = (0, 0)
         evaluate = record.get("evaluate") or {}
@@ -63,7 +63,7 @@ class Journal:
         self._rounds = {int(r) for r in evaluate.get("rounds") or ()}
 
     def tell(self, t: float, event: str, fields: Mapping[str, Any], cause: str) -> None:
-        """Append a story record and count what the summary wants."""
+        """Append a story record and update the counters of the summary."""
         self.story.append({"t": round(t, 6), "event": event, "cause": cause, **fields})
         match event:
             case "ChunksMoved":
@@ -76,16 +76,16 @@ class Journal:
             case "PolicyDecided":
                 policy = str(fields["policy"])
                 self.decisions[policy] = self.decisions.get(policy, 0) + 1
-            case "MemberActive" if self._beginners > 0:
-                self._beginners -= 1
+            case "MemberActive" if self._initial_members > 0:
+                self._initial_members -= 1
             case "MemberActive":
-                # Whoever comes in the place of a lost member returns, and takes over what it had
-                # or a share of the others'; whoever comes on top is a newcomer.
+                # A member that replaces a lost one counts as returned, whether it gets back the
+                # lost chunks or a share of the others'. Any further member is a newcomer.
                 self.returned += self.returned < self.lost
             case "DataDealt":
-                self._beginners = int(fields["members"])
-                self.members_start = self.members_start or self._beginners
-                # Dealing the data before the first round is loading, not a move.
+                self._initial_members = int(fields["members"])
+                self.members_start = self.members_start or self._initial_members
+                # The initial placement of chunks is part of loading and does not count as moves.
                 self.moved_bytes, self.chunks_moved = self._moved_before
 
     def add_row(self, t: float, fields: Mapping[str, Any], sent_bytes: int) -> None:
@@ -103,13 +103,15 @@ class Journal:
         self.members_min = members if self.members_min is None else min(self.members_min, members)
 
     def snapshot(self, round_number: int, arrays: Arrays) -> None:
-        """Keep a round's model when the job asks for it."""
-        wanted = round_number in self._rounds or (self._every and round_number % self._every == 0)
-        if wanted and arrays:
+        """Keep the model of a round if the job's ``evaluate`` setting selects it."""
+        is_selected = round_number in self._rounds or (
+            self._every and round_number % self._every == 0
+        )
+        if is_selected and arrays:
             self.snapshots[round_number] = {k: np.array(v) for k, v in arrays.items()}
 
     def counts(self) -> dict[str, Any]:
-        """Write what has been counted so far as plain values."""
+        """Return the counters as plain values."""
         return {name: getattr(self, name) for name in _COUNTED} | {
             "decisions": dict(self.decisions)
         }
@@ -121,7 +123,7 @@ class Journal:
         rows: Sequence[Mapping[str, Any]],
         snapshots: Mapping[int, Arrays],
     ) -> None:
-        """Go on writing after what another process has written and counted."""
+        """Continue the records and counters of the attempt that wrote the checkpoint."""
         for name in (*_COUNTED, "decisions"):
             setattr(self, name, counts[name])
         self.story.extend(dict(record) for record in story)
@@ -142,10 +144,10 @@ class Journal:
         facts: Mapping[str, Any] | None,
         members: int,
     ) -> dict[str, Any]:
-        """Make the summary, as far as the driver knows it; metrics are the evaluator's."""
+        """Return the summary without the metrics, which the evaluator adds."""
         last = self.rows[-1] if self.rows else {}
-        # What one member would answer, beside the mean of all.
-        of_one = {k: last[k] for k in ("member_objective",) if k in last}
+        # The objective of a single member's model, beside that of the mean of all.
+        member_row = {k: last[k] for k in ("member_objective",) if k in last}
         why = None
         if objective is None:
             is_whole = bool(last) and not last.get("absent_examples")
@@ -158,7 +160,7 @@ class Journal:
             "seconds": round(seconds, 6),
             "objective": objective,
             "objective_missing_because": why,
-            **of_one,
+            **member_row,
             "gap": last.get("gap"),
             "gap_is_bound": last.get("gap") is not None and bool(last.get("gap_is_bound")),
             "converged": converged,
@@ -181,7 +183,7 @@ class Journal:
 
 
 def final_model(model: Model) -> dict[str, Any]:
-    """Write what is known of the final model, for the history's last row."""
+    """Return the history's last row, for the final model."""
     return {
         "objective": model.objective,
         "objective_kind": None if model.objective is None else "exact",
@@ -194,7 +196,7 @@ def final_model(model: Model) -> dict[str, Any]:
 
 
 def loaded_record(facts: DataFacts) -> dict[str, Any]:
-    """Write the story's record of the data that were loaded."""
+    """Return the fields of the ``DataLoaded`` record."""
     return {
         "rows": facts.n_rows,
         "features": facts.n_columns,

@@ -1,4 +1,4 @@
-"""A free-running member's mail as one vector: rows' numbers where only rows travel, then arrays."""
+"""Encode a state message of an asynchronous job as one vector: row numbers, if any, then arrays."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def letter_values(shapes: Shapes, rows: int | None) -> int:
-    """Count the values of a letter: of a whole state, or of so many rows of it."""
+    """Return the number of values of a message with a whole state, or with ``rows`` rows of it."""
     return n_values(shapes) if rows is None else rows + n_values(_of_rows(shapes, rows))
 
 
 def pack_letter(mail: Mail, shapes: Shapes) -> Vector:
-    """Write mail down, in new memory."""
+    """Encode a message into a new vector."""
     rows = mail.rows
     vector = np.empty(letter_values(shapes, None if rows is None else rows.size))
     if rows is None:
         return pack(mail.arrays, shapes, vector)
-    # Numbers of rows are exact in a double.
+    # Row numbers are exact in a double.
     vector[: rows.size] = rows
     pack(mail.arrays, _of_rows(shapes, rows.size), vector[rows.size :])
     return vector
 
 
 def unpack_letter(vector: Vector, shapes: Shapes, rows: int | None) -> Mail:
-    """Look at a letter as mail, where it lies.
+    """Decode a message as views of the vector.
 
     Raises
     ------
     ValueError
-        When it is of another length than this problem's letters.
+        When its length does not match the shapes.
     """
-    wanted = letter_values(shapes, rows)
-    if vector.size != wanted:
-        raise ValueError(f"mail of {vector.size} values, wanted {wanted}")
+    expected = letter_values(shapes, rows)
+    if vector.size != expected:
+        raise ValueError(f"mail of {vector.size} values, wanted {expected}")
     if rows is None:
         return Mail(arrays=unpack(vector, shapes))
     numbers = vector[:rows].astype(np.int64)

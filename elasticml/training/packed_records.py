@@ -1,4 +1,4 @@
-"""Records of a long run in memory: the last ones as they are, older ones packed."""
+"""A list of records that keeps the recent ones as objects and older ones compressed."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import dataclass
 from typing import Any, Final, overload
 
 Record = dict[str, Any]
-#: Packed records, or those that cannot be.
+#: Compressed records, or the records themselves if they cannot be pickled.
 Block = bytes | list[Record]
 
-#: Records that are packed together: a few at a time, since it happens on an event loop.
+#: Records that are compressed together; few, because this happens on an event loop.
 BLOCK: Final = 64
-#: The last records are not packed: those who follow a job ask for them.
+#: The last records stay uncompressed: clients that follow a job ask for them.
 RECENT: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some of the records, as they are now; unpacked while one goes through them."""
+    """A snapshot of a range of records; blocks are decompressed during iteration."""
 
     blocks: tuple[Block, ...]
-    #: Records of the blocks, before the recent ones, that are no part of it.
+    #: Records to skip at the start of the first block.
     skipped: int
     recent: tuple[Record, ...]
     n: int
 
     def __len__(self) -> int:
-        """Count the records."""
+        """Return the number of records."""
         return self.n
 
     def __iter__(self) -> Iterator[Record]:
-        """Go through the records; two goes may not yield the same objects."""
+        """Iterate over the records; each iteration may yield new objects."""
         left = self.n
         for k, block in enumerate(self.blocks):
             for record in _unpacked(block)[self.skipped if k == 0 else 0 :][:left]:
@@ -43,21 +43,21 @@ class Stretch:
 
 
 class PackedRecords(Sequence[Record]):
-    """A growing list of plain mappings that takes a fraction of a list's memory.
+    """An append-only list of plain mappings that needs a fraction of a list's memory.
 
-    What has been appended must not be changed any more. A mapping of a dozen names and numbers
-    takes one to two kilobytes as an object, and some hundred bytes packed.
+    Records must not be modified after they were appended. A mapping of a dozen names and numbers
+    needs one to two kilobytes as an object, and about a hundred bytes compressed.
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._blocks: list[Block] = []
         self._recent: list[Record] = []
-        #: All of them: their number is asked for more often than they are.
+        #: Number of records, which is read more often than the records.
         self._n = 0
         self.extend(records)
 
     def append(self, record: Record) -> None:
-        """Add a record at the end."""
+        """Append a record."""
         self._recent.append(record)
         self._n += 1
         if len(self._recent) >= RECENT + BLOCK:
@@ -65,14 +65,14 @@ class PackedRecords(Sequence[Record]):
             del self._recent[:BLOCK]
 
     def extend(self, records: Iterable[Record]) -> None:
-        """Add records at the end."""
+        """Append several records."""
         for record in records:
             self.append(record)
 
     def stretch(self, start: int, stop: int) -> Stretch:
-        """Return the records from ``start`` up to ``stop`` without unpacking them.
+        """Return the records from ``start`` up to ``stop`` without decompressing them.
 
-        Another thread may go through it while records are added here.
+        Another thread may iterate over the result while records are appended here.
         """
         start, stop, _ = slice(start, stop).indices(len(self))
         packed = BLOCK * len(self._blocks)
@@ -85,11 +85,11 @@ class PackedRecords(Sequence[Record]):
         )
 
     def __len__(self) -> int:
-        """Count the records."""
+        """Return the number of records."""
         return self._n
 
     def __iter__(self) -> Iterator[Record]:
-        """Go through the records that there are now."""
+        """Iterate over the records present at the call."""
         return iter(self.stretch(0, len(self)))
 
     @overload
@@ -99,7 +99,7 @@ class PackedRecords(Sequence[Record]):
     def __getitem__(self, k: slice) -> list[Record]: ...
 
     def __getitem__(self, k: int | slice) -> Record | list[Record]:
-        """Return one record, or a list of some."""
+        """Return one record, or a list for a slice."""
         if isinstance(k, slice):
             start, stop, step = k.indices(len(self))
             if step != 1:
@@ -114,7 +114,7 @@ class PackedRecords(Sequence[Record]):
         )
 
     def __eq__(self, other: object) -> bool:
-        """Whether these are the records of a list, or of another one like this."""
+        """Compare with a list or another instance, record by record."""
         if not isinstance(other, list | PackedRecords):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
@@ -129,12 +129,12 @@ def _packed(records: list[Record]) -> Block:
     try:
         return zlib.compress(pickle.dumps(records, -1), 1)
     except (pickle.PicklingError, TypeError, AttributeError):
-        return records  # a simulated job's record may hold what only its own process knows
+        return records  # the job record of a simulation may hold objects that cannot be pickled
 
 
 def _unpacked(block: Block) -> list[Record]:
     if isinstance(block, list):
         return block
-    # Our own bytes, which have never left this process.
-    found: list[Record] = pickle.loads(zlib.decompress(block))
-    return found
+    # These bytes were pickled in this process and never left it.
+    records: list[Record] = pickle.loads(zlib.decompress(block))
+    return records

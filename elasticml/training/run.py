@@ -1,7 +1,7 @@
-"""The trainer's side of the driver shell: sums partials, drives the generator, keeps its arrays.
+"""Run a trainer: sum partials, drive the trainer's generator, and keep its arrays.
 
-One call at a time: a driver shell makes them in its work thread, so that its loop only sees events;
-the simulator makes them in line.
+Calls must not overlap. The runtime makes them in a worker thread, so that its event loop only sees
+events; the simulator makes them inline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from elasticml.errors import ElasticmlError
 from elasticml.terms import ExchangeId
 from elasticml.training.arrays import Vector, merge_all, n_values, pack, unpack
 
-#: Kept exchanges whose shapes are remembered: more than members keep partials of.
+#: Number of kept exchanges whose shapes are stored: more than members keep partials of.
 SHAPES_KEPT = KEPT_MAX + 2
 
 
@@ -48,19 +48,19 @@ class Training:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        #: Makes the array that a model of so many bytes is packed into.
+        #: Allocates the buffer for a packed model, given its bytes.
         self.new_buffer: Callable[[int], Vector] = _new_buffer
-        #: Adds long partials; in this thread alone where there is none.
+        #: Threads that add long partials; None for the calling thread alone.
         self.parallel: Parallel | None = None
-        #: The exchange that the trainer asked for last, and its model in one buffer.
+        #: The trainer's last exchange, and its model in one buffer.
         self.exchange: Exchange | None = None
         self.packed: Vector = np.empty(0)
         self.round_end: RoundEnd | None = None
         self.model: Model | None = None
         self.error: BaseException | None = None
-        #: Of all sums that have come up and all models that went down, in their order.
+        #: Digest of all received sums and all sent models, in order.
         self.digest = 0
-        #: Shapes of the last kept exchanges, by id, oldest first: what anchors are unpacked with.
+        #: Shapes of the last kept exchanges, by id, oldest first; used to unpack anchors.
         self._kept_shapes: dict[ExchangeId, Mapping[str, Any]] = {}
 
     def start(self) -> ev.Event:
@@ -68,7 +68,7 @@ class Training:
         return self._advance(None, first=True)
 
     def proceed(self, go_on: bool, tuned: Mapping[str, Scalar] | None = None) -> ev.Event:
-        """Answer the end of a round."""
+        """Reply to the end of a round."""
         return self._advance(Proceed(go_on=go_on, tuned=tuned or {}))
 
     def deliver(
@@ -77,7 +77,7 @@ class Training:
         inputs: Sequence[Vector],
         anchor: Sequence[tuple[int, Vector]],
     ) -> ev.Event:
-        """Add the inputs in their order, and give the trainer the outcome."""
+        """Add the inputs in their order, and send the outcome to the trainer."""
         exchange = self.exchange
         assert exchange is not None
         total = np.empty(n_values(exchange.returns))
@@ -94,7 +94,7 @@ class Training:
             members=command.contributors.bit_count(),
         )
         if exchange.keep:
-            # The anchor is of the last exchange that nobody left, not always of the last one.
+            # An anchor refers to the last exchange without losses, which may not be the last one.
             self._kept_shapes[command.exchange] = exchange.returns
             if len(self._kept_shapes) > SHAPES_KEPT:
                 del self._kept_shapes[next(iter(self._kept_shapes))]
@@ -156,25 +156,25 @@ class Training:
         )
 
     def resume(self, tuned: Mapping[str, Scalar]) -> Resume | None:
-        """Return what it takes to go on after the last round; None where the trainer keeps nothing.
+        """Return the state to resume after the last round; None if the trainer provides none.
 
         Parameters
         ----------
         tuned : mapping
-            What the trainer is about to be told in answer to the round's end.
+            The settings that the trainer is about to receive with the reply to the round's end.
         """
         kept = None if self.round_end is None else self.round_end.resume
         return None if kept is None else replace(kept, tuned=dict(tuned))
 
     def last_arrays(self) -> Arrays:
-        """Return the newest whole model: the result, or that of the last round."""
+        """Return the latest model: the final one, or that of the last round."""
         if self.model is not None:
             return self.model.arrays
         end = self.round_end
         return {} if end is None else end.next_model or end.model
 
     def round_arrays(self) -> Arrays:
-        """Return the model at which the last round began."""
+        """Return the model with which the last round started."""
         return {} if self.round_end is None else self.round_end.model
 
 

@@ -1,4 +1,4 @@
-"""What results depend on besides job and data: versions, the processor's class, BLAS threads."""
+"""The environment that results depend on beside job and data: versions, CPU class, BLAS threads."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 from elasticml.terms import VERSION
 
-#: Whose versions decide about bits.
+#: Libraries whose versions may change the bits of a result.
 _LIBRARIES = ("numpy", "scipy", "numba", "llvmlite")
 
 
 @cache
 def versions() -> dict[str, str]:
-    """List the versions of Python, of this package, and of the libraries that compute."""
-    found = {name: importlib.metadata.version(name) for name in _LIBRARIES}
-    return {"elasticml": VERSION, "python": platform.python_version(), **found}
+    """Return the versions of Python, of this package, and of the numerical libraries."""
+    libraries = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    return {"elasticml": VERSION, "python": platform.python_version(), **libraries}
 
 
 @cache
 def cpu_class() -> str:
-    """Name the processor as compilers see it, with a digest of its features.
+    """Return LLVM's name of the CPU with a digest of its features.
 
-    Two processors of one class run the same machine code for the same kernel.
+    Two CPUs of one class run the same machine code for the same kernel.
     """
     from llvmlite import binding
 
@@ -35,23 +35,23 @@ def cpu_class() -> str:
 
 
 def blas_threads() -> int:
-    """Return how many threads the linear algebra library uses: its sums depend on it."""
+    """Return the number of BLAS threads, on which the order of BLAS's additions depends."""
     return int(
         max((i["num_threads"] for i in _controller().select(user_api="blas").info()), default=1)
     )
 
 
 class BlasThreads:
-    """Has the linear algebra library use so many threads from now on; a change takes some 100 us.
+    """Set the number of BLAS threads; a change takes about 100 us.
 
-    A context manager: in the end the number is what it was.
+    A context manager that restores the former number on exit.
     """
 
     def __init__(self) -> None:
         self._before = self._now = blas_threads()
 
     def set(self, n_threads: int) -> None:
-        """Use so many threads; costs nothing where that is so already."""
+        """Set the number of threads; free if it is already set."""
         if n_threads != self._now:
             self._now = n_threads
             for library in _controller().select(user_api="blas").lib_controllers:

@@ -1,6 +1,6 @@
-"""What the story tells of chunks, for a replay: who owned, got, gave and dropped which, and when.
+"""Story records of chunk locations, which a replay needs: ownership, moves and drops.
 
-Only changes are told: in a steady round nothing is.
+Only changes are recorded; a steady round has none.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _continued(command: cmd.Continue) -> Told | None:
     return ("SettingsTuned", {"settings": dict(command.tuned)}) if command.tuned else None
 
 
-_TOLD: Final[Mapping[type, Callable[[Any], Told | None]]] = {
+_RECORDED: Final[Mapping[type, Callable[[Any], Told | None]]] = {
     ev.BlockRead: _read,
     ev.ChunksLoaded: _loaded,
     ev.ChunksDropped: _dropped,
@@ -63,6 +63,6 @@ _TOLD: Final[Mapping[type, Callable[[Any], Told | None]]] = {
 
 
 def told_of(message: ev.Event | cmd.Command) -> Told | None:
-    """Say what the story tells of an event or a command; None for most."""
-    tell = _TOLD.get(type(message))
-    return None if tell is None else tell(message)
+    """Return the story record of an event or a command: its name and fields; None for most."""
+    make = _RECORDED.get(type(message))
+    return None if make is None else make(message)
