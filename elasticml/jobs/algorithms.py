@@ -1,4 +1,4 @@
-"""The algorithms by their settings, and what else of a job each of them can do with."""
+"""The settings of each algorithm, and which job settings each algorithm supports."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from elasticml.algorithms.local_sgd.library import has_torch, torch_missing
 from elasticml.algorithms.local_sgd.settings import read_settings as read_local_sgd
 from elasticml.errors import ConfigError
 from elasticml.jobs.async_sgd import AsyncSGD as AsyncSGD
-from elasticml.jobs.schema import Settings, unknown_choice
+from elasticml.jobs.schema import Count, Settings, unknown_choice
 
 Scale = Literal["none", "maxabs", "standard"]
 ClassWeight = dict[float, float] | Literal["balanced"] | None
 Absent = Literal["auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload", "freeze"]
 Above0 = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class BatchGradient(Settings):
-    """Batch training on a smooth loss with an L2 penalty, elastic by stand-ins.
+    """Full-batch training of a smooth loss with an L2 penalty; stand-ins replace lost partials.
 
     The objective is ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``, with ``s`` the sample weight
     times the class weight.
 
-    Every optimizer works on full gradients: ``"lbfgs"`` with the curvature that it has met,
-    ``"tron"`` with exact products by the Hessian (fewest rounds, each of several exchanges),
-    ``"gd"`` along the gradient, by a line search or a fixed ``step``.
+    Every optimizer uses full gradients: ``"lbfgs"`` is limited-memory BFGS, ``"tron"`` uses exact
+    Hessian-vector products (fewest rounds, several exchanges each), and ``"gd"`` is gradient
+    descent with a line search or a fixed ``step``.
 
     Source: Algorithms 1 and 2 of the resource-elastic paper, which are ``optimizer="gd"``.
     """
@@ -52,25 +51,25 @@ class BatchGradient(Settings):
     scale: Scale = "none"
 
     def check(self) -> None:
-        """Check what several fields must agree on."""
+        """Check constraints between fields."""
         _check_class_weight(self.class_weight, self.loss)
         optimizer = chosen_optimizer(self.optimizer, self.mode)
         if optimizer != "gd" and self.step != "line_search":
             raise ValueError(f"step: {self.step} goes with optimizer: gd, not {optimizer}")
 
     def section(self) -> dict[str, Any]:
-        """Write the settings as the ``algorithm`` section of a job record."""
+        """Return the settings as the ``algorithm`` section of a job record."""
         optimizer = chosen_optimizer(self.optimizer, self.mode)
         return _section(self.name, {**self.model_dump(), "optimizer": optimizer})
 
 
 class CoCoA(Settings):
-    """Communication-efficient dual coordinate ascent: every round ends with a certified gap.
+    """Communication-efficient distributed dual coordinate ascent with a certified duality gap.
 
-    The objective is that of :class:`BatchGradient`; an intercept is a column of its own, of value
-    ``intercept_scaling``, and penalised like the others. Members solve their share of the dual by
-    coordinate ascent; the driver adds their steps, as far as an exact line search goes. The duality
-    gap ``P(w) - D(alpha)`` is never below ``P(w) - min P``: it proves how good the model is.
+    The objective is that of :class:`BatchGradient`. An intercept is an extra column of value
+    ``intercept_scaling``, penalised like the others. Members improve their part of the dual by
+    coordinate ascent; the driver adds their updates, scaled by an exact line search. The duality
+    gap ``P(w) - D(alpha)`` is an upper bound of the suboptimality ``P(w) - min P``.
 
     Source: the elastic-CoCoA paper and the uni-task paper; ``mode="paper"`` is their aggregation,
     with ``sigma' = gamma K``.
@@ -81,30 +80,30 @@ class CoCoA(Settings):
     loss: Literal["hinge", "squared_hinge", "logistic", "squared"] = "hinge"
     l2: float = Field(default=1e-4, gt=0)
     mode: Literal["default", "paper"] = "default"
-    #: None: a line search by default, fixed in ``mode="paper"``.
+    #: None: "line_search", in ``mode="paper"`` "fixed".
     aggregation: Literal["line_search", "fixed"] | None = None
-    #: Share of the members' steps that is taken where it is fixed.
+    #: Aggregation factor: the share of the members' updates that is added, if it is fixed.
     gamma: float = Field(default=1.0, gt=0, le=1)
     sigma: Above0 | Literal["auto"] = "auto"
-    #: Passes of a member over its examples in a round; may be a fraction.
+    #: Passes of a member over its examples per round; may be a fraction.
     local_epochs: float = Field(default=1.0, gt=0)
-    #: Rounds from one certificate to the next; "auto": about a fifth of the work goes into them;
-    #: "target": seldom, until ``tolerance`` is near.
+    #: Rounds between two certificates; "auto": certificates take about a fifth of the work;
+    #: "target": rarely, until ``tolerance`` is near.
     gap_every: Count | Literal["auto", "target"] = "auto"
     intercept: bool = False
     intercept_scaling: float = Field(default=1.0, gt=0)
     class_weight: ClassWeight = None
     scale: Scale = "none"
-    #: Rows that are visited one after another, for the processor's cache.
+    #: Rows per bucket: they are visited consecutively, for cache locality.
     bucket: Count | Literal["auto"] = "auto"
-    #: Leave rows out for a while that cannot change soon; None: unless ``mode="paper"``.
+    #: Shrinking: skip rows for a while that cannot change soon; None: unless ``mode="paper"``.
     shrink: bool | None = None
-    #: Groups of a member, each of which works on a model of its own with its share of the threads,
-    #: and brings it together with the others' after each pass; "auto": its NUMA nodes, or its GPUs.
+    #: Groups of a member. Each works on its own copy of the model with its share of the threads;
+    #: the copies are merged after each pass. "auto": one per NUMA node, or per GPU.
     groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)] | Literal["auto"] = "auto"
-    #: Where members solve their local problems; "auto": large ones on a GPU where there is one.
+    #: Where members solve their local problems; "auto": large ones on a GPU if there is one.
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: Leave chunks on a disk out for a while that hold next to nothing of the gap; None: as above.
+    #: Skip chunks on disk for a while if their share of the gap is negligible; None: as above.
     skip: bool | None = None
     #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
     tolerance: float = Field(default=0.0, ge=0)
@@ -112,28 +111,28 @@ class CoCoA(Settings):
     seed: int | None = Field(default=None, ge=0)
 
     def check(self) -> None:
-        """Check what several fields must agree on."""
+        """Check constraints between fields."""
         _check_class_weight(self.class_weight, self.loss)
         if self.mode == "paper" and self.aggregation == "line_search":
             raise ValueError("aggregation: mode: paper adds with a fixed gamma; use mode: default")
 
     def section(self) -> dict[str, Any]:
-        """Write the settings as the ``algorithm`` section of a job record."""
+        """Return the settings as the ``algorithm`` section of a job record."""
         return _section(self.name, self.model_dump(exclude_none=True))
 
 
 class PrimalCoCoA(Settings):
-    """Sparse linear models on members that own columns, with a certified gap.
+    """Sparse linear models on column-partitioned data, with a certified duality gap.
 
     The objective is ``sum_i s_i loss_i / S + l1 |w|_1 + l2/2 |w|^2`` with margins ``w.x_i + b``,
-    ``S = sum_i s_i``, s the sample weight times the class weight, and a free intercept b. By
-    default the loss is ``(y_i - w.x_i - b)^2 / 2``: the lasso and the elastic net. Data are by
-    columns: ``em.from_arrays(X, y, by="columns")``. Members solve their share by coordinate descent
-    with exact soft thresholds; the driver adds their steps, as far as a line search goes. Columns
-    that gap-safe spheres rule out are left out.
+    ``S = sum_i s_i``, s the sample weight times the class weight, and an unpenalised intercept b.
+    By default the loss is ``(y_i - w.x_i - b)^2 / 2``: the lasso and the elastic net. Data are
+    partitioned by columns: ``em.from_arrays(X, y, by="columns")``. Members improve the coefficients
+    of their columns by coordinate descent with soft thresholding; the driver adds their updates,
+    scaled by a line search. Gap-safe screening removes columns that are zero in every solution.
 
-    Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data; with
-    a loss of two classes its parabola takes its place in every round.
+    Source: Smith, Forte, Ma, Takac, Jordan and Jaggi (2018), CoCoA with the features as data. A
+    classification loss is replaced by its quadratic model in every round.
     """
 
     name: ClassVar[str] = "primal_cocoa"
@@ -142,16 +141,16 @@ class PrimalCoCoA(Settings):
     l1: float = Field(default=1e-2, ge=0)
     l2: float = Field(default=0.0, ge=0)
     intercept: bool = True
-    #: Coefficients must not be negative; with the squared loss.
+    #: Nonnegative coefficients; squared loss only.
     positive: bool = False
     class_weight: ClassWeight = None
-    #: Passes of a member over its columns in a round; may be a fraction.
+    #: Passes of a member over its columns per round; may be a fraction.
     local_epochs: float = Field(default=1.0, gt=0)
-    #: Rounds from one certificate to the next; "auto": about a fifth of the work goes into them.
+    #: Rounds between two certificates; "auto": certificates take about a fifth of the work.
     gap_every: Count | Literal["auto"] = "auto"
-    #: Leave columns out that are in no solution.
+    #: Gap-safe screening of columns.
     screen: bool = True
-    #: Have the driver gather the columns of a small model from several members, and finish there.
+    #: If the model is small, gather its columns on the driver and finish there.
     gather: bool = True
     #: Stop when the certified gap is at most this; ``Stop(gap=...)`` does the same.
     tolerance: float = Field(default=0.0, ge=0)
@@ -159,24 +158,25 @@ class PrimalCoCoA(Settings):
     seed: int | None = Field(default=None, ge=0)
 
     def check(self) -> None:
-        """Check what several fields must agree on."""
+        """Check constraints between fields."""
         if self.l1 == 0.0 and self.l2 == 0.0:
             raise ValueError("l1: got 0, wanted a penalty: l1 or l2 above 0")
         if self.positive and self.loss != "squared":
-            raise ValueError(f"positive: goes with loss: squared, not {self.loss}")
+            raise ValueError(f"positive: needs loss: squared, not {self.loss}")
         _check_class_weight(self.class_weight, self.loss)
 
     def section(self) -> dict[str, Any]:
-        """Write the settings as the ``algorithm`` section of a job record."""
+        """Return the settings as the ``algorithm`` section of a job record."""
         return _section(self.name, self.model_dump(exclude_none=True))
 
 
 class LocalSGD(Settings):
-    """Local SGD for networks: every round, members take some steps each and the mean is kept.
+    """Local SGD for networks: members take local steps in every round, then models are averaged.
 
-    All K members together take ``K x batch x local_steps`` samples a round, each by the share of
-    the examples that it has; ``local_steps=1`` is mini-batch SGD. Every example is seen once an
-    epoch, whichever members come and go. Needs PyTorch: ``pip install 'elasticml[torch]'``.
+    The K members together process ``K x batch x local_steps`` samples per round, each in proportion
+    to its share of the examples; ``local_steps=1`` is mini-batch SGD. Every example is visited
+    exactly once per epoch, whichever members join and leave. Needs PyTorch:
+    ``pip install 'elasticml[torch]'``.
 
     Source: the uni-task paper, sections 2.2, 3 and 5.1; the defaults are its settings for
     Fashion-MNIST.
@@ -184,27 +184,27 @@ class LocalSGD(Settings):
 
     name: ClassVar[str] = "local_sgd"
 
-    #: "cnn" (the paper's), or a callable that makes a ``torch.nn.Module``: itself, or its import
-    #: path. It is given ``shape`` and ``classes`` where it has parameters of these names.
+    #: "cnn" (the paper's), or a callable, or its import path, that creates a ``torch.nn.Module``.
+    #: It receives ``shape`` and ``classes`` if it has parameters of these names.
     model: str | Callable[..., Any] = "cnn"
     model_options: dict[str, Any] = Field(default_factory=dict)
-    #: Of one example, as the module takes it, such as [3, 32, 32].
+    #: Shape of one example as the module expects it, such as [3, 32, 32].
     shape: tuple[Count, ...] | None = None
     #: "cross_entropy", "mse", or a function of outputs and targets, or its import path.
     loss: str | Callable[..., Any] = "cross_entropy"
     batch: int = Field(default=8, ge=1)
     local_steps: int = Field(default=16, ge=1)
     learning_rate: float = Field(default=5e-4, gt=0)
-    #: How the rate follows the K members that there are: times the root of K, times K, or not at
-    #: all; "constant_global_batch" shares ``batch x local_steps`` samples out among them.
+    #: How the learning rate scales with the number K of members: by sqrt(K), by K, or not at all;
+    #: "constant_global_batch" instead divides ``batch x local_steps`` samples among the members.
     rate_rule: Literal["sqrt", "linear", "constant", "constant_global_batch"] = "sqrt"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
-    #: What inputs are shifted by and divided by; "auto": the training data's mean and deviation.
+    #: Mean and standard deviation for normalizing inputs; "auto": those of the training data.
     normalize: Literal["auto", "none"] | tuple[float, Above0] = "auto"
-    #: Share of the training data that is kept out, and evaluated on the members.
+    #: Share of the training data that is held out and evaluated on the members.
     holdout: float = Field(default=0.0, ge=0, lt=1)
-    #: Rounds from one such evaluation to the next; None: at the beginning of every epoch.
+    #: Rounds between two such evaluations; None: at the start of every epoch.
     holdout_every: int | None = Field(default=None, ge=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: By default the job's.
@@ -213,35 +213,35 @@ class LocalSGD(Settings):
     @field_validator("model", "loss", mode="before")
     @classmethod
     def _name(cls, value: Any) -> Any:
-        """Write a callable as its import path."""
+        """Replace a callable by its import path."""
         return import_path(value) if callable(value) else value
 
     def check(self) -> None:
-        """Check that PyTorch is there, and what the algorithm itself checks."""
+        """Check that PyTorch is installed, and the algorithm's own constraints."""
         if not has_torch():
             raise torch_missing()
         read_local_sgd(self.section())
 
     def section(self) -> dict[str, Any]:
-        """Write the settings as the ``algorithm`` section of a job record."""
+        """Return the settings as the ``algorithm`` section of a job record."""
         return _section(self.name, self.model_dump(mode="json", exclude_none=True))
 
 
 class ImportedAlgorithm(Settings):
-    """An algorithm of the user's own, by the import path of its ``Algorithm``, and its settings."""
+    """A user-defined algorithm: the import path of its ``Algorithm``, and its settings."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:attribute")
 
     def section(self) -> dict[str, Any]:
-        """Write the settings as the ``algorithm`` section of a job record."""
+        """Return the settings as the ``algorithm`` section of a job record."""
         return self.model_dump()
 
 
 AnyAlgorithm = AsyncSGD | BatchGradient | CoCoA | LocalSGD | PrimalCoCoA | ImportedAlgorithm
 
-#: The algorithms of this release by the name that a job file gives them.
+#: The built-in algorithms by their names in job files.
 ALGORITHMS: dict[
     str,
     type[AsyncSGD] | type[BatchGradient] | type[CoCoA] | type[LocalSGD] | type[PrimalCoCoA],
@@ -252,7 +252,7 @@ ALGORITHMS: dict[
     LocalSGD.name: LocalSGD,
     PrimalCoCoA.name: PrimalCoCoA,
 }
-#: What may stand in for absent examples, by algorithm; of one's own algorithm nothing is known.
+#: The ``absent`` rules that each algorithm supports; those of a user-defined one are unknown.
 _ABSENT: dict[str, tuple[str, ...]] = {
     AsyncSGD.name: ("auto", "reload", "ignore"),
     BatchGradient.name: ("auto", "taylor", "ignore", "ignore_rescaled", "stall", "reload"),
@@ -263,17 +263,17 @@ _ABSENT: dict[str, tuple[str, ...]] = {
 
 
 def absent_rule(algorithm: AnyAlgorithm, absent: object) -> str:
-    """Check a job's ``absent`` against its algorithm, and say what "auto" stands for.
+    """Check a job's ``absent`` rule against its algorithm, and resolve "auto".
 
     Raises
     ------
     ConfigError
-        When there is no such rule, or the algorithm cannot follow it.
+        When the rule does not exist, or the algorithm does not support it.
     """
     if absent not in get_args(Absent):
         raise unknown_choice(absent, get_args(Absent), "absent")
-    known = _ABSENT.get(algorithm.name)
-    if known is not None and absent not in known:
+    supported = _ABSENT.get(algorithm.name)
+    if supported is not None and absent not in supported:
         raise ConfigError(
             f"absent: got {absent!r}, which algorithm {algorithm.name} cannot follow; use "
             f"{_REMEDIES[algorithm.name]}",
@@ -299,7 +299,7 @@ _REMEDIES = {
 def record_section(
     algorithm: AnyAlgorithm, seed: int, epochs: int | None, warm_start: Any | None
 ) -> dict[str, Any]:
-    """Write the ``algorithm`` section of a job record, with what the job says elsewhere of it."""
+    """Return the ``algorithm`` section of a job record, with the job's seed, epochs and model."""
     section = algorithm.section()
     if isinstance(algorithm, AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA):
         section.setdefault("seed", seed)
@@ -311,28 +311,28 @@ def record_section(
 
 
 def certifies_gap(algorithm: AnyAlgorithm) -> bool:
-    """Whether the algorithm certifies a duality gap, or may, where it is one's own."""
+    """Whether the algorithm certifies a duality gap; a user-defined one may."""
     return not isinstance(algorithm, AsyncSGD | BatchGradient | LocalSGD)
 
 
 def is_deterministic(algorithm: AnyAlgorithm) -> bool:
-    """Whether two runs give the same bits: not where members do not wait for each other."""
+    """Whether two runs give the same bits; false for asynchronous algorithms."""
     return algorithm.section().get("report_every") is None
 
 
-def import_path(found: Any) -> str:
-    """Name a callable by where it is defined.
+def import_path(function: Any) -> str:
+    """Return the import path of a callable, ``module:name``.
 
     Raises
     ------
     ValueError
-        When workers could not import it from there.
+        When workers cannot import it.
     """
-    module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", "")
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier():
         raise ValueError(
-            f"{name or found!r} is not defined at the top of a module that workers can import; put "
-            "it there, or give its import path as module:name"
+            f"{name or function!r} is not defined at the top level of a module that workers can import; "
+            "put it there, or give its import path as module:name"
         )
     return f"{module}:{name}"
 
@@ -347,6 +347,6 @@ def _check_class_weight(class_weight: ClassWeight, loss: str) -> None:
 def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     section = {"name": name, **values}
     if isinstance(values.get("class_weight"), dict):
-        # JSON has no numbers as keys.
+        # JSON keys are strings.
         section["class_weight"] = {str(k): v for k, v in values["class_weight"].items()}
     return section

@@ -1,37 +1,35 @@
-"""The settings of asynchronous SGD as a job has them."""
+"""The settings of asynchronous SGD."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from elasticml.algorithms.async_sgd.settings import read_settings
+from elasticml.algorithms.async_sgd.settings import read_settings as read_async_sgd
 from elasticml.errors import ConfigError
-from elasticml.jobs.schema import Settings
-
-Count = Annotated[int, Field(ge=1)]
+from elasticml.jobs.schema import Count, Settings
 
 
 class AsyncSGD(Settings):
-    """Stochastic gradient descent without rounds: members work on, and send when they can.
+    """Asynchronous SGD by gossip: members never wait, and exchange states pairwise.
 
-    Every member visits its own shuffled examples in mini-batches; after each it merges what lies in
-    its mailbox, and sends its state to a random other member. Nobody waits for anybody; members may
-    come and go at any moment.
+    Every member visits its own shuffled examples in mini-batches. After each mini-batch it merges
+    the states in its mailbox, and sends its own state to a random peer. Members may join and leave
+    at any time.
 
-    ``problem="kmeans"`` finds ``k`` centres: each travels with the mass of examples that made it,
-    and centres are averaged by mass. ``problem="linear"`` minimises a loss with an L2 penalty.
-    ``batch`` is how many examples lie between two messages: a number, ``"auto"`` (as many as the
-    network carries, by log-PI control), ``"adaptive"`` (the paper's adaptiveB) or ``"inf"`` (no
-    messages at all: SimuParallelSGD). By default it is ``max(3 k, 256)``, and a member whose last
-    message has not left yet sends a newer one later, so that no batch is too small for a network.
+    ``problem="kmeans"`` finds ``k`` centres. Each centre carries the mass of the examples that made
+    it, and centres are averaged by mass. ``problem="linear"`` minimises a loss with an L2 penalty.
+    ``batch`` is the number of examples between two messages: a number, ``"auto"`` (as many messages
+    as the network carries, by log-PI control), ``"adaptive"`` (the paper's adaptiveB) or ``"inf"``
+    (no messages: SimuParallelSGD). By default it is ``max(3 k, 256)``. While a member's last
+    message is still unsent, a newer state replaces it, so that no batch is too small for a network.
 
-    ``mode="batch"`` is what the paper measures against: Lloyd's algorithm, a round for each pass
-    over all data, of which everybody waits for everybody.
+    ``mode="batch"`` is the paper's baseline: Lloyd's algorithm, one synchronous round per pass over
+    all data.
 
-    Source: the asynchronous SGD paper, word for word with ``mode="paper"``.
+    Source: the asynchronous SGD paper; ``mode="paper"`` follows it literally.
     """
 
     name: ClassVar[str] = "async_sgd"
@@ -45,32 +43,32 @@ class AsyncSGD(Settings):
     class_weight: dict[float, float] | Literal["balanced"] | None = None
     mode: Literal["default", "paper", "batch"] = "default"
     batch: Count | Literal["auto", "adaptive", "inf"] | None = None
-    #: First mini-batch where the size is controlled.
+    #: Initial mini-batch size if the size is controlled.
     batch_start: Count | None = None
-    #: adaptiveB's step, in examples per message.
+    #: Gain of adaptiveB, in examples per message.
     gamma: float = Field(default=10.0, ge=0)
-    #: Messages that shall wait in the outgoing queue; by default 0.5, of adaptiveB 1.
+    #: Target length of the send queue, in messages; by default 0.5, for adaptiveB 1.
     queue_target: float | None = Field(default=None, ge=0)
-    #: Places of the outgoing queue; by default one, of the newest state, where ``batch`` is fixed.
+    #: Capacity of the send queue; by default one, for the newest state, if ``batch`` is fixed.
     queue: Count | None = None
-    #: Step length; by default from the data, in ``mode="paper"`` 0.05.
+    #: Learning rate; by default derived from the data, in ``mode="paper"`` 0.05.
     rate: float | None = Field(default=None, gt=0)
-    #: Random peers that a state is sent to.
+    #: Number of random peers that receive each state.
     sends: int = Field(default=1, ge=0)
-    #: Slots of the mailbox: states that wait to be merged; when all are full the oldest goes.
+    #: Capacity of the mailbox: states waiting to be merged; when it is full, the oldest is dropped.
     slots: Count = 1
-    #: Share of the centres that a message holds, drawn at random.
+    #: Share of the centres in a message, drawn at random.
     share: float = Field(default=1.0, gt=0, le=1)
     start: Literal["kmeans++", "kmeans||", "sample"] = "kmeans++"
-    #: Rows per centre of the sample that k-means++ works on.
+    #: Rows per centre in the sample for k-means++.
     start_rows: Count = 30
-    #: Passes of a member over its examples after which it stops.
+    #: Passes over its examples after which a member stops.
     passes: float | None = Field(default=None, gt=0)
-    #: Seconds from one report to the next: a row of the history, of which members take no notice.
+    #: Seconds between two reports, which are rows of the history; members do not pause for them.
     report_every: float = Field(default=1.0, gt=0)
-    #: Chunks that a mini-batch is drawn from.
+    #: Number of chunks from which a mini-batch is drawn.
     window: Count = 16
-    #: Passes of Lloyd's algorithm over all data at the end.
+    #: Final passes of Lloyd's algorithm over all data.
     final_passes: int = Field(default=0, ge=0)
     #: By default the job's.
     seed: int | None = Field(default=None, ge=0)
@@ -79,7 +77,7 @@ class AsyncSGD(Settings):
         settings.setdefault("problem", problem)
         super().__init__(**settings)
 
-    # Sections of job files are validated without it, with their place in the file at hand.
+    # Lets pydantic validate sections of job files without this __init__, with path as context.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @field_validator("batch", mode="before")
@@ -89,20 +87,20 @@ class AsyncSGD(Settings):
         return "inf" if is_infinite else batch
 
     def check(self) -> None:
-        """Check what several fields must agree on."""
+        """Check constraints between fields."""
         section = {**self.section(), "report_every": self.report_every}
         try:
-            read_settings(section)
+            read_async_sgd(section)
         except ConfigError as error:
             raise ValueError(error.message.removeprefix("algorithm.")) from None
 
     def section(self) -> dict[str, Any]:
-        """Write the settings as the ``algorithm`` section of a job record."""
+        """Return the settings as the ``algorithm`` section of a job record."""
         section = {"name": self.name, **self.model_dump(exclude_none=True)}
         if self.mode == "batch":
-            # Its rounds are rounds: two runs give the same bits.
+            # Synchronous rounds: two runs give the same bits.
             del section["report_every"]
         if isinstance(self.class_weight, dict):
-            # JSON has no numbers as keys.
+            # JSON keys are strings.
             section["class_weight"] = {str(k): v for k, v in self.class_weight.items()}
         return section

@@ -1,4 +1,4 @@
-"""A job's checkpoints as users see them: the setting, the default place, the interrupted run."""
+"""Checkpoints of a run: the setting, the default directory, and finding an interrupted run."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from elasticml.jobs.schema import read_settings
 from elasticml.jobs.settings import Checkpoint
 
 CheckpointLike = Checkpoint | Mapping[str, Any] | str | Path | bool | None
-#: What a job goes by; False writes none.
+#: The validated setting; False disables checkpoints.
 CheckpointSetting = Checkpoint | Literal[False]
-#: Where checkpoints are in a run's directory.
+#: Subdirectory of a run directory that holds the checkpoints.
 FOLDER = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """A run that has not come to its end, and can go on."""
+    """An interrupted run that can be resumed."""
 
-    #: Where its checkpoints are.
+    #: Path or URL of its checkpoints.
     place: str
-    #: ``round`` and ``seconds`` that its story had reached.
+    #: The last ``round`` and ``seconds`` in its story.
     reached: Mapping[str, Any]
 
 
 def checkpoint_setting(given: CheckpointLike) -> CheckpointSetting:
-    """Read what a job says of checkpoints; a path alone is the place.
+    """Validate a job's ``checkpoint`` setting; a path alone is the directory.
 
     Raises
     ------
     ConfigError
-        When it is nothing of the kind.
+        When it is invalid.
     """
     if given is None or given is False:
         return False
@@ -53,12 +53,12 @@ def checkpoint_setting(given: CheckpointLike) -> CheckpointSetting:
 def checkpoint_entry(
     setting: CheckpointSetting, run_dir: str | Path | None
 ) -> dict[str, Any] | None:
-    """Write the setting as the job record has it; None where there is no place for checkpoints.
+    """Return the setting as an entry of the job record; None if there is no directory to use.
 
     Parameters
     ----------
     run_dir : path or URL, optional
-        The run's directory, which has a folder for them unless a path is given.
+        The run directory; checkpoints go into a subdirectory of it unless a path is set.
     """
     if setting is False:
         return None
@@ -69,12 +69,12 @@ def checkpoint_entry(
         return None
     run = str(run_dir) if is_url(str(run_dir)) else str(Path(run_dir).absolute())
     place = join(run, FOLDER)
-    # A run's directory may be renamed: its job file does not say where it is.
+    # The job file must not name the path: the run directory may be renamed.
     return {"path": place, "every_s": setting.every, "in_run_dir": True}
 
 
 def job_file_entry(entry: Mapping[str, Any] | None) -> dict[str, Any] | Literal[False]:
-    """Write the record's entry as a job file says it."""
+    """Convert the entry of a job record back to the job file's setting."""
     if not entry:
         return False
     shown = {} if entry.get("in_run_dir") else {"path": entry["path"]}
@@ -82,31 +82,31 @@ def job_file_entry(entry: Mapping[str, Any] | None) -> dict[str, Any] | Literal[
 
 
 def interrupted_run(run_dir: str | Path, setting: CheckpointSetting) -> Interrupted:
-    """Find what a run in a directory can go on from.
+    """Find the checkpoints from which a run in a directory can resume.
 
     Raises
     ------
     ConfigError
-        When there is no run, it has come to its end or is being written, or there is nothing to go
-        on from.
+        When there is no run, the run has ended or another process is writing it, or there is no
+        checkpoint.
     """
     path = described(Path(run_dir)).parent
     check_unwritten(path)
     entry = checkpoint_entry(setting, path)
     place = "" if entry is None else str(entry["path"])
     if not place or not any(name.startswith("checkpoint-") for name in names(place)):
-        how = "has come to its end" if _is_over(path) else "was interrupted before the first one"
-        how = "keeps none (checkpoint: false)" if entry is None else how
+        why = "has ended" if _is_over(path) else "was interrupted before the first one"
+        why = "keeps none (checkpoint: false)" if entry is None else why
         raise ConfigError(
-            f"resume: there is no checkpoint of {path}: the run {how}; run it anew: elasticml run "
-            f"{path / 'job.yaml'}",
+            f"resume: there is no checkpoint of {path}: the run {why}; run it from its start: "
+            f"elasticml run {path / 'job.yaml'}",
             path="resume",
         )
     return Interrupted(place=place, reached=reached(path))
 
 
 def described(run_dir: Path) -> Path:
-    """Return the file that says which job a run is of.
+    """Return the path of a run's ``job.yaml``.
 
     Raises
     ------
@@ -117,30 +117,30 @@ def described(run_dir: Path) -> Path:
     if not path.is_file():
         raise ConfigError(
             f"resume: {run_dir} holds no run (there is no job.yaml); name the directory of an "
-            "interrupted one",
+            "interrupted run",
             path="resume",
         )
     return path
 
 
 def reached(run_dir: Path) -> dict[str, Any]:
-    """Read from a run's story how far it had come: rounds that had ended, and seconds."""
-    found: dict[str, Any] = {}
+    """Return how far a run got, from its story: the number of ended rounds, and seconds."""
+    progress: dict[str, Any] = {}
     try:
         with (run_dir / "story.jsonl").open(encoding="utf-8") as file:
             for line in file:
                 record = _record(line)
                 if record.get("event") == "RoundEnded":
-                    found["round"] = int(record["round"]) + 1
+                    progress["round"] = int(record["round"]) + 1
                 if "t" in record:
-                    found["seconds"] = float(record["t"])
+                    progress["seconds"] = float(record["t"])
     except OSError:
         return {}
-    return found
+    return progress
 
 
 def forget_checkpoints(record: Mapping[str, Any]) -> None:
-    """Remove the checkpoints of a job that is done, as far as that is possible from here."""
+    """Remove the checkpoints of a finished job, if this process can access them."""
     from elasticml.runtime.checkpoints import remove_checkpoints
 
     entry = record.get("checkpoint")
@@ -151,11 +151,11 @@ def forget_checkpoints(record: Mapping[str, Any]) -> None:
         if entry.get("in_run_dir") and exists(entry["path"]) and not names(entry["path"]):
             remove(entry["path"])
     except ElasticmlError:
-        return  # the place is the scheduler's, and what is left there does no harm
+        return  # only the scheduler can access the directory; leftover checkpoints are harmless
 
 
 def _record(line: str) -> dict[str, Any]:
-    """Read a line of a story; what was cut off by a kill says nothing."""
+    """Parse a line of a story; return {} for a line truncated by a kill."""
     try:
         record = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Planned faults as a whole: who is there when one happens."""
+"""Validate the list of planned faults: every lost member exists, every returning one was lost."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from elasticml.jobs.settings import Fault
 
 
 def read_faults(raw: object, path: str = "faults") -> tuple[Fault, ...]:
-    """Check a list of faults.
+    """Validate a list of faults.
 
     Returns
     -------
     tuple of Fault
-        By round; those of one round in the order given.
+        Sorted by round; faults of one round keep their order.
 
     Raises
     ------
     ConfigError
-        When it is no list, or an entry is wrong.
+        When it is not a list, or an entry is invalid.
     """
     if raw is None:
         return ()
@@ -38,7 +38,7 @@ def read_faults(raw: object, path: str = "faults") -> tuple[Fault, ...]:
 
 
 def check_faults(faults: Sequence[Fault], workers: int) -> None:
-    """Prove that the members to go are there and those to come back have gone.
+    """Check that each fault is possible: members to lose are present, members to return are lost.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ def check_faults(faults: Sequence[Fault], workers: int) -> None:
     Raises
     ------
     ConfigError
-        When a fault takes more members than there are, names a slot that is empty, or brings back
-        more than have gone.
+        When a fault removes more members than there are, names an empty slot, or returns more
+        members than were lost.
     """
     here = set(range(workers))
     gone: set[int] = set()
@@ -66,7 +66,7 @@ def check_faults(faults: Sequence[Fault], workers: int) -> None:
                     f"gone by then; lose them in an earlier round",
                     path="faults",
                 )
-            # Which slots come back first is the driver's choice, so named ones are forgotten.
+            # The driver chooses which slots return first, so the named ones are unknown from here.
             unnamed += len(gone) - fault.returned
             gone = set()
         elif isinstance(fault.lose, list):

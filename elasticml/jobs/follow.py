@@ -1,4 +1,4 @@
-"""Follow a job to its end: tell the watchers, write its directory, evaluate its models."""
+"""Follow a job to its end: notify watchers, write the run directory, evaluate the models."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from elasticml.jobs.run_directory import DIRECTORY_LOST, RunDirectory
 from elasticml.jobs.wire import Outcome
 from elasticml.training.packed_records import PackedRecords
 
-#: How long an interrupted job is given to say its last words.
+#: Seconds to wait for the last story records of an interrupted job.
 LAST_WORDS_S = 5.0
 
 
 class Watcher(Protocol):
-    """Is told what a job's story says, as it is told."""
+    """Receives the records of a job's story as they arrive."""
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Take note of further records."""
+        """Process new records."""
         ...
 
 
 class Followed(Protocol):
-    """A job, as far as following it needs to know: a handle."""
+    """The interface of a job that can be followed, such as a handle."""
 
     spec: Mapping[str, Any]
     source: Source | None
@@ -46,11 +46,11 @@ class Followed(Protocol):
         ...
 
     def outcome(self) -> Outcome:
-        """Fetch what the job has reached."""
+        """Fetch the job's results so far."""
         ...
 
     def cancel(self) -> None:
-        """End the job now."""
+        """Cancel the job."""
         ...
 
 
@@ -64,30 +64,30 @@ def follow(
     cancels: bool = False,
     continues: bool = False,
 ) -> Result:
-    """Follow a job to its end and return what it has come to.
+    """Follow a job to its end and return its result.
 
     Parameters
     ----------
     run_dir : path, optional
-        Where the run is written while it grows.
+        Where to write the run while the job runs.
     watchers : sequence of Watcher
-        Told every batch of the story's records.
+        They receive every batch of story records.
     cluster : mapping, optional
         The ``cluster`` section for ``job.yaml``.
     evaluates : bool
-        Whether the data are read again, for the objective over all of them and the metrics.
+        Whether to read the data again, for the objective over all of them and the metrics.
     cancels : bool
-        Whether Ctrl-C here ends the job. The directory holds what it has reached either way.
+        Whether Ctrl-C here cancels the job. Either way, the directory keeps the partial results.
     continues : bool
-        The directory holds the run that goes on.
+        Whether the directory holds the run to resume.
 
     Raises
     ------
     ElasticmlError
-        What made the job fail; what there is of the run has been written before. Of a run that has
-        not begun, because job or data are wrong, nothing is left.
+        The cause of the job's failure, after the partial results were written. A run that never
+        started, because job or data are invalid, leaves nothing behind.
     KeyboardInterrupt
-        After an interrupt, when what there is has been written; a note of it says where.
+        After an interrupt, once the partial results were written; a note names the directory.
     """
     job = job_of(handle.spec) | ({} if cluster is None else {"cluster": dict(cluster)})
     if run_dir is None:
@@ -113,8 +113,8 @@ def _follow(
         result = _collect(handle, job, directory, story, evaluates)
     except KeyboardInterrupt as interrupt:
         if directory is not None:
-            interrupt.add_note(f"what the run had reached is in {directory.path}")
-        # After its end a job has nothing more to say, and the directory holds its final history.
+            interrupt.add_note(f"partial results of the run are in {directory.path}")
+        # After its end a job writes no more records, and the directory holds the final history.
         if cancels and not any(record["event"] == "JobEnded" for record in story):
             _last_words(handle, watchers, story)
         _rescue(handle, job, directory, story, "interrupted")
@@ -122,7 +122,7 @@ def _follow(
     except ElasticmlError as error:
         has_begun = any(record["event"] == "RoundEnded" for record in story)
         if directory is not None and isinstance(error, ConfigError | DataError) and not has_begun:
-            directory.discard()  # nothing half-written: the same command works once it is put right
+            directory.discard()  # so that the same command works once the error is fixed
             raise
         if error.fields.get("reason") == DIRECTORY_LOST:
             if cancels:
@@ -130,7 +130,7 @@ def _follow(
             raise
         _rescue(handle, job, directory, story, error.message)
         if directory is not None and isinstance(error, JobFailedError):
-            text = f"{error.message}; what there is of the run is in {directory.path}"
+            text = f"{error.message}; partial results of the run are in {directory.path}"
             raise type(error)(text, **error.fields) from error
         raise
     if directory is not None:
@@ -152,7 +152,7 @@ def _collect(
     if outcome.state == "failed" and outcome.error is not None:
         raise error_from_dict(dict(outcome.error))
     if directory is not None:
-        # Evaluation may take long: what is known is written before it.
+        # Write the result first: the evaluation may take long.
         result.write(directory)
     if evaluates and outcome.state == "done":
         result = evaluate(
@@ -164,7 +164,7 @@ def _collect(
 
 
 def _last_words(handle: Followed, watchers: Sequence[Watcher], story: PackedRecords) -> None:
-    """Cancel the job and take down what it still has to say."""
+    """Cancel the job and collect its last records."""
     end_s = time.monotonic() + LAST_WORDS_S
     try:
         handle.cancel()
@@ -185,9 +185,9 @@ def _rescue(
     story: PackedRecords,
     reason: str,
 ) -> None:
-    """Write what there is of a run that did not come to its end."""
+    """Write the partial results of a run that did not end normally."""
     if directory is None or directory.is_as_before:
-        return  # a run that was to go on, and of which there is no more than there was
+        return  # a resumed run that made no progress; the directory is unchanged
     try:
         result = make_result(handle.outcome(), job=job, story=story, run_dir=directory.path)
     except ElasticmlError:
@@ -201,7 +201,7 @@ def _rescue(
 
 
 def _seal(result: Result, directory: RunDirectory | None) -> None:
-    """Have the summary vouch for the story."""
+    """Store the story's length and last digest in the summary."""
     if directory is not None:
         result.summary["story"] = directory.seal
 

@@ -1,20 +1,23 @@
-"""Settings that are checked when they are read, and errors that name the key and the remedy."""
+"""Base class of validated settings, and validation errors that name the key and the remedy."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from elasticml.errors import ConfigError
 
+#: A positive integer.
+Count = Annotated[int, Field(ge=1)]
+
 
 class Settings(BaseModel):
-    """A frozen group of settings: unknown keys and wrong values are a one-line ``ConfigError``.
+    """A frozen group of settings; unknown keys and invalid values raise a one-line ``ConfigError``.
 
-    Checks over several fields belong into :meth:`check`.
+    Subclasses check constraints between fields in :meth:`check`.
     """
 
     model_config = ConfigDict(
@@ -38,17 +41,17 @@ class Settings(BaseModel):
         return made
 
     def check(self) -> None:
-        """Check what several fields must agree on.
+        """Check constraints between fields.
 
         Raises
         ------
         ValueError
-            With a text that begins with the field to blame.
+            When one is violated; its text starts with the name of the field.
         """
 
 
 def _check_switches(raw: object, made: Settings, path: str) -> None:
-    """Refuse ``true`` and ``false`` where a number is wanted, which pydantic reads as 1 and 0."""
+    """Reject ``true`` and ``false`` for numbers; pydantic would read them as 1 and 0."""
     if not isinstance(raw, Mapping):
         return
     for name, field in type(made).model_fields.items():
@@ -61,16 +64,16 @@ S = TypeVar("S", bound=Settings)
 
 
 def read_settings(kind: type[S], raw: object, path: str) -> S:
-    """Check one section of a job file.
+    """Validate one section of a job file.
 
     Parameters
     ----------
     kind : type
-        The settings that the section holds.
+        The class of settings in the section.
     raw : object
-        What the file says there; None is an empty section.
+        The parsed YAML; None is an empty section.
     path : str
-        Where in the file that is, such as ``"algorithm"`` or ``"faults[0]"``.
+        The section's path in the file, such as ``"algorithm"`` or ``"faults[0]"``.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
     Raises
     ------
     ConfigError
-        When it is no mapping, has an unknown key, lacks one, or has a wrong value.
+        When it is not a mapping, has an unknown key, lacks one, or has an invalid value.
     """
     raw = {} if raw is None else raw
     if not isinstance(raw, Mapping):
@@ -92,18 +95,18 @@ def read_settings(kind: type[S], raw: object, path: str) -> S:
 
 
 def keys_of(kind: type[Settings]) -> list[str]:
-    """List the keys of a section as a job file spells them."""
+    """Return the keys of a section as they are spelled in job files."""
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """Find the known word that a misspelt one most resembles; None when none is close."""
+    """Return the known word closest to a misspelt one; None if none is close."""
     close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def unknown_key(key: object, known: Iterable[str], path: str) -> ConfigError:
-    """Make the error for a key that a section does not have."""
+    """Return the error for a key that the section does not have."""
     known = list(known)
     return ConfigError(
         f"{join(path, key)} is not a setting{_hint(key, known)}", path=path, key=str(key)
@@ -111,13 +114,13 @@ def unknown_key(key: object, known: Iterable[str], path: str) -> ConfigError:
 
 
 def unknown_choice(value: object, known: Iterable[str], path: str) -> ConfigError:
-    """Make the error for a word that is none of those which exist in this release."""
+    """Return the error for a value that is not one of the known words."""
     known = list(known)
     return ConfigError(f"{path}: got {_short(value)}{_hint(value, known)}", path=path)
 
 
 def join(path: str, key: object) -> str:
-    """Append a key, or an index, to the path of a section."""
+    """Append a key or an index to the path of a section."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else str(key)
@@ -135,10 +138,10 @@ def _short(value: object) -> str:
 
 
 def _explained(error: ValidationError, kind: type[Settings], path: str) -> ConfigError:
-    """Turn the first of pydantic's errors into one line."""
+    """Turn the first of pydantic's errors into a one-line ``ConfigError``."""
     details = error.errors(include_url=False)
     first = details[0]
-    # A value that may be of several kinds has one error for each of them.
+    # The value of a union field has one error for each type of the union.
     kinds = [
         d for d in details if d["loc"][:1] == first["loc"][:1] and d["input"] is first["input"]
     ]
@@ -146,7 +149,7 @@ def _explained(error: ValidationError, kind: type[Settings], path: str) -> Confi
     more = f" (and {left} more)" if left else ""
     where = path
     for step in first["loc"]:
-        # Union branches add their type's name to the location; it is no key of the file.
+        # Union branches add the name of their type to the location; it is not a key of the file.
         if step == first["loc"][0] or isinstance(step, int):
             where = join(where, step)
     if first["type"] == "extra_forbidden":
@@ -161,7 +164,7 @@ def _explained(error: ValidationError, kind: type[Settings], path: str) -> Confi
 
 
 def _wanted_of_several(kinds: Sequence[Mapping[str, Any]]) -> str:
-    """Say what a value of several kinds may be, and which of the words is meant."""
+    """Describe the values that a union field accepts, with the closest word."""
     wanted: list[str] = []
     guess = ""
     for detail in kinds:
@@ -176,13 +179,13 @@ def _wanted_of_several(kinds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _words(detail: Mapping[str, Any]) -> list[str]:
-    """List the words that there are where a word is wanted."""
+    """Return the words that a literal field accepts."""
     expected: str = detail["ctx"]["expected"]
     return expected.replace(" or ", ", ").replace("'", "").split(", ")
 
 
 def _wanted(detail: Mapping[str, Any]) -> str:
-    """Say what pydantic wanted instead, with its separator."""
+    """Describe what pydantic expected, with the leading separator."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "literal_error":

@@ -1,4 +1,4 @@
-"""The sections of a job: stop, faults, collective, members, evaluation, cluster."""
+"""The sections of a job file: stop, faults, collective, members, evaluate, checkpoint, cluster."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from elasticml.jobs.schema import Settings
+from elasticml.jobs.schema import Count, Settings
 from elasticml.terms import parse_size
 
-#: No process does anything useful in less.
+#: Least memory of a worker process; none can work with less.
 CONTAINER_BYTES_MIN = 2**26
-Count = Annotated[int, Field(ge=1)]
 
 
 class Stop(Settings):
-    """When a job ends; whichever comes first."""
+    """When a job ends: as soon as one of the rules applies."""
 
     rounds: int | None = Field(default=None, ge=1)
     seconds: float | None = Field(default=None, gt=0)
     gap: float | None = Field(default=None, gt=0)
     objective: float | None = None
-    #: Passes over all examples, of algorithms whose rounds take some of them.
+    #: Passes over all examples, for algorithms whose rounds use only some of them.
     epochs: int | None = Field(default=None, ge=1)
 
     def check(self) -> None:
-        """Check what several fields must agree on."""
+        """Check constraints between fields."""
         if self.rounds is None and self.seconds is None and self.epochs is None:
             raise ValueError("rounds is missing: give rounds or seconds, so that the job ends")
 
 
 class Fault(Settings):
-    """One planned fault: members that go, or come back, at the beginning of a round."""
+    """One planned fault: members that are lost, or return, at the start of a round."""
 
     round: int = Field(ge=0, description="the round in which it happens")
     lose: int | list[int] | None = None
@@ -44,7 +43,7 @@ class Fault(Settings):
     grace: float = Field(default=5.0, ge=0, description="seconds between the notice and the end")
 
     def check(self) -> None:
-        """Check what several fields must agree on."""
+        """Check constraints between fields."""
         if (self.lose is None) == (self.returned is None):
             raise ValueError("lose: give exactly one of lose (members or slots) and return")
         slots = self.lose if isinstance(self.lose, list) else []
@@ -54,7 +53,7 @@ class Fault(Settings):
             raise ValueError(f"lose: got {slots}, wanted different slots, counted from 0")
 
     def entry(self) -> dict[str, Any]:
-        """Write the fault as the job record has it."""
+        """Return the fault as an entry of the job record."""
         if self.returned is not None:
             return {"round": self.round, "return": self.returned}
         entry: dict[str, Any] = {
@@ -68,17 +67,17 @@ class Fault(Settings):
 
 
 class Collective(Settings):
-    """How models go down and partials come up."""
+    """How models are broadcast and partials are reduced."""
 
     topology: Literal["auto", "star", "tree"] = "auto"
     fan_out: int = Field(default=2, ge=1)
     transport: Literal["auto", "stream", "comm", "shm"] = "auto"
-    #: Seconds that an exchange may take at least before a silent member counts as stopped.
+    #: Minimum seconds of an exchange before a silent member is considered stuck.
     deadline: float = Field(default=10.0, gt=0)
-    #: A member that computes so many times longer than the median is given up for the round.
+    #: A member whose computation takes this many times the median is dropped from the round.
     stuck_factor: float = Field(default=5.0, gt=1)
-    #: Bytes per second of each process's uplink, and seconds that a frame is under way, as if the
-    #: network were slower than it is: for studies.
+    #: An emulated slower network, for studies: bytes per second of each process's uplink, and
+    #: seconds of latency per frame.
     bandwidth: float | None = Field(default=None, gt=0)
     latency_s: float | None = Field(default=None, ge=0)
 
@@ -89,9 +88,9 @@ class Collective(Settings):
 
 
 class Members(Settings):
-    """How many members a job waits for before round 0, how few it goes on with, how many it wants.
+    """Numbers of members: ``start`` before round 0, ``min`` to continue, ``max`` to ask for.
 
-    ``max`` is what policies may ask for; members that come unasked are taken all the same.
+    ``max`` limits the requests of policies; members that join unasked are used all the same.
     """
 
     start: int | None = Field(default=None, ge=1)
@@ -99,7 +98,7 @@ class Members(Settings):
     max: int | None = Field(default=None, ge=1)
 
     def check(self) -> None:
-        """Check what several fields must agree on."""
+        """Check constraints between fields."""
         if self.start is not None and self.min > self.start:
             raise ValueError(f"min: got {self.min}, wanted at most members.start, {self.start}")
         least = max(self.min, self.start or 1)
@@ -108,38 +107,38 @@ class Members(Settings):
 
 
 class Evaluate(Settings):
-    """Which rounds' models are kept, to be evaluated over all data when the job has ended."""
+    """The rounds whose models are kept and evaluated over all data after the job."""
 
     every: int | None = Field(default=None, ge=1)
-    #: Further rounds, by number.
+    #: Additional rounds, by number.
     rounds: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
 class Checkpoint(Settings):
-    """Where a job is written down while it runs, and how often, so that another may go on."""
+    """Where and how often checkpoints are written, from which another process can resume."""
 
-    #: A directory, or a URL such as hdfs:///user/me/run; by default in the run's directory.
+    #: A directory, or a URL such as hdfs:///user/me/run; by default in the run directory.
     path: str | None = None
-    #: Seconds from one to the next; 0: after every round.
+    #: Seconds between checkpoints; 0: after every round.
     every: float = Field(default=5.0, ge=0)
 
 
 class LocalWorkers(Settings):
-    """Worker processes on this machine, started for the job and ended with it."""
+    """Worker processes on this machine, started and stopped with the job."""
 
     kind: Literal["local"] = "local"
     workers: int = Field(default=4, ge=1)
     threads: int = Field(default=1, ge=1)
     memory: str | int = "auto"
-    #: Workers at most, where a policy asks for more; by default ``workers``.
+    #: The most workers that policies may request; by default ``workers``.
     workers_max: int | None = Field(default=None, ge=1)
-    #: How many times as long a worker computes, by its place, counted from 0; for studies.
+    #: Factor by which a worker's computations are slowed down, by its index from 0; for studies.
     slowdown: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=1)]] = Field(
         default_factory=dict
     )
 
     def check(self) -> None:
-        """Check what several fields must agree on."""
+        """Check constraints between fields."""
         if self.workers_max is not None and self.workers_max < self.workers:
             raise ValueError(
                 f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
@@ -160,14 +159,14 @@ class LocalWorkers(Settings):
 
 
 class Address(Settings):
-    """A Dask cluster that runs already."""
+    """A Dask cluster that is already running."""
 
     kind: Literal["address"] = "address"
-    address: str = Field(description="the scheduler's, such as tcp://host:8786")
+    address: str = Field(description="the scheduler's address, such as tcp://host:8786")
 
 
 class YarnScheduler(Settings):
-    """The container with the scheduler and the driver; None: as dask-yarn's configuration says."""
+    """The container with the scheduler and the driver; None: from dask-yarn's configuration."""
 
     memory: str | int | None = None
     vcores: Count | None = None
@@ -179,17 +178,17 @@ class YarnScheduler(Settings):
 
 
 class YarnContainers(Settings):
-    """Containers of a Hadoop cluster, asked for and given back by way of YARN.
+    """Containers of a Hadoop cluster, requested from and released to YARN.
 
-    What is None is as dask-yarn's configuration says, files and environment variables included.
+    None means the value of dask-yarn's configuration (files and environment variables).
     """
 
     kind: Literal["yarn"] = "yarn"
-    #: Worker containers that are asked for.
+    #: Worker containers to request.
     workers: Count = 4
-    #: A job begins with so few where no more are granted for a while; by default all of them.
+    #: Start with this many if no more are granted for a while; by default ``workers``.
     workers_min: Count | None = None
-    #: Containers at most, where a policy asks for more; by default ``workers``.
+    #: The most containers that policies may request; by default ``workers``.
     workers_max: Count | None = None
     queue: str | None = None
     memory: str | int | None = None
@@ -198,12 +197,12 @@ class YarnContainers(Settings):
     threads: Count | None = None
     #: ``venv://``, ``conda://``, ``python://`` with a path on every node, or an archive.
     environment: str | None = None
-    #: Pack the environment that submits, and upload it where that has not been done before.
+    #: Pack the submitting environment and upload it, unless it was uploaded before.
     pack: bool = False
-    #: What of it is left behind: patterns of paths, such as ``*/site-packages/torch/*``.
+    #: Path patterns to exclude from the archive, such as ``*/site-packages/torch/*``.
     pack_exclude: tuple[str, ...] = ()
     scheduler: YarnScheduler = Field(default_factory=YarnScheduler)
-    #: The application's; by default the job's.
+    #: The application's name; by default the job's.
     name: str | None = None
     tags: tuple[str, ...] | None = None
     node_label: str | None = None
@@ -211,15 +210,15 @@ class YarnContainers(Settings):
     racks: tuple[str, ...] | None = None
     user: str | None = None
     security: Literal["tls", "none"] = "tls"
-    #: A skein specification with a service ``dask.worker``; it says what the keys above leave out.
+    #: A skein specification with a service ``dask.worker``; the keys above override it.
     specification: str | None = None
     keytab: str | None = None
     principal: str | None = None
-    #: Where the run directory goes: a URL, or a path that every node and this machine share.
+    #: Destination of the run directory: a URL, or a path shared by all nodes and this machine.
     result: str | None = None
 
     def check(self) -> None:
-        """Check what several fields must agree on."""
+        """Check constraints between fields."""
         if self.workers_max is not None and self.workers_max < self.workers:
             raise ValueError(
                 f"workers_max: got {self.workers_max}, wanted at least workers, {self.workers}"
@@ -234,12 +233,12 @@ class YarnContainers(Settings):
         if self.specification is not None and (self.pack or self.environment is not None):
             given = "pack" if self.pack else "environment"
             raise ValueError(
-                f"{given}: the specification says which environment its containers have; leave "
+                f"{given}: the specification already sets the environment of its containers; leave "
                 "one of them out"
             )
         if self.pack and self.environment is not None:
             raise ValueError(
-                f"pack: the environment that submits would be packed, and environment names "
+                f"pack: it packs the submitting environment, but environment names "
                 f"{self.environment}; leave one of them out"
             )
 
@@ -257,7 +256,7 @@ def _checked_memory(memory: str | int | None) -> str | int | None:
 
 Cluster = LocalWorkers | Address | YarnContainers
 
-#: The kinds of cluster of this release.
+#: The supported kinds of cluster.
 CLUSTERS: dict[str, type[LocalWorkers] | type[Address] | type[YarnContainers]] = {
     "local": LocalWorkers,
     "address": Address,

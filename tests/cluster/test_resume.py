@@ -67,7 +67,7 @@ def test_a_job_whose_scheduler_is_killed_goes_on_to_its_certified_gap(tmp_path: 
     code, _, err = end_run(process)
     assert code == 3, err
     assert "cannot be reached" in err.splitlines()[-1]
-    assert "what there is of the run is in run" in err.splitlines()[-1]
+    assert "partial results of the run are in run" in err.splitlines()[-1]
     # Workers end with their scheduler.
     assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
     stop = ("--set", "stop.gap=1.0e-6")
@@ -121,7 +121,7 @@ def test_a_run_goes_on_after_an_interrupt_and_after_its_client_was_killed(tmp_pa
     assert [r["attempt"] for r in resumed] == [2, 3]
     code, _, err = end_run(start_run(tmp_path, "--resume", "run"))
     assert code == 2
-    assert "the run has come to its end" in err.splitlines()[-1]
+    assert "the run has ended" in err.splitlines()[-1]
 
 
 def test_a_run_of_other_settings_or_other_data_is_refused(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_scheduler_killed_outright_is_one_line_that_names_what_there_is(
     assert "Traceback" not in err
     said = err.splitlines()[-1]
     assert said.startswith("elasticml: the scheduler of job small-")
-    assert "what there is of the run is in run; see /" in said
+    assert "partial results of the run are in run; see /" in said
     logs = Path(said.split("; see ")[1])
     assert (logs / "scheduler.log").exists()
     shutil.rmtree(logs)

@@ -70,12 +70,12 @@ def test_a_run_says_why_it_cannot_go_on(tmp_path):
     with pytest.raises(ConfigError, match=r"holds no run \(there is no job\.yaml\)"):
         interrupted_run(tmp_path, Checkpoint())
     (tmp_path / "job.yaml").write_text("name: x\n")
-    with pytest.raises(ConfigError, match="was interrupted before the first one; run it anew"):
+    with pytest.raises(ConfigError, match="was interrupted before the first one; run it from its"):
         interrupted_run(tmp_path, Checkpoint())
     with pytest.raises(ConfigError, match="keeps none"):
         interrupted_run(tmp_path, False)
     (tmp_path / "summary.json").write_text(json.dumps({"rounds": 3}))
-    with pytest.raises(ConfigError, match="has come to its end"):
+    with pytest.raises(ConfigError, match="the run has ended"):
         interrupted_run(tmp_path, Checkpoint())
 
 

@@ -49,7 +49,7 @@ def test_interrupt_while_models_are_evaluated_keeps_what_the_job_has_come_to(tmp
     monkeypatch.setattr(module, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         module.follow(Ended(), run_dir=tmp_path / "run", cancels=True)
-    assert caught.value.__notes__ == [f"what the run had reached is in {tmp_path / 'run'}"]
+    assert caught.value.__notes__ == [f"partial results of the run are in {tmp_path / 'run'}"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["reason"] == "interrupted"
     assert (tmp_path / "run" / "report.html").exists()
@@ -88,7 +88,7 @@ def test_what_a_lost_scheduler_had_told_is_kept_and_its_place_is_named(tmp_path)
     with pytest.raises(JobFailedError) as caught:
         module.follow(Running(lose), run_dir=tmp_path / "run", cancels=True)
     assert caught.value.message == (
-        f"the scheduler is gone; what there is of the run is in {tmp_path / 'run'}"
+        f"the scheduler is gone; partial results of the run are in {tmp_path / 'run'}"
     )
     assert caught.value.fields == {"reason": "scheduler lost"}
     assert (tmp_path / "run" / "report.html").exists()

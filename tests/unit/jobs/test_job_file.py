@@ -194,13 +194,13 @@ def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
         ),
         (
             {"cluster": {"kind": "yarn", "pack": True, "environment": "venv:///opt/env"}},
-            "cluster.pack: the environment that submits would be packed, and environment names "
+            "cluster.pack: it packs the submitting environment, but environment names "
             "venv:///opt/env; leave one of them out",
         ),
         (
             {"cluster": {"kind": "yarn", "pack": True, "specification": "spec.yaml"}},
-            "cluster.pack: the specification says which environment its containers have; leave one "
-            "of them out",
+            "cluster.pack: the specification already sets the environment of its containers; leave "
+            "one of them out",
         ),
         (
             {"cluster": {"kind": "yarn"}, "faults": [{"round": 1, "lose": 1}]},
