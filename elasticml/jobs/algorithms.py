@@ -331,8 +331,8 @@ def import_path(function: Any) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier():
         raise ValueError(
-            f"{name or function!r} is not defined at the top level of a module that workers can import; "
-            "put it there, or give its import path as module:name"
+            f"{name or function!r} is not defined at the top level of a module that "
+            "workers can import; put it there, or give its import path as module:name"
         )
     return f"{module}:{name}"
 

@@ -1,4 +1,4 @@
-"""Objective and metrics of linear models over data by columns: primal CoCoA."""
+"""Objective and metrics of linear models over column-partitioned data (primal CoCoA)."""
 
 from __future__ import annotations
 
@@ -28,45 +28,45 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What a pass over all columns adds up to."""
+    """The sums of one pass over all columns."""
 
-    #: As they are given.
+    #: Targets, unscaled.
     targets: F64
-    #: Ones where no example has a weight.
+    #: Square roots of the sample weights; ones if there are none.
     root: F64
-    #: (n,) for each model, times the roots of the weights.
+    #: ``root * (X @ coef)``, (n,), for each model.
     images: list[F64]
 
 
 class ColumnScorer:
-    """Scores models with ``coef`` (1, d) and ``intercept`` (1,); of two classes, ``classes`` (2,).
+    """Scores models with ``coef`` (1, d), ``intercept`` (1,) and, to classify, ``classes`` (2,).
 
     Parameters
     ----------
     algorithm : mapping
         The ``algorithm`` section of the job record.
     facts : DataFacts
-        Of the training data.
+        Statistics of the training data.
     """
 
     def __init__(self, algorithm: Mapping[str, Any], facts: DataFacts) -> None:
         given = {key: value for key, value in algorithm.items() if key != "warm_start"}
         self._settings, self._section = read_settings(given), given
         self._facts = facts
-        #: Weights of the smaller and the larger label, where the training data have told them.
+        #: Weights of the smaller and the larger label; None before the training data were scored.
         self._pair: tuple[float, float] | None = None
 
     def training(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        """Score models on the training data: no rankings."""
+        """Score models on the training data, without ranking metrics."""
         return self._score(reader, models, is_test=False)
 
     def test(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        """Score models on data that were not trained on.
+        """Score models on test data.
 
         Raises
         ------
         DataError
-            When they have other columns, or labels, than the training data.
+            When their columns or labels differ from those of the training data.
         """
         return self._score(reader, models, is_test=True)
 
@@ -82,15 +82,15 @@ class ColumnScorer:
         total = float(sums.root @ sums.root)
         targets = sums.targets * sums.root
         mean = float(sums.root @ targets) / total
-        away = targets - mean * sums.root
-        spread, scores = float(away @ away), []
+        centred = targets - mean * sums.root
+        variance_sum, scores = float(centred @ centred), []
         for model, image in zip(models, sums.images, strict=True):
             w, intercept = np.ravel(model["coef"]), float(model["intercept"][0])
             error = targets - image - intercept * sums.root
             square = float(error @ error)
             metrics = {"rmse": float(np.sqrt(square / total))}
-            if spread > 0.0:
-                metrics["r2"] = 1.0 - square / spread
+            if variance_sum > 0.0:
+                metrics["r2"] = 1.0 - square / variance_sum
             objective = 0.5 * square / total + self._penalty(w)
             scores.append(Score(objective=objective, metrics=metrics))
         return scores
@@ -99,14 +99,14 @@ class ColumnScorer:
         return self._settings.l1 * float(np.abs(w).sum()) + 0.5 * self._settings.l2 * float(w @ w)
 
     def _classified(self, sums: _Sums, image: F64, model: Arrays, is_test: bool) -> Score:
-        here = sums.root > 0.0
-        root = sums.root[here]
-        labels = sums.targets[here]
+        is_weighted = sums.root > 0.0
+        root = sums.root[is_weighted]
+        labels = sums.targets[is_weighted]
         classes = np.ravel(model["classes"])
-        strange = labels[~np.isin(labels, classes)]
-        if strange.size:
+        unknown = labels[~np.isin(labels, classes)]
+        if unknown.size:
             raise DataError(
-                f"the test data have the label {strange[0]:g}, wanted {classes[0]:g} or "
+                f"the test data have the label {unknown[0]:g}, wanted {classes[0]:g} or "
                 f"{classes[1]:g} as in the training data; name the right file"
             )
         is_positive = labels == classes[1]
@@ -117,7 +117,10 @@ class ColumnScorer:
             self._pair = self._pair if is_test else pair
         sampled = root * root
         weights = sampled * np.where(is_positive, pair[1], pair[0])
-        z, targets = image[here] / root + float(model["intercept"][0]), 2.0 * is_positive - 1.0
+        z, targets = (
+            image[is_weighted] / root + float(model["intercept"][0]),
+            2.0 * is_positive - 1.0,
+        )
         loss = self._settings.loss.loss
         value = loss.value_and_slope(z, targets, weights, np.empty(z.size))
         total = float(sampled.sum())
@@ -130,9 +133,9 @@ class ColumnScorer:
         return Score(objective=objective, metrics=metrics)
 
     def _sums(self, reader: Reader, coefs: Sequence[F64]) -> _Sums:
-        """Read all columns once, a batch after the other, which may be all that fits in memory."""
+        """Read all columns once, batch by batch, since a batch may be all that fits in memory."""
         solver = PrimalCocoaSolver(self._section, self._facts)
-        told: dict[str, F64] = {}
+        totals: dict[str, F64] = {}
         adjoints: list[Adjoint] = []
         n = 0
         with ThreadPoolExecutor(reader.n_threads) as pool:
@@ -143,11 +146,11 @@ class ColumnScorer:
                     n = chunks[0].layout.n_columns
                     adjoints = [make_adjoint(self._facts.layout, n) for _ in coefs]
                 for name, values in solver.compute(_targets(n), chunks, Serial()).items():
-                    told[name] = told.get(name, 0.0) + np.asarray(values)
+                    totals[name] = totals.get(name, 0.0) + np.asarray(values)
                 for w, adjoint in zip(coefs, adjoints, strict=True):
                     for chunk in chunks:
                         adjoint.add(chunk, _own(chunk, w))
-        d, wanted = int(told["counts"][0]) if told else 0, coefs[0].size
+        d, wanted = int(totals["counts"][0]) if totals else 0, coefs[0].size
         if d != wanted:
             raise DataError(
                 f"the data have {d} columns, wanted {wanted} as the training data have; "
@@ -156,11 +159,13 @@ class ColumnScorer:
         images = [np.zeros(n) for _ in coefs]
         for adjoint, image in zip(adjoints, images, strict=True):
             adjoint.result(image)
-        return _Sums(told["target"], told["root"] if told["counts"][2] else np.ones(n), images)
+        return _Sums(
+            totals["target"], totals["root"] if totals["counts"][2] else np.ones(n), images
+        )
 
 
 def _targets(n: int) -> Work:
-    """Ask some chunks for what is in them of the targets and the weights of n examples."""
+    """Return the work that reads the targets and weights of n examples from some chunks."""
     exchange = messages.targets_exchange(n)
     return Work(
         exchange=ExchangeId(0),
@@ -172,9 +177,9 @@ def _targets(n: int) -> Work:
 
 
 def _own(chunk: Chunk, w: F64) -> F64:
-    """Return the coefficients of a chunk's rows: 0 where they are no features of the model's."""
+    """Return the coefficients of a chunk's columns; 0 for columns that the model does not have."""
     numbers = chunk.labels.astype(np.int64)
-    known = (numbers >= 0) & (numbers < w.size)
+    is_feature = (numbers >= 0) & (numbers < w.size)
     own = np.zeros(chunk.n_rows)
-    own[known] = w[numbers[known]]
+    own[is_feature] = w[numbers[is_feature]]
     return own

@@ -1,4 +1,4 @@
-"""Objective and metrics of a job's models over all data, read again after the job has ended."""
+"""Evaluate a job's models after the job: read the data again, compute objective and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from elasticml.jobs.linear_scorer import LinearScorer
 from elasticml.jobs.network_scorer import NetworkScorer
 from elasticml.jobs.scoring import Reader, Score, Scorer
 
-#: Of algorithms whose models, or data, are not those of the linear ones.
+#: Scorers by algorithm; all other algorithms use the linear scorer.
 _SCORERS: dict[str, Callable[[Mapping[str, Any], DataFacts], Scorer]] = {
     "local_sgd": NetworkScorer,
     "primal_cocoa": ColumnScorer,
@@ -23,16 +23,16 @@ _SCORERS: dict[str, Callable[[Mapping[str, Any], DataFacts], Scorer]] = {
 
 
 class Evaluator:
-    """Scores models of a job: linear ones, or the networks of ``local_sgd``.
+    """Scores the models of a job: linear models, or the networks of ``local_sgd``.
 
     Parameters
     ----------
     algorithm : mapping
         The ``algorithm`` section of the job record.
     facts : DataFacts
-        Of the training data.
+        Statistics of the training data.
     n_threads : int, optional
-        Threads that read and multiply; default all processors that this process may use.
+        Threads for reading and multiplying; by default all CPUs that this process may use.
     cache : path, bool or None
         As in :func:`elasticml.data.source.read_block`.
 
@@ -40,7 +40,7 @@ class Evaluator:
     ------
     ConfigError
         When the models are networks, and PyTorch is not installed here or the module cannot be
-        made.
+        created.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class Evaluator:
         chunk_bytes: int | None = None,
         n_members: int = 1,
     ) -> list[Score]:
-        """Score models on the training data, all of them: exact objective, no rankings.
+        """Score models on all training data: exact objective, no ranking metrics.
 
         Parameters
         ----------
         source : Source
-            The job's own.
+            The job's source.
         models : sequence of mappings
             ``coef`` (1, d) and ``intercept`` (1,), or a network's arrays by their names.
         chunk_bytes, n_members
-            As the job read the data: so what its members have cached is found.
+            As in the job, so that the blocks which its members have cached are used.
 
         Raises
         ------
@@ -86,18 +86,18 @@ class Evaluator:
     def score_test(
         self, source: Source, models: Sequence[Arrays]
     ) -> tuple[list[Score], tuple[str, ...]]:
-        """Score models on data that were not trained on.
+        """Score models on test data.
 
         Returns
         -------
         list of Score, tuple of str
-            The scores, and what is worth saying of the data, such as dropped columns.
+            The scores, and notes about the data, such as dropped columns.
 
         Raises
         ------
         ConfigError, DataError
-            When the data cannot be read here, or do not fit the training data: a label that is
-            none of theirs; of networks, rows of another length.
+            When the data cannot be read here, or do not fit the training data: an unknown label,
+            or, for networks, rows of another length.
         """
         reader = Reader(source.with_facts(self._facts), self._n_threads, self._cache)
         return self._scorer.test(reader, models), reader.notes()

@@ -1,4 +1,4 @@
-"""A client's hold on a job that lives on the scheduler."""
+"""A client's handle to a job that runs on the scheduler."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 
-#: How long the scheduler holds a question for new records before it answers that there are none.
+#: Seconds that the scheduler holds a poll for new records before it returns none (long polling).
 POLL_S = 1.0
 
 
 class Handle:
-    """A job on a scheduler; the client may leave, and another attach by ``job_id``.
+    """A job on a scheduler. The client may disconnect, and another attach by ``job_id``.
 
-    Iterating yields the story from its beginning, record by record, until the job is over.
+    Iteration yields the records of the story from its start until the job has ended.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Handle:
         return f"<Handle {self.job_id}>"
 
     def status(self) -> JobStatus:
-        """Ask how the job stands now.
+        """Return the job's current status.
 
         Raises
         ------
         ConfigError
-            When the scheduler does not know the job (any more).
+            When the scheduler does not know the job, or no longer does.
         JobFailedError
             When the scheduler cannot be reached.
         """
@@ -69,22 +69,22 @@ class Handle:
                 return self._status
 
     def cancel(self) -> None:
-        """End the job now; what it has reached stays as its result."""
+        """Cancel the job; its partial results remain available."""
         self._ask("em_cancel")
 
     def forget(self) -> None:
-        """Drop the job's results on the scheduler; they would stay for 24 hours."""
+        """Delete the job's results on the scheduler, which otherwise keeps them for 24 hours."""
         self._ask("em_forget")
 
     def batches(self, since: int = 0) -> Iterator[Sequence[Record]]:
-        """Yield the story in batches as it grows, from a record's number on, to its end.
+        """Yield the story in batches as it grows, from a record number to the end.
 
-        An empty batch says that nothing has happened for a while.
+        An empty batch means that there were no new records for a while.
         """
         yield from story_batches(lambda n: self._ask("em_poll", since=n, wait_s=POLL_S), since)
 
     def events(self, since: int = 0) -> Iterator[Record]:
-        """Yield the story's records as they are told, from a record's number on, to its end."""
+        """Yield the story's records as they arrive, from a record number to the end."""
         for batch in self.batches(since):
             yield from batch
 
@@ -101,27 +101,27 @@ class Handle:
         cancels: bool = False,
         continues: bool = False,
     ) -> Result:
-        """Wait for the job's end, evaluate its models, and return what it has come to.
+        """Wait for the job to end, evaluate its models, and return the result.
 
         Parameters
         ----------
         progress : bool
-            Whether the terminal shows how the job stands.
+            Whether to show the job's progress in the terminal.
         run_dir : path, optional
-            Where story, history, model, summary and report are written, while the job runs.
+            Where to write story, history, model, summary and report while the job runs.
         watchers : sequence of Watcher
-            Told the story as it grows.
+            They receive the story's records as the story grows.
         cluster : mapping, optional
             The ``cluster`` section for ``job.yaml``.
         cancels : bool
-            Whether Ctrl-C ends the job, too, and not only the waiting.
+            Whether Ctrl-C cancels the job, instead of only ending the wait.
         continues : bool
-            The directory holds the run that goes on.
+            Whether the directory holds the run to resume.
 
         Raises
         ------
         ElasticmlError
-            What made the job fail; the directory holds what it had reached.
+            The cause of the job's failure; the directory holds the partial results.
         """
         arguments: dict[str, Any] = {
             "run_dir": run_dir,
@@ -140,7 +140,7 @@ class Handle:
         return result
 
     def outcome(self) -> Outcome:
-        """Fetch what the job has reached so far: arrays, snapshots, history, summary."""
+        """Fetch the job's results so far: arrays, snapshots, history, summary."""
         return read_outcome(self._ask("em_result"))
 
     def _ask(self, handler: str, **arguments: Any) -> Record:
@@ -161,9 +161,9 @@ def story_batches(ask: Callable[[int], Record], since: int) -> Iterator[Sequence
     Parameters
     ----------
     ask : callable (int)
-        Returns the answer to ``em_poll`` for what there is from a record's number on.
+        Returns the reply to ``em_poll`` for the records from a given number.
     since : int
-        The number of the first record to ask for.
+        Number of the first record to request.
     """
     while True:
         answer = ask(since)
@@ -174,7 +174,7 @@ def story_batches(ask: Callable[[int], Record], since: int) -> Iterator[Sequence
 
 
 def attach_handle(client: Client, job_id: str) -> Handle:
-    """Get hold of a job that another client started.
+    """Return a handle to a job that another client started.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def attach_handle(client: Client, job_id: str) -> Handle:
 
 
 def prepare_scheduler(client: Client) -> None:
-    """Install the driver on a scheduler; it makes members of its workers. Idempotent.
+    """Install the driver plugin on a scheduler; it turns workers into members. Idempotent.
 
     Raises
     ------
@@ -208,10 +208,10 @@ def prepare_scheduler(client: Client) -> None:
 
 
 def workers_of(client: Client) -> Mapping[str, Any]:
-    """Ask the scheduler which workers it has: what is known of each, by its address.
+    """Return the scheduler's workers: the information about each, by address.
 
-    Not what ``client.scheduler_info()`` keeps: every two seconds the client looks at the scheduler
-    without its workers, and that may come between an answer and its reading.
+    ``client.scheduler_info()`` is not reliable: every two seconds the client refreshes it without
+    the workers, possibly between our request and our access to the reply.
     """
-    found: Mapping[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
-    return found
+    workers: Mapping[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    return workers

@@ -1,4 +1,4 @@
-"""A job on the scheduler of this very process, started and followed without a client."""
+"""Start and follow a job on the scheduler of this process, without a client."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ async def start_in_process(
     source: Source | None = None,
     test: Source | None = None,
 ) -> InProcessJob:
-    """Start a job on this process's scheduler; to be awaited on its event loop.
+    """Start a job on this process's scheduler; await it on the scheduler's event loop.
 
     Raises
     ------
     ConfigError, DataError
-        When the job or its data are wrong.
+        When the job or its data are invalid.
     """
     from elasticml.runtime.scheduler_plugin import ElasticmlScheduler
 
@@ -39,7 +39,7 @@ async def start_in_process(
 
 
 class InProcessJob:
-    """A job that runs in this process; its methods are for other threads than the event loop's."""
+    """A job in this process; call its methods from other threads than that of the event loop."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class InProcessJob:
         )
 
     def outcome(self) -> Outcome:
-        """Return what the job has reached so far: arrays, snapshots, history, summary."""
+        """Return the job's results so far: arrays, snapshots, history, summary."""
         return read_outcome(self._ask(self._plugin.result(self._job)))
 
     def cancel(self) -> None:
-        """End the job now; what it has reached stays as its result."""
+        """Cancel the job; its partial results remain available."""
         self._ask(self._plugin.cancel(self._job))
 
     def _ask(self, question: Coroutine[Any, Any, Record]) -> Record:

@@ -1,4 +1,7 @@
-"""Job files: YAML in, checked settings out; every error names the key, its place and the remedy."""
+"""Read job files: YAML in, validated settings out.
+
+Every error names the key, its place in the file and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -44,27 +47,27 @@ from elasticml.jobs.settings import (
 )
 from elasticml.sim.options import options_from_section
 
-#: Keys of ``data`` that are not the reader's.
+#: Keys of ``data`` that are not options of the reader.
 _NOT_THE_READERS = ("test", "chunk_size", "cache", "scale")
 DEFAULT_ROUNDS = 100
-#: The sections that every job file has.
+#: Examples of the required sections, for error messages.
 _EXAMPLES = {"data": "format: svmlight, path: train.svm", "algorithm": "name: batch_gradient"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFile:
-    """A job file's sections, checked; nothing has been read or started."""
+    """The validated sections of a job file; no data have been read and nothing was started."""
 
     name: str
     data: Source
     test: Source | None
     chunk_size: int | str | None
-    #: Directory of the cache of parsed blocks; False for none.
+    #: Cache directory for parsed blocks; False for none.
     cache: str | bool | None
     algorithm: AnyAlgorithm
     cluster: Cluster
     absent: Absent
-    #: Written in full: mappings with a name.
+    #: Entries in full form: mappings with a name.
     policies: tuple[Mapping[str, Any], ...]
     stop: Stop
     seed: int
@@ -73,14 +76,14 @@ class JobFile:
     partitions: int | None
     holders: Holders
     placement: Placement
-    #: Path of the model to start from.
+    #: Path of the initial model.
     warm_start: Path | None
     members: Members
     evaluate: Evaluate | bool | None
     checkpoint: CheckpointSetting
     threads: int | None
     memory_limit: int | str | None
-    #: The virtual world of ``elasticml simulate``; nothing else uses it.
+    #: Options of ``elasticml simulate``; other commands ignore them.
     simulate: Mapping[str, Any] | None
 
 
@@ -94,14 +97,14 @@ def read_job_file(
     path : path
         Paths in the file are relative to its folder; ``~`` and ``$NAME`` are expanded.
     settings : sequence of str
-        Changes such as ``"stop.rounds=50"`` or ``"faults.0.lose=3"``, made before it is checked.
+        Overrides such as ``"stop.rounds=50"`` or ``"faults.0.lose=3"``, applied before validation.
     default_kind : str
-        The kind of cluster where the file says none.
+        The kind of cluster if the file does not set one.
 
     Raises
     ------
     ConfigError
-        When there is no such file, it is no YAML, or something in it is wrong.
+        When the file does not exist, is not YAML, or has an invalid setting.
     """
     path = Path(path)
     raw = read_mapping(path)
@@ -116,21 +119,21 @@ def read_job_file(
 
 
 def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
-    """Check what a job file says.
+    """Validate the sections of a job file.
 
     Parameters
     ----------
     raw : mapping
-        Its sections.
+        The parsed YAML.
     folder : Path
-        What relative paths are relative to.
+        The base of relative paths.
     name : str
-        The job's name where the file gives none.
+        The job's name if the file does not set one.
 
     Raises
     ------
     ConfigError
-        When anything is wrong.
+        When a setting is invalid.
     """
     for key in raw:
         if key not in SECTIONS:
@@ -171,12 +174,12 @@ def parse_job(raw: Mapping[str, Any], *, folder: Path, name: str) -> JobFile:
 
 
 def _check_together(job: JobFile) -> None:
-    """Check what several sections must agree on."""
+    """Check constraints between sections."""
     check_together(job.algorithm, job.absent, job.stop, job.policies, job.holders, job.placement)
     if not isinstance(job.cluster, LocalWorkers) and job.faults:
         raise ConfigError(
-            f"faults: cluster.kind is {job.cluster.kind}, whose processes are not ours to "
-            "stop; use cluster.kind: local, or leave faults out",
+            f"faults: cluster.kind is {job.cluster.kind}, and elasticml cannot stop processes "
+            "there; use cluster.kind: local, or leave faults out",
             path="faults",
         )
     if isinstance(job.cluster, Address):
@@ -185,14 +188,14 @@ def _check_together(job: JobFile) -> None:
     most = job.cluster.workers_max or workers
     if job.members.min > most:
         raise ConfigError(
-            f"members.min: got {job.members.min}, wanted at most {most}, the workers that there "
-            "may be; lower it or raise cluster.workers",
+            f"members.min: got {job.members.min}, wanted at most {most}, the most workers that "
+            "the cluster may have; lower it or raise cluster.workers",
             path="members.min",
         )
     if start is not None and start > workers:
         raise ConfigError(
-            f"members.start: got {start}, wanted at most cluster.workers, {workers}: the others "
-            "would never come",
+            f"members.start: got {start}, wanted at most cluster.workers, {workers}: the job would "
+            "wait forever for the others",
             path="members.start",
         )
     check_faults(job.faults, start or workers)
@@ -223,7 +226,7 @@ def _sources(section: Mapping[str, Any], folder: Path) -> tuple[Source, Source |
 
 
 def data_section(path: Path) -> dict[str, Any]:
-    """Return a job file's ``data`` section as the reader is given it, with absolute paths.
+    """Return the reader's options in a job file's ``data`` section, with absolute paths.
 
     Raises
     ------
@@ -233,7 +236,8 @@ def data_section(path: Path) -> dict[str, Any]:
     section = read_mapping(path).get("data")
     if not isinstance(section, Mapping):
         raise ConfigError(
-            f"job file '{path}': data is {section!r}, wanted format, path and so on", path=str(path)
+            f"job file '{path}': data is {section!r}, wanted a mapping with format and path",
+            path=str(path),
         )
     return _readers_part(section, path.absolute().parent)
 
@@ -244,17 +248,17 @@ def _readers_part(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _with_path(spec: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Make a spec's paths absolute, with the environment's names put in."""
-    found = dict(spec)
+    """Make a spec's paths absolute, with environment variables expanded."""
+    resolved = dict(spec)
     for key in ("path", "labels"):
         if isinstance(spec.get(key), str):
             expanded = expand_path(spec[key], f"data.{key}")
-            found[key] = expanded if is_url(expanded) else str(folder / expanded)
-    return found
+            resolved[key] = expanded if is_url(expanded) else str(folder / expanded)
+    return resolved
 
 
 def _file(path: object, folder: Path, key: str) -> Path | None:
-    """Read the path of a file of this machine."""
+    """Resolve the path of a local file."""
     if path is None or isinstance(path, str):
         return None if path is None else folder / expand_path(path, key)
     raise ConfigError(f"{key}: got {path!r}, wanted the path of a model.npz", path=key)
@@ -293,20 +297,20 @@ def _cluster(section: object, members: Members, folder: Path) -> Cluster:
     if not _is_one_of(kind, CLUSTERS):
         raise unknown_choice(kind, CLUSTERS, "cluster.kind")
     if kind == "yarn" and isinstance(section, Mapping):
-        section = {**section, **_places(section, folder)}
+        section = {**section, **_local_paths(section, folder)}
         if section.get("workers") is None and members.start is not None:
             section["workers"] = members.start
     return read_settings(CLUSTERS[kind], section, "cluster")
 
 
-def _places(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the local paths of a cluster's section absolute; whatever is no text is left out."""
-    found = {}
+def _local_paths(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the paths of a cluster's section, local ones made absolute; only strings."""
+    resolved = {}
     for key in ("keytab", "specification", "result"):
         if isinstance(section.get(key), str):
             expanded = expand_path(section[key], f"cluster.{key}")
-            found[key] = expanded if "://" in expanded else str(folder / expanded)
-    return found
+            resolved[key] = expanded if "://" in expanded else str(folder / expanded)
+    return resolved
 
 
 def _world(section: object, folder: Path) -> Mapping[str, Any] | None:
@@ -330,21 +334,22 @@ def _is_one_of(word: object, known: Collection[str]) -> bool:
 
 
 def _checkpoint(section: object, folder: Path, cluster: Cluster) -> CheckpointSetting:
-    """Read the section; where it is missing, runs keep checkpoints in their directories.
+    """Validate the section; without it, checkpoints go into the run directory.
 
-    A scheduler that runs elsewhere cannot be expected to see these.
+    For a cluster given by its address the default is no checkpoints: its scheduler may not be able
+    to access the run directory.
     """
     if section is None:
         return False if isinstance(cluster, Address) else Checkpoint()
     if isinstance(section, bool):
         return checkpoint_setting(section)
-    found = read_settings(
+    setting = read_settings(
         Checkpoint, {"path": section} if isinstance(section, str) else section, "checkpoint"
     )
-    if found.path is None:
-        return found
-    path = expand_path(found.path, "checkpoint.path")
-    return found.model_copy(update={"path": path if is_url(path) else str(folder / path)})
+    if setting.path is None:
+        return setting
+    path = expand_path(setting.path, "checkpoint.path")
+    return setting.model_copy(update={"path": path if is_url(path) else str(folder / path)})
 
 
 def _evaluate(section: object) -> Evaluate | bool | None:

@@ -1,4 +1,4 @@
-"""A job file's text as sections, and changes made to them before anything is checked."""
+"""Read a job file's YAML and apply ``--set`` overrides to it before validation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        When there is no such file, or it is no YAML or no mapping.
+        When the file does not exist, is not YAML, or is not a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"job file {str(path)!r}: no text: byte {error.start} is no UTF-8; name a YAML file",
+            f"job file {str(path)!r}: byte {error.start} is not UTF-8; name a YAML file",
             path=str(path),
         ) from None
     except OSError as error:
@@ -40,7 +40,7 @@ def _mapping(text: str, where: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
         problem = getattr(error, "problem", None) or "it cannot be read"
-        raise ConfigError(f"job file {where!r}{place}: no YAML: {problem}", path=where) from None
+        raise ConfigError(f"job file {where!r}{place}: not YAML: {problem}", path=where) from None
     if not isinstance(raw, dict):
         raise ConfigError(
             f"job file {where!r}: wanted sections such as data: and algorithm:, got "
@@ -51,17 +51,17 @@ def _mapping(text: str, where: str) -> dict[str, Any]:
 
 
 def change(raw: dict[str, Any], setting: str) -> None:
-    """Carry out one ``section.key=value`` on a job file's mapping, in place.
+    """Apply one ``section.key=value`` override to a job file's mapping, in place.
 
     Parameters
     ----------
     setting : str
-        A number in the path counts in a list, from 0. The value is read as YAML.
+        A number in the path is a list index, from 0. The value is parsed as YAML.
 
     Raises
     ------
     ConfigError
-        When it has no ``=``, the value is no YAML, or the path leads nowhere.
+        When it has no ``=``, the value is not YAML, or the path does not exist.
     """
     path, sign, text = setting.partition("=")
     keys = path.strip().split(".")
@@ -72,7 +72,7 @@ def change(raw: dict[str, Any], setting: str) -> None:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        raise ConfigError(f"--set {setting}: the value is no YAML; quote it") from None
+        raise ConfigError(f"--set {setting}: the value is not YAML; quote it") from None
     place: Any = raw
     for key in keys[:-1]:
         place = _step(place, key, setting)

@@ -1,4 +1,4 @@
-"""Where a job's chunks are and who has them, and what several settings must agree on."""
+"""Validate a job's settings against each other, and resolve those that are "auto"."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from elasticml.terms import format_size, parse_size
 Holders = Literal["auto", 1, 2]
 Placement = Literal["auto", "contiguous", "random"]
 
-#: Policies that decide by the certified gap, and would never do anything without one.
+#: Policies that decide by the certified gap; without one they never act.
 NEED_GAP = ("knee", "gap_per_container_second", "tune_local_work", "inner_iterations")
-#: Policies that look at how long members take for their rounds.
+#: Policies that use the members' times per round.
 NEED_ROUNDS = ("rebalance", "straggler")
-#: Least memory of a member that a job may ask for: its process takes most of that without data.
+#: Least memory limit of a member; its process takes most of that without data.
 MEMBER_BYTES_MIN = 2**28
-#: Bytes of a chunk for local SGD, as in the uni-task paper.
+#: Default chunk size for local SGD, as in the uni-task paper.
 LOCAL_SGD_CHUNK_BYTES = 200 * 2**10
 
 
 def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
-    """Check a job's policies and write them down in full, as mappings with a name.
+    """Validate a job's policies and return them as entries: mappings with a name.
 
     Parameters
     ----------
@@ -48,19 +48,19 @@ def policy_entries(policies: Sequence[Any]) -> list[dict[str, Any]]:
     Raises
     ------
     ConfigError
-        When one is unknown, or a setting of it is, or is out of its range.
+        When a policy or one of its settings is unknown or out of range.
     """
     if not policies:
         return []
     from elasticml.policies.registry import check_entries
 
     if isinstance(policies, str | Mapping):
-        return check_entries(policies)  # which says that a list is wanted
+        return check_entries(policies)  # raises: a list is required
     return check_entries([_written(p, f"policies[{i}]") for i, p in enumerate(policies)])
 
 
 def _written(policy: object, path: str) -> object:
-    """Write a policy object as its entry; one of the user's own is named by where it is defined."""
+    """Return the entry of a policy object; a user-defined policy is named by its import path."""
     from elasticml.policies.registry import POLICIES
     from elasticml.policies.settings import NAME, entry_of
 
@@ -93,12 +93,12 @@ def check_together(
     holders: object,
     placement: object,
 ) -> None:
-    """Check settings against their algorithm, and those of which there are a few words.
+    """Check settings against the algorithm, and the values of enumerated settings.
 
     Raises
     ------
     ConfigError
-        When one is none of its words, or needs what the algorithm does not have.
+        When a value is unknown, or the algorithm does not support a setting.
     """
     absent_rule(algorithm, absent)
     if isinstance(holders, bool) or holders not in get_args(Holders):
@@ -113,7 +113,7 @@ def check_together(
         if is_void and not entry.get("off"):
             raise ConfigError(
                 f"policies[{index}]: {entry['name']} relieves members that others wait for, and in "
-                f"{algorithm.name} nobody waits; leave it out",
+                f"{algorithm.name} no member waits; leave it out",
                 path=f"policies[{index}]",
             )
     if stop.gap is not None:
@@ -132,11 +132,11 @@ def check_together(
 
 
 def _check_stop(algorithm: AnyAlgorithm, stop: Stop) -> None:
-    """Check rules that would never be met, or are not known."""
+    """Reject stop rules that the algorithm cannot evaluate."""
     if isinstance(algorithm, LocalSGD):
         if stop.objective is not None:
             raise ConfigError(
-                "stop.objective: local_sgd knows the mean loss of the last samples only; use "
+                "stop.objective: local_sgd computes only the mean loss of the last samples; use "
                 "stop.epochs, rounds or seconds",
                 path="stop.objective",
             )
@@ -148,7 +148,7 @@ def _check_stop(algorithm: AnyAlgorithm, stop: Stop) -> None:
 
 
 def placement_of(setting: Placement, algorithm: AnyAlgorithm) -> str:
-    """Say what "auto" stands for: random for what trains locally, which file order slows down."""
+    """Resolve "auto": random for algorithms with local training, which file order slows down."""
     if setting != "auto":
         return setting
     return (
@@ -164,17 +164,17 @@ def holders_of(
     total_bytes: int,
     limits_bytes: Sequence[int],
 ) -> int:
-    """Say how many members shall have each chunk's body.
+    """Resolve how many members hold each chunk's body.
 
     Parameters
     ----------
     setting : "auto", 1 or 2
-        "auto" is 2 for both CoCoAs where everything fits twice, else 1: of what only their policies
-        make use, the others shall not pay for.
+        "auto" is 2 for both CoCoAs if everything fits twice, else 1: only their policies profit
+        from second copies, so other algorithms do not pay for them.
     total_bytes : int
-        Of all chunk bodies, as far as is known before they are read.
+        Estimated bytes of all chunk bodies, before they are read.
     limits_bytes : sequence of int
-        What each member may use for them; 0 is without limit.
+        Bytes that each member may use for bodies; 0 for no limit.
     """
     if setting != "auto":
         return int(setting)
@@ -185,36 +185,36 @@ def holders_of(
 
 
 def expand_path(path: str, key: str) -> str:
-    """Put the environment's and the user's folders into a path.
+    """Expand environment variables and ``~`` in a path.
 
     Raises
     ------
     ConfigError
         When it names a variable that is not set.
     """
-    found = os.path.expanduser(os.path.expandvars(path))
-    unset = re.search(r"\$\{?(\w+)", found)
+    expanded = os.path.expanduser(os.path.expandvars(path))
+    unset = re.search(r"\$\{?(\w+)", expanded)
     if unset:
         raise ConfigError(
             f"{key}: {path!r} names the environment variable {unset[1]}, which is not set; "
             f"export {unset[1]}=...",
             path=key,
         )
-    if path.startswith("$") and "://" not in found:
-        # A folder that the environment names is seen from where the command runs, as a shell would.
-        found = os.path.abspath(found)
-    return found
+    if path.startswith("$") and "://" not in expanded:
+        # Relative paths from variables are relative to the working directory, as in a shell.
+        expanded = os.path.abspath(expanded)
+    return expanded
 
 
 def cache_of(given: Any, folder: Path | None = None) -> str | bool | None:
-    """Read ``data.cache``: a directory, False for none, None for what the environment says.
+    """Parse ``data.cache``: a directory, False for none, None for the environment's default.
 
-    ``folder`` is what a relative path is relative to; by default the present directory.
+    ``folder`` is the base of a relative path; by default the working directory.
 
     Raises
     ------
     ConfigError
-        When it is neither a truth value nor a path.
+        When it is neither a bool nor a path.
     """
     if given is None or isinstance(given, bool):
         return False if given is False else None
@@ -227,17 +227,17 @@ def cache_of(given: Any, folder: Path | None = None) -> str | bool | None:
 
 
 def default_chunk_bytes(algorithm: AnyAlgorithm) -> int | None:
-    """Return the bytes of a chunk where a job says nothing; None: by the data and the members."""
+    """Return the algorithm's default chunk size; None: derive it from the data and the members."""
     return LOCAL_SGD_CHUNK_BYTES if isinstance(algorithm, LocalSGD) else None
 
 
 def memory_limit_of(size: int | str | None) -> int | None:
-    """Read ``memory_limit``; None where a member may take what its worker has.
+    """Parse ``memory_limit``; None means the limit of the worker.
 
     Raises
     ------
     ConfigError
-        When it is no size, or less than a process takes without data.
+        When it is not a size, or less than a process needs without data.
     """
     if size is None:
         return None
@@ -252,7 +252,7 @@ def memory_limit_of(size: int | str | None) -> int | None:
 
 
 def check_chunk_fits(chunk_bytes: int | None, worker_bytes: int | None) -> None:
-    """Prove that a chunk fits into a worker; None and 0 are a worker without a limit.
+    """Check that a chunk fits into a worker's memory; None and 0 mean no limit.
 
     Raises
     ------
@@ -271,7 +271,7 @@ def check_chunk_fits(chunk_bytes: int | None, worker_bytes: int | None) -> None:
 
 
 def _bytes_of(size: int | str) -> int:
-    """Return the bytes of a size; 0 where it is none."""
+    """Return the bytes of a size; 0 if it is not a size."""
     try:
         nbytes = parse_size(size)
     except (ValueError, TypeError):
@@ -280,12 +280,12 @@ def _bytes_of(size: int | str) -> int:
 
 
 def chunk_bytes_of(size: int | str | None) -> int | None:
-    """Read ``data.chunk_size``; None where it follows from the data and the members.
+    """Parse ``data.chunk_size``; None if it is to be derived from the data and the members.
 
     Raises
     ------
     ConfigError
-        When it is no size.
+        When it is not a size.
     """
     if size is None or size == "auto":
         return None

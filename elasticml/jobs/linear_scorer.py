@@ -1,4 +1,4 @@
-"""Objective and metrics of linear models over all data: batch gradient, CoCoA."""
+"""Objective and metrics of linear models over all data (batch gradient, CoCoA)."""
 
 from __future__ import annotations
 
@@ -26,60 +26,60 @@ from elasticml.terms import ExchangeId
 
 F64 = NDArray[np.float64]
 
-#: Models that one pass over the data serves; each keeps a margin for every row.
+#: Models per pass over the data; each needs a margin for every row.
 MODELS_PER_PASS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one chunk adds; sums have one entry for each model."""
+    """The sums of one chunk, with one entry per model."""
 
     loss: F64
     correct: F64
     log_loss: F64
     square: F64
     weight: float
-    #: Sums of sample weight, of weight times label, of weight times its square.
+    #: Sums of the sample weights, weight * label, and weight * label^2.
     moments: F64
     labels: F64
     sample_weights: F64 | None
-    #: (n_models, rows), or (0, rows) where no ranking is wanted.
+    #: (n_models, rows), or (0, rows) without ranking metrics.
     margins: F64
 
 
 class LinearScorer:
     """Scores models with ``coef`` (1, d) and ``intercept`` (1,).
 
-    The objective's penalty of test data is the plain ``l2/2 ||coef||^2`` unless the training data,
-    which say how columns are scaled, were scored before.
+    Scaling of columns is derived from the training data. Unless these were scored before, the
+    penalty in the objective of test data is ``l2/2 ||coef||^2`` without scaling.
 
     Parameters
     ----------
     algorithm : mapping
         The ``algorithm`` section of the job record.
     facts : DataFacts
-        Of the training data.
+        Statistics of the training data.
     """
 
     def __init__(self, algorithm: Mapping[str, Any], facts: DataFacts) -> None:
         self._objective = objective_of(algorithm, facts)
         self._facts = facts
         self._targets = self._objective.targets
-        #: The map to trained coordinates; where columns are scaled, set by the first training pass.
+        #: The map to scaled coordinates; if columns are scaled, the first training pass sets it.
         self._columns = self._objective.columns(facts.n_columns)
 
     def training(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        """Score models on the training data: exact objective, no rankings."""
+        """Score models on the training data: exact objective, no ranking metrics."""
         self._columns = self._scaled_columns(reader)
         return self._score(reader, models, ranking=False)
 
     def test(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        """Score models on data that were not trained on, with rankings.
+        """Score models on test data, with ranking metrics.
 
         Raises
         ------
         DataError
-            When a label is not one of the training data's.
+            When a label does not occur in the training data.
         """
         return self._score(reader, models, ranking=True)
 
@@ -109,7 +109,7 @@ class LinearScorer:
     def _part(
         self, chunk: Chunk, forwards: Sequence[tuple[Forward, float]], ranking: bool
     ) -> _Part:
-        """Multiply one chunk by every model, in one thread."""
+        """Compute the sums of one chunk for every model, in one thread."""
         labels, sample = chunk.labels, chunk.weights
         self._check_labels(labels)
         targets = self._targets.of(labels)
@@ -143,14 +143,14 @@ class LinearScorer:
         )
 
     def _check_labels(self, labels: F64) -> None:
-        known = self._facts.classes
-        if not self._objective.loss.is_classification or known is None:
+        classes = self._facts.classes
+        if not self._objective.loss.is_classification or classes is None:
             return
-        strange = labels[~np.isin(labels, known)]
-        if strange.size:
+        unknown = labels[~np.isin(labels, classes)]
+        if unknown.size:
             raise DataError(
-                f"the test data have the label {strange[0]:g}, wanted {known[0]:g} or "
-                f"{known[1]:g} as in the training data; name the right file"
+                f"the test data have the label {unknown[0]:g}, wanted {classes[0]:g} or "
+                f"{classes[1]:g} as in the training data; name the right file"
             )
 
     def _merged(self, parts: Sequence[_Part], index: int, model: Arrays) -> Score:
@@ -161,10 +161,10 @@ class LinearScorer:
         metrics: dict[str, float] = {}
         if not self._objective.loss.is_classification:
             square = sum(float(part.square[index]) for part in parts)
-            spread = second - first * first / total
+            variance_sum = second - first * first / total
             metrics["rmse"] = float(np.sqrt(square / total))
-            if spread > 0.0:
-                metrics["r2"] = float(1.0 - square / spread)
+            if variance_sum > 0.0:
+                metrics["r2"] = float(1.0 - square / variance_sum)
             return Score(objective=objective, metrics=metrics)
         metrics["accuracy"] = sum(float(part.correct[index]) for part in parts) / float(total)
         if self._objective.loss.name == "logistic":
@@ -174,7 +174,7 @@ class LinearScorer:
         return Score(objective=objective, metrics=metrics)
 
     def _scaled_columns(self, reader: Reader) -> Columns:
-        """Find how the columns were scaled, by the trainer's own preparation over all data."""
+        """Compute the scaling of columns by running the trainer's preparation over all data."""
         rule = self._objective
         preparation = fix_columns(rule.scale, rule.intercept, self._facts, rule.constant or 1.0)
         try:
@@ -186,7 +186,7 @@ class LinearScorer:
             return columns
 
     def _outcome(self, exchange: Exchange, reader: Reader) -> Outcome:
-        """Carry an exchange out here: the solver over one batch of chunks after the other."""
+        """Perform an exchange in this process: run the solver over the chunks batch by batch."""
         merge = np.maximum if exchange.reduce == "max" else np.add
         merged: dict[str, F64] = {}
         work = Work(
@@ -196,7 +196,7 @@ class LinearScorer:
             parameters=exchange.parameters,
             returns=exchange.returns,
         )
-        # Column statistics depend on no loss; that solver knows smooth ones only.
+        # Column statistics do not depend on the loss; this solver supports smooth losses only.
         section = {"scale": self._objective.scale}
         with ThreadPoolExecutor(reader.n_threads) as pool:
             for chunks in reader.batches(pool):
@@ -212,7 +212,7 @@ class LinearScorer:
 
 
 def _ranking(parts: Sequence[_Part], index: int, targets: Targets) -> dict[str, float]:
-    """Rank all rows by margin; nothing where only one class is there."""
+    """Return the ranking metrics over all rows; none if there is only one class."""
     positive = targets.of(np.concatenate([part.labels for part in parts])) > 0.0
     margins = np.concatenate([part.margins[index] for part in parts])
     weights = None

@@ -1,4 +1,4 @@
-"""A run directory and its copy elsewhere: kept up to date while the run grows, fetched later."""
+"""Synchronize a run directory to another path or URL while the run grows, and fetch it later."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from elasticml.data import places
 from elasticml.errors import ConfigError, JobFailedError
 from elasticml.jobs.checkpoints import FOLDER
 
-#: Seconds from the end of one round of copies to the beginning of the next.
+#: Seconds between two synchronizations.
 PAUSE_S = 2.0
-#: Copying takes at most this share of the time: a long story is copied less often.
+#: Synchronization takes at most this share of the time, so a long story is copied less often.
 SHARE_MAX = 0.2
-#: How often the last copies are tried, and the pause in between: a name node that starts anew is
-#: back within, and all the work of a job would be lost with them.
+#: Attempts at the final copies, and the pause between them. Without them the work of the whole job
+#: would be lost; a restarting name node is back within this time.
 LAST_TRIES_MAX = 60
 LAST_PAUSE_S = 2.0
-#: The directory beside the run's files that holds what only the driver needs.
+#: The directory beside the run's files with the driver's own files.
 DRIVER_DIRECTORY = "driver"
-#: Files that grow line by line; of the last line there may be half.
+#: Files that grow line by line; their last line may be incomplete.
 _GROWING = (".jsonl", ".csv")
 
 
 class Mirror:
-    """Copies the files of a run directory to a place, each whole under its name, while they change.
+    """Copies changed files of a run directory to a destination, each one atomically.
 
-    A context manager: copies are made by a thread of its own from the beginning to the end, and
-    those of the end before it is left.
+    A context manager: a thread copies while the block runs; the final copies are made on exit.
 
     Parameters
     ----------
     path : Path
         The run directory.
     place : str
-        Where its copy goes, a local path or a URL.
+        The destination, a local path or a URL.
     is_ours : callable
-        Whether the place is still this process's to write to; asked before each round of copies.
+        Whether this process may still write to the destination; called before each
+        synchronization.
     """
 
     def __init__(self, path: Path, place: str, is_ours: Callable[[], bool] = lambda: True) -> None:
         self._path = path
         self._place = place
         self._is_ours = is_ours
-        #: Size and time of change of each file when it was copied.
+        #: Size and modification time of each file when it was last copied.
         self._copied: dict[str, tuple[int, int]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="em-mirror", daemon=True)
-        #: What has kept the last round of copies from being made.
+        #: The error of the last synchronization, if it failed.
         self.trouble: str | None = None
 
     def copy(self) -> int:
-        """Copy what has changed; return how many files that were.
+        """Copy the changed files and return their number.
 
         Raises
         ------
         ConfigError
-            When a file cannot be written; those that could are copied.
+            When a file cannot be written; the files before it have been copied.
         """
         count = 0
         for file in sorted(self._path.iterdir()) if self._path.is_dir() else ():
@@ -78,12 +78,12 @@ class Mirror:
         return count
 
     def close(self) -> None:
-        """Make the last copies.
+        """Stop the thread and make the final copies.
 
         Raises
         ------
         JobFailedError
-            When they cannot be made, however often that is tried.
+            When every attempt failed.
         """
         self._over.set()
         self._thread.join()
@@ -109,7 +109,7 @@ class Mirror:
             if self._is_ours():
                 self.copy()
         except (ConfigError, OSError) as error:
-            # The place may be back in a while; the files are still here.
+            # The destination may recover; the files are still here.
             self.trouble = str(error)
             return False
         self.trouble = None
@@ -129,33 +129,33 @@ class Mirror:
 
 
 def whole_lines(name: str, content: bytes) -> bytes:
-    """Leave out the half line with which a growing file may end."""
+    """Drop the incomplete line at the end of a growing file."""
     if not name.endswith(_GROWING):
         return content
     return content[: content.rfind(b"\n") + 1]
 
 
 def located(name: str, content: bytes, place: str) -> bytes:
-    """Let a summary say where it is now; other files stay as they are."""
+    """Set ``run_dir`` of a summary to its new location; leave other files unchanged."""
     if name != "summary.json":
         return content
     return (json.dumps({**json.loads(content), "run_dir": place}, indent=2) + "\n").encode()
 
 
 def fetch(place: str, path: Path) -> list[str]:
-    """Copy a run directory from its place to this machine; return the names of its files.
+    """Copy a run directory from its destination to this machine; return the names of its files.
 
     Raises
     ------
     ConfigError
         When a file cannot be read or written.
     """
-    wanted = [
+    files = [
         name
         for name in places.names(place)
         if name not in (DRIVER_DIRECTORY, FOLDER) and not name.startswith(".")
     ]
-    for name in wanted:
+    for name in files:
         content = places.read_bytes(places.join(place, name))
         places.write_whole(str(path / name), located(name, content, str(path)))
-    return wanted
+    return files

@@ -1,4 +1,4 @@
-"""A trained linear model, as users know it."""
+"""A trained linear model, for users."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ F64 = NDArray[np.float64]
 
 
 class LinearModel:
-    """Coefficients and intercept; classes where it classifies.
+    """Coefficients, intercept and, for classifiers, classes.
 
     Attributes
     ----------
     coef_ : ndarray (1, d)
     intercept_ : ndarray (1,)
     classes_ : ndarray (2,) or None
-        Ascending; a positive margin is for the larger one. None in regression.
+        Ascending; a positive margin predicts the larger one. None in regression.
     """
 
     def __init__(self, arrays: Mapping[str, F64], classes: Sequence[float] | None) -> None:

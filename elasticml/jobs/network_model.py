@@ -1,4 +1,4 @@
-"""A trained network, as users know it."""
+"""A trained network, for users."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ F64 = NDArray[np.float64]
 
 
 class NetworkModel:
-    """A network's weights by the names that its module has for them; classes where it classifies.
+    """A network's weights by parameter name and, for classifiers, its classes.
 
-    Nothing of it needs PyTorch before it is asked to predict.
+    PyTorch is imported only for prediction.
 
     Attributes
     ----------
@@ -38,34 +38,34 @@ class NetworkModel:
         self.arrays = arrays
         self._settings = read_settings({k: v for k, v in algorithm.items() if k != "warm_start"})
         self._facts = facts
-        known = facts.classes if self._settings.is_classification else None
-        self.classes_: F64 | None = None if known is None else np.array(known)
+        classes = facts.classes if self._settings.is_classification else None
+        self.classes_: F64 | None = None if classes is None else np.array(classes)
         self._network: Network | None = None
 
     @property
     def module(self) -> Any:
-        """The trained ``torch.nn.Module``, in evaluation mode; its inputs are normalised ones.
+        """The trained ``torch.nn.Module`` in evaluation mode; it expects normalised inputs.
 
         Raises
         ------
         ConfigError
             When PyTorch is not installed here, or the factory cannot be imported.
         """
-        return self._filled().module.eval()
+        return self._loaded_network().module.eval()
 
     def decision_function(self, X: ArrayLike) -> F64:
-        """Return the module's outputs, shape (n, outputs), for rows as they stand in the data.
+        """Return the module's outputs, shape (n, outputs), for rows as in the data, not normalised.
 
         Parameters
         ----------
-        X : array_like (n, columns), or (n, ...) with as many values in an example
+        X : array_like (n, columns), or (n, ...) with as many values per example
 
         Raises
         ------
         ConfigError
             As :attr:`module`, and when an example has another number of values.
         """
-        network, rows = self._filled(), np.array(X, np.float64)
+        network, rows = self._loaded_network(), np.array(X, np.float64)
         n_columns = self._facts.n_columns
         if rows.ndim < 2 or rows[0].size != n_columns:
             raise ConfigError(
@@ -85,7 +85,7 @@ class NetworkModel:
         labels: F64 = self.classes_[outputs[:, : len(self.classes_)].argmax(1)]
         return labels
 
-    def _filled(self) -> Network:
+    def _loaded_network(self) -> Network:
         from elasticml.algorithms.local_sgd.network import Network
 
         if self._network is None:

@@ -1,4 +1,4 @@
-"""Mean loss and metrics of a job's networks over all data."""
+"""Mean loss and metrics of networks over all data (local SGD)."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from elasticml.jobs.scoring import Reader, Score, rows_differ
 
 
 class NetworkScorer:
-    """Scores models of a ``local_sgd`` job.
+    """Scores the models of a ``local_sgd`` job.
 
     Parameters
     ----------
     algorithm : mapping
         The ``algorithm`` section of the job record.
     facts : DataFacts
-        Of the training data.
+        Statistics of the training data.
 
     Raises
     ------
     ConfigError
-        When PyTorch is not installed here, or the module cannot be made.
+        When PyTorch is not installed here, or the module cannot be created.
     """
 
     def __init__(self, algorithm: Mapping[str, Any], facts: DataFacts) -> None:
         self._n_columns = facts.n_columns
-        # Whatever the members have: this process may have no such device.
+        # Not the job's device, which this process may not have.
         settings = read_settings({k: v for k, v in algorithm.items() if k != "warm_start"})
         self._network = Network(settings, facts, device="auto")
 
     def training(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        """Score models on the training data, what was held out included."""
+        """Score models on all training data, including the holdout."""
         return self.test(reader, models)
 
     def test(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
         """Score models on any data.
 
-        They are read once for all models: that costs as much as the network's forward pass.
+        All models are scored in one pass, since reading costs as much as a forward pass.
 
         Raises
         ------
         DataError
-            When a label is not one of the training data's, or rows have another length.
+            When a label does not occur in the training data, or rows have another length.
         """
         sums = np.zeros((len(models), 3))
         moments = np.zeros(3)
@@ -68,16 +68,16 @@ class NetworkScorer:
                 moments += np.sum([_moments(chunk) for chunk in chunks], axis=0)
         if not moments[0]:
             raise DataError("the data hold no weighted examples; check the path and the format")
-        return [self._score(found, moments) for found in sums]
+        return [self._score(model_sums, moments) for model_sums in sums]
 
     def _check_width(self, chunks: Sequence[Chunk], reader: Reader) -> None:
-        """Refuse rows that the network would see cropped, or not at all."""
+        """Reject rows that are longer or shorter than the network's input."""
         widths = {chunk.layout.n_columns for chunk in chunks}
         is_wide = are_cropped(reader.counts())
         if widths <= {self._n_columns} and not is_wide:
             return
-        found = "more" if is_wide else str(min(widths - {self._n_columns}))
-        raise rows_differ(found, self._n_columns)
+        length = "more" if is_wide else str(min(widths - {self._n_columns}))
+        raise rows_differ(length, self._n_columns)
 
     def _of(self, chunk: Chunk, inputs: Any) -> tuple[float, float, float]:
         scores = self._network.scores(*self._network.whole(chunk, inputs))
@@ -102,7 +102,7 @@ class NetworkScorer:
 
 
 def _moments(chunk: Chunk) -> Any:
-    """Return sums of weights, of weight times label, and of weight times its square."""
+    """Return the sums of the weights, weight * label, and weight * label^2."""
     labels = chunk.labels
     weights = np.ones(labels.size) if chunk.weights is None else chunk.weights
     return np.array([weights.sum(), weights @ labels, weights @ labels**2])

@@ -1,4 +1,4 @@
-"""What a job minimises, as its algorithm's settings say it: for evaluating models afterwards."""
+"""The objective of a linear job, from its algorithm's settings, for evaluating models."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from elasticml.objectives.losses import Loss, loss_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2`` with ``w`` in trained coordinates."""
+    """``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2`` with ``w`` in scaled coordinates."""
 
     loss: Loss
     l2: float
     targets: Targets
     scale: str
     intercept: bool
-    #: Value of the intercept's own column; None where the intercept is not penalised.
+    #: Value of the intercept's column; None if the intercept is not penalised.
     constant: float | None = None
 
     def columns(self, n_columns: int) -> Columns:
-        """Return the map to trained coordinates of columns that are not scaled."""
+        """Return the map to scaled coordinates for columns that are not scaled."""
         return Columns(n_columns=n_columns, intercept=self.intercept, constant=self.constant or 1.0)
 
     def penalty(self, model: Arrays, columns: Columns) -> float:
-        """Return ``l2/2 ||w||^2`` of a model as users know it."""
+        """Return ``l2/2 ||w||^2`` of a model in original coordinates."""
         w = columns.trained(model["coef"].reshape(-1), float(model["intercept"][0]))
         if self.constant is None:
             w = w[: columns.n_columns]
@@ -41,31 +41,31 @@ class Objective:
 
 
 def objective_of(algorithm: Mapping[str, Any], facts: DataFacts) -> Objective:
-    """Read what a job minimises from the ``algorithm`` section of its record.
+    """Return the objective for the ``algorithm`` section of a job record.
 
     Raises
     ------
     ConfigError, DataError
-        When a setting is wrong, or does not fit the data; so for algorithms of one's own.
+        When a setting is invalid or does not fit the data, or the algorithm is user-defined.
     """
     if algorithm.get("name") == "cocoa":
-        ours = read_cocoa({k: v for k, v in algorithm.items() if k != "warm_start"})
+        cocoa = read_cocoa({k: v for k, v in algorithm.items() if k != "warm_start"})
         return Objective(
-            loss=ours.loss.loss,
-            l2=ours.l2,
-            targets=targets_for(ours, facts),
-            scale=ours.scale,
-            intercept=ours.intercept,
-            constant=ours.intercept_scaling,
+            loss=cocoa.loss.loss,
+            l2=cocoa.l2,
+            targets=targets_for(cocoa, facts),
+            scale=cocoa.scale,
+            intercept=cocoa.intercept,
+            constant=cocoa.intercept_scaling,
         )
     if algorithm.get("name") == "async_sgd":
-        free = read_async_sgd({k: v for k, v in algorithm.items() if k != "warm_start"})
+        async_sgd = read_async_sgd({k: v for k, v in algorithm.items() if k != "warm_start"})
         return Objective(
-            loss=loss_named(free.loss),
-            l2=free.l2,
-            targets=targets_for(free, facts),
+            loss=loss_named(async_sgd.loss),
+            l2=async_sgd.l2,
+            targets=targets_for(async_sgd, facts),
             scale="none",
-            intercept=free.intercept,
+            intercept=async_sgd.intercept,
         )
     settings = read_batch_gradient(algorithm)
     return Objective(

@@ -1,4 +1,4 @@
-"""How a job stands, in a terminal: one line that changes, or few lines where there is none."""
+"""Show a job's progress: one updating line in a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from rich.text import Text
 from elasticml.jobs.status import JobStatus
 from elasticml.terms import format_size
 
-#: Seconds between lines where the output is no terminal.
+#: Seconds between lines if the output is not a terminal.
 QUIET_S = 5.0
-#: Seconds before the first of them: what goes wrong at once needs no progress.
+#: Seconds before the first of these lines, so that a job that fails at once prints none.
 FIRST_S = 1.0
-_TOLD = ("MemberLost", "MemberNoticed", "GroupReturned", "WentOutOfCore")
-#: What policies suggest that is worth a line; chunks may change owners in every round.
-_SUGGESTIONS_TOLD = ("Retire", "Request", "Tune")
+#: Events that get a line of their own.
+_SHOWN_EVENTS = ("MemberLost", "MemberNoticed", "GroupReturned", "WentOutOfCore")
+#: Policy suggestions that get a line of their own; moves of chunks may happen in every round.
+_SHOWN_SUGGESTIONS = ("Retire", "Request", "Tune")
 
 
 class Progress:
-    """Shows a job's status while it is followed; a context manager.
+    """Shows a job's status while the job is followed; a context manager.
 
     Parameters
     ----------
     console : rich.console.Console, optional
-        Default: standard error.
+        By default standard error.
     label : str, optional
         Shown instead of the job's name.
     clock : callable
-        Seconds, monotonic.
+        Monotonic time in seconds.
     """
 
     def __init__(
@@ -69,11 +70,14 @@ class Progress:
             self._live = None
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Take note of further records, and show what has become of the job."""
+        """Process new records and update the display."""
         for record in records:
             self._status = self._status.after(record)
-            if record.get("event") in _TOLD or record.get("suggestion") in _SUGGESTIONS_TOLD:
-                self.note(_told(record))
+            if (
+                record.get("event") in _SHOWN_EVENTS
+                or record.get("suggestion") in _SHOWN_SUGGESTIONS
+            ):
+                self.note(_describe(record))
         if self._live is not None:
             self._live.update(self._line())
             return
@@ -83,13 +87,13 @@ class Progress:
         if self._said_s is None:
             self._said_s = now_s - QUIET_S + FIRST_S
         if ended and self._status.state == "failed":
-            return  # whoever waits for the result says why, once
+            return  # the caller that waits for the result reports the error
         if ended or now_s - self._said_s >= QUIET_S:
             self._said_s = now_s
             self._console.print(self._line(), soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Print a line of its own; only in a terminal."""
+        """Print a line above the status line; only in a terminal."""
         if self._live is not None:
             self._console.print(Text(text, style="dim"), soft_wrap=True)
 
@@ -98,7 +102,7 @@ class Progress:
 
 
 def status_line(status: JobStatus, label: str | None = None) -> str:
-    """Write a job's status as one line: round, objective, members, stand-ins, time to go."""
+    """Format a job's status as one line: round, objective, members, stand-ins, time left."""
     name = label or status.name or "job"
     if status.round == 0 and not status.is_over:
         if not status.members:
@@ -127,20 +131,20 @@ def status_line(status: JobStatus, label: str | None = None) -> str:
 
 
 def _gap(status: JobStatus) -> str:
-    """Write the gap, and how far it has come towards its target on a logarithmic scale."""
+    """Format the gap and its progress towards the target on a logarithmic scale."""
     text = f"gap {'≤' if status.gap_is_bound else ''}{status.gap:.1e}"
     if status.gap_target is None or status.gap_share is None:
         return text
     return f"{text} of {status.gap_target:.0e} ({100 * status.gap_share:.0f} %)"
 
 
-def _told(record: Mapping[str, Any]) -> str:
+def _describe(record: Mapping[str, Any]) -> str:
     at = f"round {record.get('round')}"
     match record.get("event"):
         case "MemberLost":
             return f"{at}: member {record.get('member')} lost ({record.get('reason')})"
         case "MemberNoticed":
-            return f"{at}: member {record.get('member')} goes in {record.get('grace_s')} s"
+            return f"{at}: member {record.get('member')} leaves in {record.get('grace_s')} s"
         case "WentOutOfCore":
             sizes = [format_size(int(record.get(k) or 0)) for k in ("nbytes", "limit_bytes")]
             return (

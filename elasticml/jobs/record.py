@@ -1,4 +1,4 @@
-"""The job record that goes to the scheduler, and the job file that says the same."""
+"""Convert the job record, which the scheduler receives, back to a job file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from elasticml.jobs.checkpoints import job_file_entry
 
-#: Of the record's form; the scheduler refuses others.
+#: Format version of the record; the scheduler rejects others.
 RECORD_VERSION = 1
-#: The sections of a job file, in the order in which a run writes them.
+#: The sections of a job file, in the order in which ``job.yaml`` has them.
 SECTIONS = (
     "name",
     "data",
@@ -32,17 +32,17 @@ SECTIONS = (
     "memory_limit",
     "simulate",
 )
-#: Those that the record of a job spells in another way, or does not have.
-_OTHERWISE = ("name", "data", "algorithm", "cluster", "faults", "checkpoint")
+#: Sections that the record has in another form, or not at all.
+_CONVERTED = ("name", "data", "algorithm", "cluster", "faults", "checkpoint")
 
 
 def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a job as a job file would say it, without its cluster.
+    """Return the sections of the job file for a record, without the cluster.
 
     Parameters
     ----------
     record : mapping
-        The job record. What is None or empty in it is left out.
+        The job record. Keys whose value is None or empty are omitted.
     """
     data = _given(record["data"])
     if record.get("test"):
@@ -57,7 +57,7 @@ def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
         "algorithm": _algorithm(record),
     }
     for key in SECTIONS:
-        if key in _OTHERWISE:
+        if key in _CONVERTED:
             continue
         value = record.get(key)
         value = _given(value) if isinstance(value, Mapping) else value
@@ -71,7 +71,7 @@ def job_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _algorithm(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the section without what a file says elsewhere: the seed, when to stop, the start."""
+    """Return the section without the keys that other sections set: seed, epochs, warm start."""
     section = _given(record["algorithm"])
     for name in ("warm_start", "epochs") if section["name"] == "local_sgd" else ("warm_start",):
         section.pop(name, None)

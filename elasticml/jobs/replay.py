@@ -1,4 +1,4 @@
-"""A run computed again from its story, compared with what it has left, and written down."""
+"""Replay a run from its story, compare the result with the run's, and write it to a directory."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from elasticml.jobs.warm_start import WarmStart, warm_start_of
 from elasticml.replaying.engine import Replay
 from elasticml.replaying.story import Record, read_story
 
-#: Told the round that was reached, and how many there are.
+#: Called with the current round and the number of rounds.
 ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a replay has come to: the same bits; otherwise it raises."""
+    """The result of a bit-identical replay; a replay that differs raises instead."""
 
-    #: The model at the end, or at the beginning of the round that was asked for.
+    #: The final model, or the one at the start of the requested round.
     arrays: Arrays
-    #: First 16 hex digits of the SHA-256 of ``coef``'s bytes; None where there is no ``coef``.
+    #: First 16 hex digits of the SHA-256 of ``coef``'s bytes; None without ``coef``.
     digest: str | None
-    #: The model is the one in the run's ``model.npz``; None where that is not what was computed.
+    #: Whether the model equals the run's ``model.npz``; None if there is nothing to compare.
     identical: bool | None
     rounds: int
     exchanges: int
     seconds: float
-    #: Where the replay has been written; None where it was not asked for.
+    #: The directory of the replay; None if it was not written.
     run_dir: Path | None = None
     summary: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
@@ -58,35 +58,35 @@ def replay(
     warm_start: WarmStart | None = None,
     progress: ProgressCallback | None = None,
 ) -> Replayed:
-    """Compute a run again from its story, on this machine alone, and compare it bit for bit.
+    """Recompute a run from its story, on this machine alone, and compare it bit for bit.
 
     Parameters
     ----------
     run_dir : path
-        The run's directory, or a simulated run's. Nothing in it is changed.
+        The directory of a run, real or simulated. It is not modified.
     out : path, optional
-        A directory to write the replay to: ``model.npz``, story, history and summary.
+        Directory for the replay: ``model.npz``, story, history and summary.
     until : int, optional
-        Stop with the model at the beginning of this round, as ``history.csv`` counts them.
+        Stop with the model at the start of this round, numbered as in ``history.csv``.
     data : Source, optional
-        The data, where the run had them from memory.
+        The data, if the run read them from memory.
     warm_start : model, mapping or path, optional
-        The model that the run started from, where it is not in the file that the job names.
+        The run's initial model, if it is not in the file that the job names.
     progress : callable (int, int), optional
-        Told the round that was reached, and how many there are.
+        Called with the current round and the number of rounds.
 
     Raises
     ------
     ConfigError
-        When there is no run, or its versions or processors are not those of this machine.
+        When there is no run, or its versions or CPU class differ from those of this machine.
     DataError
         When the story has been edited, or the data have changed.
     JobFailedError
-        When other bits come out; names the first exchange in which they do.
+        When the bits differ; the message names the first exchange with a difference.
     """
     path, began_s = Path(run_dir), time.perf_counter()
-    left = _summary_of(path)
-    records = read_story(path, left.get("story"))
+    run_summary = _summary_of(path)
+    records = read_story(path, run_summary.get("story"))
     start = records[0]
     if start["event"] != "JobStarted":
         raise DataError(f"{path}: the story does not begin with a job's start; nothing to replay")
@@ -94,10 +94,10 @@ def replay(
     if until is not None and not 0 <= until <= rounds:
         raise ConfigError(f"until: got {until}, wanted 0 to {rounds}, the rounds of the run")
     engine = Replay(records, data or _source_of(start["spec"]), _algorithm_of(start, warm_start))
-    told: list[Record] = []
+    replayed: list[Record] = []
     arrays: Arrays | None = None
     for record in engine.run():
-        told.append(record)
+        replayed.append(record)
         if record["event"] != "RoundEnded":
             continue
         if progress is not None:
@@ -121,13 +121,13 @@ def replay(
         "rounds": reached,
         "exchanges": engine.exchanges,
         "seconds": seconds,
-        **{key: left.get(key) for key in ("objective", "gap", "converged") if until is None},
+        **{key: run_summary.get(key) for key in ("objective", "gap", "converged") if until is None},
         "examples": None if engine.facts is None else engine.facts.n_rows,
         "features": None if engine.facts is None else engine.facts.n_columns,
         "run_dir": None if out is None else str(out),
     }
     if out is not None:
-        _write(Path(out), path, told, arrays, engine, summary)
+        _write(Path(out), path, replayed, arrays, engine, summary)
     return Replayed(
         arrays=arrays,
         digest=digest,
@@ -141,12 +141,12 @@ def replay(
 
 
 def replay_path(run_dir: Path, now: datetime) -> Path:
-    """Name the directory of a replay: ``runs/<run>-replay-<time>``."""
+    """Return the default directory of a replay: ``runs/<run>-replay-<time>``."""
     return default_run_path(f"{run_dir.resolve().name}-replay", now)
 
 
 def coef_digest(arrays: Mapping[str, NDArray[Any]]) -> str | None:
-    """Digest the bytes of ``coef``: 16 hex digits."""
+    """Return the digest of ``coef``'s bytes, 16 hex digits."""
     if "coef" not in arrays:
         return None
     content = np.ascontiguousarray(arrays["coef"], "<f8").tobytes()
@@ -154,7 +154,7 @@ def coef_digest(arrays: Mapping[str, NDArray[Any]]) -> str | None:
 
 
 def _summary_of(path: Path) -> Mapping[str, Any]:
-    """Read what the run has left as its summary; empty where it was killed before its end."""
+    """Read the run's summary; empty if the run was killed before its end."""
     try:
         text = (path / "summary.json").read_text(encoding="utf-8")
     except OSError:
@@ -164,7 +164,7 @@ def _summary_of(path: Path) -> Mapping[str, Any]:
     except ValueError:
         summary = None
     if not isinstance(summary, dict):
-        raise DataError(f"{path / 'summary.json'} is no summary; replay an unchanged copy")
+        raise DataError(f"{path / 'summary.json'} is not a summary; replay an unchanged copy")
     return summary
 
 
@@ -174,20 +174,20 @@ def _source_of(spec: Mapping[str, Any]) -> Source:
         source.blocks()
     except ConfigError as error:
         raise ConfigError(
-            f"the data of the run cannot be read here: {error.message}; put them where they were, "
-            "or give them as data= in Python",
+            f"the data of the run cannot be read here: {error.message}; put them back, or give "
+            "them as data= in Python",
             **error.fields,
         ) from error
     return source
 
 
 def _algorithm_of(start: Record, given: WarmStart | None) -> Mapping[str, Any]:
-    """Return the algorithm's settings, and the model that it started from."""
+    """Return the algorithm's settings with the run's initial model."""
     section = dict(start["spec"]["algorithm"])
     if section["name"] in ("cocoa", "local_sgd"):
-        section["device"] = "cpu"  # where the run has computed, or it is refused
-    wanted = start.get("warm_start_digest")
-    if wanted is None:
+        section["device"] = "cpu"  # runs that computed on a GPU are rejected
+    run_digest = start.get("warm_start_digest")
+    if run_digest is None:
         return section
     given = start["spec"].get("warm_start") if given is None else given
     if given is None:
@@ -195,20 +195,20 @@ def _algorithm_of(start: Record, given: WarmStart | None) -> Mapping[str, Any]:
             "warm_start: the run started from a model that the story does not have; give it as "
             "warm_start= in Python"
         )
-    model = warm_start_of(given, _asked_for(section))
+    model = warm_start_of(given, _minimal_settings(section))
     digest = as_text(digest_of_arrays(model or {}))
-    if digest != wanted:
+    if digest != run_digest:
         raise DataError(
             f"warm_start: the model has digest {digest}, the one that the run started from had "
-            f"{wanted}; give that one"
+            f"{run_digest}; give that one"
         )
     return {**section, "warm_start": model}
 
 
-def _asked_for(section: Mapping[str, Any]) -> AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA:
-    """Return the kind of algorithm that a story tells of, as far as its model goes."""
+def _minimal_settings(section: Mapping[str, Any]) -> AsyncSGD | CoCoA | LocalSGD | PrimalCoCoA:
+    """Return settings of the story's algorithm that suffice to read its initial model."""
     if section["name"] == AsyncSGD.name:
-        # Only with its mode "batch", which is K-Means: a free run is never computed again.
+        # Only mode "batch", which is K-Means, can be replayed; asynchronous runs cannot.
         return AsyncSGD("kmeans", k=section["k"])
     if section["name"] == LocalSGD.name:
         return LocalSGD()
@@ -218,29 +218,29 @@ def _asked_for(section: Mapping[str, Any]) -> AsyncSGD | CoCoA | LocalSGD | Prim
 
 
 def _compare(path: Path, arrays: Arrays, *, is_done: bool) -> bool | None:
-    """Compare with the model that the run has left; None where it has left none to compare."""
+    """Compare with the run's ``model.npz``; None if there is nothing to compare."""
     try:
         with np.load(path / "model.npz", allow_pickle=False) as file:
-            left = {name: file[name] for name in file.files if name != "classes"}
+            run_arrays = {name: file[name] for name in file.files if name != "classes"}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"{path / 'model.npz'} cannot be read: {error}") from None
     if not is_done and not arrays:
         return None
-    for name in sorted(left):
-        here, there = np.asarray(arrays.get(name)), left[name]
+    for name in sorted(run_arrays):
+        here, there = np.asarray(arrays.get(name)), run_arrays[name]
         if here.shape == there.shape and here.tobytes() == there.tobytes():
             continue
         if here.shape != there.shape:
             what = f"has shape {here.shape}, the run's {there.shape}"
         else:
-            other = np.flatnonzero(here.reshape(-1) != there.reshape(-1))
-            far = float(np.max(np.abs(here - there)))
-            what = f"differs in {other.size} of {here.size} values, by at most {far:.3g}"
+            different = np.flatnonzero(here.reshape(-1) != there.reshape(-1))
+            error = float(np.max(np.abs(here - there)))
+            what = f"differs in {different.size} of {here.size} values, by at most {error:.3g}"
         raise JobFailedError(
             f"{path / 'model.npz'} is not the model of the story: every exchange has the run's "
-            f"bits, but {name} {what}; the file was changed, or is of another run",
+            f"bits, but {name} {what}; the file was changed, or belongs to another run",
             array=name,
         )
     return True
@@ -254,7 +254,7 @@ def _write(
     engine: Replay,
     summary: Mapping[str, Any],
 ) -> None:
-    """Write the replay as a run directory of its own."""
+    """Write the replay as a separate run directory."""
     try:
         job = yaml.safe_load((path / "job.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):

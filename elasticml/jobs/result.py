@@ -1,4 +1,4 @@
-"""What a job comes to: model, history, summary, story, report."""
+"""A job's result: model, history, summary, story, report."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from elasticml.report.preemptions import preemptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a job has come to.
+    """A job's result.
 
-    ``model`` is None where the job ended before its first round. ``history`` has one row a round,
-    the state at the round's beginning, and a last one for the final model.
+    ``model`` is None if the job ended before its first round. ``history`` has one row per round,
+    with the state at the start of the round, and a last row for the final model.
     """
 
     model: LinearModel | NetworkModel | None
     arrays: Mapping[str, NDArray[np.float64]] = field(repr=False)
     history: list[Row] = field(repr=False)
     summary: dict[str, Any]
-    #: The job as a job file would say it.
+    #: The job as the sections of a job file.
     job: Mapping[str, Any] = field(repr=False)
     story: Sequence[Mapping[str, Any]] = field(repr=False, default=())
-    #: Where the run has been written; None where it was not asked for.
+    #: The run directory; None if none was written.
     run_dir: Path | None = None
 
     def to_pandas(self) -> Any:
@@ -56,7 +56,7 @@ class Result:
         return pandas.DataFrame(self.history)
 
     def report(self, path: str | Path = "report.html") -> Path:
-        """Write the report as one page and return its path.
+        """Write the report as one HTML page and return its path.
 
         Raises
         ------
@@ -91,16 +91,16 @@ def make_result(
     story: Sequence[Mapping[str, Any]],
     run_dir: Path | None,
 ) -> Result:
-    """Put a result together from what the scheduler keeps of a job; nothing is evaluated."""
+    """Assemble the result from the scheduler's data, without evaluating the models."""
     classes = classes_of(job.get("algorithm") or {}, outcome.facts, outcome.arrays)
     loaded = next((record for record in story if record["event"] == "DataLoaded"), {})
     notes = list(loaded.get("notes") or ())
     summary = {**outcome.summary, "notes": notes, "train": {}, "test": {}}
     if outcome.error is not None:
         summary["error"] = outcome.error.get("message")
-    taken = preemptions(story)
-    if taken is not None:
-        summary["preemptions"] = taken
+    preempted = preemptions(story)
+    if preempted is not None:
+        summary["preemptions"] = preempted
     if run_dir is not None:
         summary["run_dir"] = str(run_dir)
     return Result(
@@ -118,11 +118,11 @@ def classes_of(
     algorithm: Mapping[str, Any], facts: DataFacts | None, arrays: Mapping[str, Any]
 ) -> Sequence[float] | None:
     """Return the classes of a job's model; None in regression."""
-    # A job on a regression loss has no classes, however few distinct labels there are.
+    # A regression loss has no classes, even if there are few distinct labels.
     if algorithm.get("loss") == "squared":
         return None
     if algorithm.get("name") == "primal_cocoa":
-        # The labels of its data are numbers of columns; its model says what it separates.
+        # The labels of its data are column numbers; the classes are in the model.
         return [float(label) for label in arrays["classes"]] if "classes" in arrays else None
     return None if facts is None else facts.classes
 
@@ -130,7 +130,7 @@ def classes_of(
 def _model_of(
     outcome: Outcome, algorithm: Mapping[str, Any], classes: Sequence[float] | None
 ) -> LinearModel | NetworkModel | None:
-    """Make the model that users see; None where there is none, or of an algorithm of one's own."""
+    """Return the model for users; None if there is none, or the algorithm is user-defined."""
     if algorithm.get("name") == "local_sgd" and outcome.arrays and outcome.facts is not None:
         return NetworkModel(outcome.arrays, algorithm, outcome.facts)
     is_linear = {"coef", "intercept"} <= outcome.arrays.keys()
@@ -146,21 +146,21 @@ def evaluate(
     test: Any,
     n_threads: int | None = None,
 ) -> Result:
-    """Read the data again and fill in the objective over all of them, and the metrics.
+    """Read the data again and add the objective over all of them, and the metrics.
 
     Parameters
     ----------
     record : mapping
         The job record.
     source, test : Source or None
-        The data trained on and the test data.
+        The training data and the test data.
 
     Returns
     -------
     Result
         A copy with ``objective_full`` and test metrics in the history, and ``train``, ``test``
-        and an exact objective in the summary. Data that cannot be read here are a note in
-        ``summary["not_evaluated"]``.
+        and an exact objective in the summary. If the data cannot be read here,
+        ``summary["not_evaluated"]`` says why.
     """
     if outcome.facts is None or not outcome.history or result.model is None:
         return result
@@ -168,7 +168,7 @@ def evaluate(
     rows = {int(row["round"]): index for index, row in enumerate(outcome.history[:last])}
     models = {rows[r]: arrays for r, arrays in outcome.snapshots.items() if r in rows}
     models[last] = outcome.arrays
-    places = sorted(models)
+    indices = sorted(models)
     history = [dict(row) for row in result.history]
     summary = dict(result.summary)
     failed: list[str] = []
@@ -178,17 +178,17 @@ def evaluate(
         if source is not None:
             scores = evaluator.score_training(
                 source,
-                [models[place] for place in places],
+                [models[index] for index in indices],
                 record.get("chunk_bytes"),
                 (record.get("members") or {}).get("start") or 1,
             )
-            _fill_training(history, summary, places, scores)
+            _fill_training(history, summary, indices, scores)
         if test is not None:
             with blaming("data.test"):
                 _check_test(algorithm, source, test)
-                scores, notes = evaluator.score_test(test, [models[place] for place in places])
-            for place, score in zip(places, scores, strict=True):
-                history[place] |= {f"test_{name}": v for name, v in score.metrics.items()}
+                scores, notes = evaluator.score_test(test, [models[index] for index in indices])
+            for index, score in zip(indices, scores, strict=True):
+                history[index] |= {f"test_{name}": v for name, v in score.metrics.items()}
             summary["test"] = dict(scores[-1].metrics)
             summary["test_notes"] = list(notes)
     except ElasticmlError as error:
@@ -207,9 +207,10 @@ def evaluate(
 
 
 def _check_test(algorithm: Mapping[str, Any], source: Any, test: Any) -> None:
-    """Refuse test pictures that a network would misread: it may not have been known before it ran.
+    """Reject test images whose shape differs from that of the training images.
 
-    The data may have changed since, or training data were not to be seen from where it was started.
+    The check before the start may not have seen them: the data may have changed since, or the
+    client may not have been able to read the training data.
     """
     if algorithm.get("name") != "local_sgd":
         return
@@ -219,10 +220,10 @@ def _check_test(algorithm: Mapping[str, Any], source: Any, test: Any) -> None:
 
 
 def _fill_training(
-    history: list[Row], summary: dict[str, Any], places: Sequence[int], scores: Sequence[Score]
+    history: list[Row], summary: dict[str, Any], indices: Sequence[int], scores: Sequence[Score]
 ) -> None:
-    for place, score in zip(places, scores, strict=True):
-        history[place]["objective_full"] = score.objective
+    for index, score in zip(indices, scores, strict=True):
+        history[index]["objective_full"] = score.objective
     summary["train"] = dict(scores[-1].metrics)
     if summary.get("objective") is None:
         summary["objective"] = scores[-1].objective

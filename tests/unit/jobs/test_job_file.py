@@ -204,11 +204,14 @@ def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
         ),
         (
             {"cluster": {"kind": "yarn"}, "faults": [{"round": 1, "lose": 1}]},
-            "faults: cluster.kind is yarn, whose processes are not ours to stop; use "
+            "faults: cluster.kind is yarn, and elasticml cannot stop processes there; use "
             "cluster.kind: local, or leave faults out",
         ),
         ({"cluster": {"workers": 0}}, "cluster.workers: got 0, wanted at least 1"),
-        ({"cluster": {"kind": "address"}}, "cluster.address is missing: the scheduler's, such as"),
+        (
+            {"cluster": {"kind": "address"}},
+            "cluster.address is missing: the scheduler's address, such as",
+        ),
         ({"absent": "tailor"}, "absent: got 'tailor'; did you mean 'taylor'?"),
         ({"policies": [{"name": "kne"}]}, "policies[0]: there is no policy 'kne'; did you mean"),
         ({"policies": {"name": "knee"}}, "policies: got {'name': 'knee'}, wanted a list such as"),
@@ -218,7 +221,7 @@ def test_the_job_that_a_run_writes_down_is_the_job_it_was(tmp_path, content):
             {"members": {"start": 5}, "cluster": {"workers": 4}},
             "members.start: got 5, wanted at most cluster.workers, 4",
         ),
-        ({"members": {"min": 5}}, "members.min: got 5, wanted at most 4, the workers that there"),
+        ({"members": {"min": 5}}, "members.min: got 5, wanted at most 4, the most workers"),
         ({"cluster": {"slowdown": {4: 2.0}}}, "cluster.slowdown: got worker 4, wanted numbers"),
         ({"policies": [5]}, "policies[0]: got 5, wanted a name or a mapping such as"),
         ({"policies": ["tune_local_work"]}, "policies[0]: tune_local_work decides by the duality"),
@@ -303,14 +306,14 @@ def test_a_missing_file_is_said(tmp_path):
 
 def test_a_file_that_is_no_text_is_said(tmp_path):
     (tmp_path / "job.yaml").write_bytes(b"PAR1\xff\x00")
-    with pytest.raises(ConfigError, match=r"job\.yaml': no text: byte 4 is no UTF-8; name a YAML"):
+    with pytest.raises(ConfigError, match=r"job\.yaml': byte 4 is not UTF-8; name a YAML"):
         read_job_file(tmp_path / "job.yaml")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("data: [1, 2", ", line 1, column 12: no YAML"),
+        ("data: [1, 2", ", line 1, column 12: not YAML"),
         ("", "got nothing"),
         ("- a\n- b\n", "got list"),
     ],
@@ -342,7 +345,7 @@ def test_a_setting_may_be_any_yaml():
         ("faults.4.lose=1", "wanted a number below 1, got '4'"),
         ("name.first=x", "'first'"),
         ("seed.a.b=x", "which has no keys"),
-        ("seed=[1", "the value is no YAML"),
+        ("seed=[1", "the value is not YAML"),
     ],
 )
 def test_settings_that_lead_nowhere_are_refused(setting, said):

@@ -60,7 +60,7 @@ def test_callables_are_named_by_where_they_are():
 
     made = em.LocalSGD(model=linear, loss=total)
     assert (made.model, made.loss) == ("tests.networks:linear", "tests.networks:total")
-    with pytest.raises(em.ConfigError, match="not defined at the top of a module"):
+    with pytest.raises(em.ConfigError, match="not defined at the top level of a module"):
         em.LocalSGD(model=lambda: None)
 
 
@@ -74,7 +74,7 @@ def test_callables_are_named_by_where_they_are():
         (lambda: record(stop=em.Stop(epochs=1, gap=1e-3)), "local_sgd certifies no duality gap"),
         (
             lambda: record(stop=em.Stop(epochs=1, objective=0.1)),
-            "local_sgd knows the mean loss of the last samples only",
+            "local_sgd computes only the mean loss of the last",
         ),
         (lambda: record(em.CoCoA()), r"stop.epochs: local_sgd counts epochs, cocoa does not"),
         (lambda: record(policies=["knee"]), "decides by the duality gap"),
