@@ -1,4 +1,4 @@
-"""Submitted jobs from the client's side: where their runs are, how they stand, how they end."""
+"""Submitted jobs from the client's side: locate their runs, follow them, learn how they ended."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from elasticml.jobs.submission import Verdict, read_attempt, read_verdict
 if TYPE_CHECKING:
     import skein
 
-#: Seconds between two looks at the run, and between two at the application.
+#: Seconds between two polls of the run and of the application.
 LOOK_S = 1.0
-#: Seconds without an answer after which nobody is asked any more.
+#: Seconds without a reply after which following gives up.
 TROUBLE_S_MAX = 60.0
-#: Looking takes at most this share of the time: a long story is read less often.
+#: Polling takes at most this share of the time, so a long story is read less often.
 SHARE_MAX = 0.2
-#: Where in a user's home directory it is written which application runs what.
+#: Directory in the user's home that maps applications to their runs.
 _INDEX = (".elasticml", "applications")
 _RUNS = ("elasticml", "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """An application that runs a job, as the client that submitted it wrote it down."""
+    """An application that runs a job, as recorded by the client that submitted it."""
 
     id: str
     #: The job's name.
     name: str
-    #: Where the run directory is.
+    #: Path or URL of the run directory.
     place: str
 
 
 def home_place(conf: HadoopConf) -> str:
-    """Name the user's home directory on the file system of a cluster."""
+    """Return the user's home directory on the cluster's file system."""
     system = conf.text("fs.defaultFS", "file:///")
     if system.startswith("file:"):
         return str(Path.home())
@@ -60,7 +60,7 @@ def home_place(conf: HadoopConf) -> str:
 
 
 def default_result(conf: HadoopConf, name: str, now: datetime) -> str:
-    """Name the place of a run where none is given: below the user's home directory, and free."""
+    """Return an unused default path for a run, below the user's home directory."""
     stem = places.join(home_place(conf), *_RUNS, run_name(name, now))
     place, count = stem, 2
     while places.names(place):
@@ -69,36 +69,36 @@ def default_result(conf: HadoopConf, name: str, now: datetime) -> str:
 
 
 def check_vacant(place: str) -> None:
-    """Prove that there is nothing yet where a run is to be.
+    """Check that the destination of a run is empty.
 
     Raises
     ------
     ConfigError
-        When there is.
+        When it is not.
     """
     if places.names(place):
         raise ConfigError(
-            f"cluster.result: {place} holds something already; name another place", path=place
+            f"cluster.result: {place} is not empty; name another directory", path=place
         )
 
 
 def check_result(place: str) -> None:
-    """Prove that a run can be written to a place, by writing to it.
+    """Check that a run can be written to a destination, by writing a file there.
 
     Raises
     ------
     ConfigError
-        When it cannot, or holds a run already.
+        When it cannot, or is not empty.
     """
     check_vacant(place)
     trial = places.join(place, f".elasticml-trial-{secrets.token_hex(4)}")
-    places.write_whole(trial, b"written to see whether that works\n")
+    places.write_whole(trial, b"written to check that writing works\n")
     places.remove(trial)
     places.remove_empty(place)  # another job may have claimed it meanwhile
 
 
 def remember(conf: HadoopConf, application: Application) -> None:
-    """Write down which application runs what, for ``elasticml status`` and the like.
+    """Record an application in the user's home, for ``elasticml status`` and other commands.
 
     Raises
     ------
@@ -110,12 +110,12 @@ def remember(conf: HadoopConf, application: Application) -> None:
 
 
 def recall(application_id: str, conf: HadoopConf | None = None) -> Application:
-    """Find what an application runs.
+    """Load the record of an application.
 
     Raises
     ------
     ConfigError
-        When this user has submitted no job as that application.
+        When this user has submitted no job with that application id.
     """
     conf = conf or require_conf(os.environ)
     try:
@@ -128,7 +128,7 @@ def recall(application_id: str, conf: HadoopConf | None = None) -> Application:
 
 
 def place_of(application_id: str) -> str | None:
-    """Name the place of an application's run; None where that cannot be told."""
+    """Return the path or URL of an application's run; None if it is unknown."""
     with suppress(ConfigError):
         return recall(application_id).place
     return None
@@ -139,14 +139,14 @@ def _index(conf: HadoopConf, application_id: str) -> str:
 
 
 class StoryReader:
-    """Reads a story that grows at a place, and that an attempt may have begun anew from a point."""
+    """Reads a growing story; a new attempt may have rewritten its last records."""
 
     def __init__(self, place: str) -> None:
         self._place = places.join(place, "story.jsonl")
         self._lines: list[bytes] = []
 
     def news(self) -> list[Mapping[str, Any]]:
-        """Return the records that were not there before, or are others than before."""
+        """Return the records that are new or changed since the last call."""
         try:
             lines = places.read_bytes(self._place).splitlines()
         except FileNotFoundError:
@@ -161,7 +161,7 @@ class StoryReader:
 
 
 def status_at(place: str) -> JobStatus:
-    """Return how a job stands, by what its driver has written so far."""
+    """Return a job's status from the story that its driver has written so far."""
     status = JobStatus(job="")
     for record in StoryReader(place).news():
         status = status.after(record)
@@ -179,9 +179,9 @@ def follow_application(
     Parameters
     ----------
     watchers : sequence of Watcher
-        Told the story as it grows.
+        They receive the story's records as the story grows.
     say : callable
-        Is told the states of the application.
+        Receives a line for each new state of the application.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def follow_application(
         When YARN cannot be reached, or the driver does not start.
     """
     reader = StoryReader(application.place)
-    told, is_told, has_begun = "", False, False
+    last_state, story_ended, has_begun = "", False, False
     trouble_s: float | None = None
     while True:
         began_s = time.monotonic()
@@ -199,25 +199,25 @@ def follow_application(
             has_begun = has_begun or bool(news) or read_attempt(application.place).number > 0
             verdict = verdict_of(application, now) if now.is_over else None
             if verdict is None and has_begun:
-                verdict = _last_word(application)
+                verdict = _failure_verdict(application)
         except (ConfigError, SubmissionError) as error:
-            # The job goes on; what tells of it may be back in a while.
+            # The job continues; YARN or the file system may recover.
             trouble_s = began_s if trouble_s is None else trouble_s
             if began_s - trouble_s > TROUBLE_S_MAX:
                 raise type(error)(
-                    f"nothing is heard of {application.id} since {TROUBLE_S_MAX:g} s, it may well "
-                    f"go on: {error.message}; then elasticml status {application.id}",
+                    f"no reply about {application.id} for {TROUBLE_S_MAX:g} s, it may still be "
+                    f"running: {error.message}; later, use elasticml status {application.id}",
                     **error.fields,
                 ) from error
             time.sleep(LOOK_S)
             continue
         trouble_s = None
-        if now.state != told:
-            told = now.state
-            say(f"{application.id} is {told} in queue {now.queue}")
-        is_told = is_told or any(record["event"] == "JobEnded" for record in news)
-        # What follows the story's end is its evaluation, of which there is nothing to tell.
-        for watcher in watchers if news or not is_told else ():
+        if now.state != last_state:
+            last_state = now.state
+            say(f"{application.id} is {last_state} in queue {now.queue}")
+        story_ended = story_ended or any(record["event"] == "JobEnded" for record in news)
+        # After the end of the story the models are evaluated, without further records.
+        for watcher in watchers if news or not story_ended else ():
             watcher.record(news)
         if verdict is not None:
             return verdict
@@ -225,25 +225,26 @@ def follow_application(
         if why is not None:
             kill(client, application.id)
             raise SubmissionError(
-                f"{application.id}: its scheduler does not start: {why}; have the environment on "
-                "every node, or submit with --pack",
+                f"{application.id}: its scheduler does not start: {why}; install the environment "
+                "on every node, or submit with --pack",
                 application=application.id,
             )
         took_s = time.monotonic() - began_s
         time.sleep(max(LOOK_S, took_s * (1 / SHARE_MAX - 1)))
 
 
-def _last_word(application: Application) -> Verdict | None:
-    """Say how a job has ended whose application YARN may begin again: skein's master lets it.
+def _failure_verdict(application: Application) -> Verdict | None:
+    """Return the verdict of a job that did not succeed, although its application still exists.
 
-    Only of a job that is done does the master leave the queue, whichever attempt it is.
+    Without the agent, skein's application master unregisters only after a successful job; after
+    every other end YARN starts it again.
     """
     verdict = read_verdict(application.place)
     return None if verdict is None or verdict.state == "done" else verdict
 
 
 def verdict_of(application: Application, now: Standing) -> Verdict:
-    """Say how an application that is over has ended: as its driver says, else as YARN does."""
+    """Return how an ended application's job ended: the driver's verdict, else YARN's status."""
     verdict = read_verdict(application.place)
     if verdict is not None:
         return verdict

@@ -1,4 +1,4 @@
-"""What the containers of an application have written, while it runs and afterwards."""
+"""The logs of an application's containers, while it runs and afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import skein
 
 
-#: Containers of a scheduler that fail before its driver begins, until that is no accident.
+#: Failed scheduler containers, before the driver has started, after which we give up.
 FAILURES_MIN = 2
 
 _LOG = re.compile(
@@ -33,7 +33,7 @@ _LOG = re.compile(
 class ContainerLog:
     """The log of one container."""
 
-    #: Which container it is.
+    #: Describes the container.
     title: str
     text: str
 
@@ -51,7 +51,7 @@ def container_logs(
     Raises
     ------
     SubmissionError
-        When there are none, or YARN does not give them.
+        When there are none, or YARN does not provide them.
     """
     if standing(client, application_id).is_over:
         yield from _collected(application_id, service)
@@ -60,9 +60,9 @@ def container_logs(
 
 
 def _collected(application_id: str, service: str | None) -> Iterator[ContainerLog]:
-    """Yield the logs that YARN has collected at the application's end.
+    """Yield the logs that YARN aggregated at the end of the application.
 
-    By Hadoop's own command: skein looks where only older versions keep them.
+    Uses Hadoop's own command, since skein looks where only older versions of Hadoop keep them.
     """
     command = [
         "yarn",
@@ -73,33 +73,33 @@ def _collected(application_id: str, service: str | None) -> Iterator[ContainerLo
         rf"{'.*' if service is None else re.escape(service)}\.log",
     ]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise ConfigError(
             f"the command yarn cannot be run: {error.strerror}; put Hadoop's bin on the PATH"
         ) from error
-    found = parse_logs(told.stdout)
-    if not found:
+    logs = parse_logs(completed.stdout)
+    if not logs:
         raise SubmissionError(
-            f"{application_id}: YARN has no such logs; they are there some seconds after its end "
-            "where yarn.log-aggregation-enable is true, else on its nodes"
+            f"{application_id}: YARN has no such logs; they are available a few seconds after its "
+            "end if yarn.log-aggregation-enable is true, else on its nodes"
         )
-    yield from found
+    yield from logs
 
 
 def parse_logs(text: str) -> list[ContainerLog]:
-    """Take the logs out of what ``yarn logs`` prints."""
-    found = []
+    """Parse the output of ``yarn logs``."""
+    logs = []
     for match in _LOG.finditer(text):
         title = f"{match['name']} of {match['container']}"
-        found.append(ContainerLog(title=title, text=match["text"].strip("\n")))
-    return found
+        logs.append(ContainerLog(title=title, text=match["text"].strip("\n")))
+    return logs
 
 
 def _living(
     client: skein.Client, application_id: str, service: str | None
 ) -> Iterator[ContainerLog]:
-    """Yield the logs of containers that there have been so far, as their nodes have them."""
+    """Yield the logs of all containers so far, from their nodes."""
     model = import_skein()
     try:
         with client.connect(application_id, wait=False) as application:
@@ -115,19 +115,19 @@ def _living(
     for container in containers:
         node, name = container.yarn_node_http_address, container.yarn_container_id
         if not node:
-            continue  # it never began
+            continue  # it never started
         title = f"{container.id} ({name} on {node}, {container.state})"
         yield ContainerLog(title=title, text=_log_on_node(node, name, container.service_name))
 
 
 def why_no_driver(client: skein.Client, application_id: str) -> str | None:
-    """Say why the scheduler of an application, and the driver in it, fails again and again.
+    """Return why the scheduler of an application, and the driver in it, fails repeatedly.
 
     Returns
     -------
     str or None
-        The last line that it has written; None where it has not failed so often, or where the
-        application does not answer.
+        The last line of its log; None if it has not failed that often, or the application does not
+        reply.
     """
     model = import_skein()
     try:

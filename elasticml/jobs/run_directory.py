@@ -1,4 +1,4 @@
-"""The directory that a run leaves behind, usable at every moment while it grows."""
+"""The run directory: its files are valid at every moment while the run grows."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from elasticml.training.packed_records import PackedRecords
 
 Row = dict[str, Any]
 
-#: The reason in the error of a run whose directory cannot be written any more.
+#: ``reason`` of the error when the run directory cannot be written any more.
 DIRECTORY_LOST = "run directory lost"
 
-#: The columns with which every history begins.
+#: The first columns of every history.
 FIRST_COLUMNS = (
     "round",
     "seconds",
@@ -47,7 +47,7 @@ FIRST_COLUMNS = (
     "sent_bytes",
     "objective_kind",
 )
-#: The columns that the evaluator fills, with which a history ends.
+#: The last columns of a history; the evaluator fills them.
 LAST_COLUMNS = (
     "objective_full",
     "test_auprc",
@@ -57,37 +57,37 @@ LAST_COLUMNS = (
     "test_rmse",
     "test_r2",
 )
-#: What is written at a run's end, of which nothing may be left when it has gone on.
+#: Files written at the end of a run; a resumed run removes them.
 _END_FILES = ("summary.json", "report.html")
 _MODEL = "model.npz"
 FINAL_FILES = (*_END_FILES, _MODEL)
-#: What is written from a run's beginning.
+#: Files written from the start of a run.
 _FIRST_FILES = ("job.yaml", "story.jsonl", "history.csv")
-#: Fields of a story record that are no column of the history.
+#: Fields of a ``RoundEnded`` record that are not columns of the history.
 _STORY_FIELDS = frozenset({"t", "event", "cause", "idle", SEAL})
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Order the columns of a history: the fixed ones, the algorithm's, the evaluator's."""
+    """Return the columns of a history in order: fixed ones, the algorithm's, the evaluator's."""
     names = dict.fromkeys(name for row in rows for name in row)
     own = [name for name in names if name not in FIRST_COLUMNS and name not in LAST_COLUMNS]
     return [*FIRST_COLUMNS, *own, *(name for name in LAST_COLUMNS if name in names)]
 
 
 def history_row(record: Mapping[str, Any]) -> Row:
-    """Take the history row out of a ``RoundEnded`` record of the story."""
+    """Return the history row in a ``RoundEnded`` record of the story."""
     row = {name: value for name, value in record.items() if name not in _STORY_FIELDS}
     row.setdefault("seconds", record.get("t"))
     return row
 
 
 def run_name(name: str, now: datetime) -> str:
-    """Name a run after its job and the time."""
+    """Return the name of a run: the job's name and the time."""
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'job'}-{now:%Y%m%d-%H%M%S}"
 
 
 def default_run_path(name: str, now: datetime) -> Path:
-    """Name a run's directory: ``runs/<name>-<time>``, with a number where that is taken."""
+    """Return the default run directory: ``runs/<name>-<time>``, with a number if it exists."""
     stem = run_name(name, now)
     path = Path("runs") / stem
     count = 2
@@ -98,25 +98,25 @@ def default_run_path(name: str, now: datetime) -> Path:
 
 
 def check_free(path: Path) -> None:
-    """Prove, as far as that goes without writing, that a run can be written to a directory.
+    """Check, without writing, that a run can be written to a directory.
 
     Raises
     ------
     ConfigError
-        When the directory holds a run or a file of a run's name, or is none, or cannot be made or
-        written.
+        When the directory holds a run or a file that a run would overwrite, is a file, or cannot
+        be created or written.
     """
     if (path / "story.jsonl").exists():
         raise ConfigError(
             f"{path}: holds a run already; give another directory or remove it", path=str(path)
         )
-    taken = [name for name in (*_FIRST_FILES, *FINAL_FILES) if (path / name).exists()]
-    if taken:
+    existing = [name for name in (*_FIRST_FILES, *FINAL_FILES) if (path / name).exists()]
+    if existing:
         raise ConfigError(
-            f"{path}: holds {taken[0]}, which a run would write over; give another directory",
+            f"{path}: holds {existing[0]}, which a run would overwrite; give another directory",
             path=str(path),
         )
-    # An absolute path ends at a root, which exists.
+    # The root of an absolute path always exists.
     nearest = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     if not nearest.is_dir():
         raise _cannot_write(path, f"{nearest} is a file")
@@ -125,7 +125,7 @@ def check_free(path: Path) -> None:
 
 
 def check_unwritten(path: Path) -> None:
-    """Prove that no process is writing the run in a directory.
+    """Check that no process is writing the run in a directory.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def _lock(story: IO[str], path: Path) -> None:
             f"{path}: another process is writing this run; end that one first", path=str(path)
         ) from None
     except OSError:
-        return  # a file system without locks
+        return  # the file system does not support locks
 
 
 def _cannot_write(path: Path, why: str | None) -> ConfigError:
@@ -156,50 +156,50 @@ def _cannot_write(path: Path, why: str | None) -> ConfigError:
 
 
 class RunDirectory:
-    """Writes a run: the story and the history line by line, everything else whole at its end.
+    """Writes a run: story and history line by line, the other files atomically at its end.
 
     Parameters
     ----------
     path : Path
-        Made by :meth:`open`.
+        :meth:`open` creates it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._story: IO[str] | None = None
         self._history: IO[str] | None = None
-        #: Columns of the history as it stands in the file.
+        #: Columns of the history file.
         self._columns: list[str] = []
         self._rows = PackedRecords()
-        #: Directories that were made for the run, the innermost first.
+        #: Directories created for the run, innermost first.
         self._made: list[Path] = []
         self._continues = False
-        #: The directory still holds all of a run that is to go on.
+        #: The directory still holds the interrupted run, unchanged.
         self.is_as_before = False
-        #: Rounds that it had come to.
+        #: Number of rounds of the interrupted run.
         self._rounds_before = 0
         self._chain = Chain()
 
     @property
     def seal(self) -> dict[str, Any]:
-        """What vouches for the story as it stands: its records, and the last one's seal."""
+        """The story's number of records and last digest, against which readers verify it."""
         return {"records": self._chain.length, "seal": self._chain.last}
 
     def open(self, job: Mapping[str, Any], *, continues: bool = False) -> RunDirectory:
-        """Make the directory and write ``job.yaml``.
+        """Create the directory and write ``job.yaml``.
 
         Parameters
         ----------
         job : mapping
-            The job as a job file would say it.
+            The sections of the job file.
         continues : bool
-            The directory holds the run that goes on; its story is told again from the beginning.
-            Until it is, what is there stays, and its model until there is a later one.
+            Whether the directory holds the run to resume. Its story is rewritten from the start,
+            once the first records arrive; its model stays until there is a later one.
 
         Raises
         ------
         ConfigError
-            When the directory holds another run, is being written by another process, or cannot be
+            When the directory holds another run, another process is writing it, or it cannot be
             written.
         """
         self._continues = continues
@@ -221,7 +221,7 @@ class RunDirectory:
         return self
 
     def _begin(self) -> None:
-        """Write story and history anew, and remove what was said of their end."""
+        """Truncate story and history, and remove the files of a former end."""
         assert self._story is not None
         self.is_as_before = False
         self._story.truncate(0)
@@ -231,7 +231,7 @@ class RunDirectory:
         self._set_columns(list(FIRST_COLUMNS))
 
     def _own_story(self) -> IO[str]:
-        """Open the story; it is this process's alone until it is closed."""
+        """Open and lock the story."""
         story = (self.path / "story.jsonl").open("a", encoding="utf-8")
         try:
             _lock(story, self.path)
@@ -241,12 +241,12 @@ class RunDirectory:
         return story
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append records to the story, and rows to the history; both are on disk on return.
+        """Append records to the story, and rows to the history; both are flushed on return.
 
         Raises
         ------
         JobFailedError
-            When they cannot be written: the directory has been removed, or the disk is full.
+            When they cannot be written: the directory was removed, or the disk is full.
         """
         if self._story is None or (self._history is None and not self.is_as_before):
             raise ValueError("the run directory is not open")
@@ -284,13 +284,13 @@ class RunDirectory:
             self._history.write(_csv_text([row], self._columns, header=False))
 
     def _outgrow(self, round: int) -> None:
-        """Remove the model that the run had come to before, when it has come further."""
+        """Remove the model of the interrupted run once the resumed one has more rounds."""
         if self._continues and round >= self._rounds_before:
             self._rounds_before = sys.maxsize
             (self.path / _MODEL).unlink(missing_ok=True)
 
     def _set_columns(self, columns: list[str]) -> None:
-        """Begin the history anew with more columns, and go on appending to it."""
+        """Rewrite the history with more columns, and reopen it for appending."""
         if self._history is not None:
             self._history.close()
         self._columns = columns
@@ -298,7 +298,7 @@ class RunDirectory:
         self._history = (self.path / "history.csv").open("a", encoding="utf-8", newline="")
 
     def write_history(self, rows: Sequence[Row]) -> None:
-        """Replace the history by the job's own, evaluated one."""
+        """Replace the history by the evaluated one."""
         if self._history is not None:
             self._history.close()
             self._history = None
@@ -307,7 +307,7 @@ class RunDirectory:
     def write_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write ``model.npz``."""
         buffer = io.BytesIO()
-        # mypy takes the arrays for the keyword allow_pickle.
+        # mypy mistakes the arrays for the keyword argument allow_pickle.
         np.savez(buffer, **dict(arrays))  # type: ignore[arg-type]
         self._write(_MODEL, buffer.getvalue())
 
@@ -318,14 +318,14 @@ class RunDirectory:
 
     def _write(self, name: str, content: bytes) -> None:
         with self._writing():
-            if not self.path.is_dir():  # it would be made anew, with nothing but this in it
+            if not self.path.is_dir():  # write_whole would create it again, with this file alone
                 raise FileNotFoundError(errno.ENOENT, "it has been removed", str(self.path))
             write_whole(str(self.path / name), content)
 
     def discard(self) -> None:
-        """Remove the run, and the directories that were made for it: it has never begun.
+        """Remove a run that never started, and the directories created for it.
 
-        A run that goes on has begun before, and stays.
+        A resumed run started before and is kept.
         """
         self.close()
         if self._continues:
@@ -335,13 +335,15 @@ class RunDirectory:
         for made in self._made:
             try:
                 made.rmdir()
-            except OSError:  # something of somebody else's is in it
+            except OSError:  # the directory holds other files
                 return
 
     def close(self) -> None:
-        """Close the files; what was recorded stays, and what could not be has been told."""
+        """Close the files."""
         for file in (self._story, self._history):
-            with suppress(OSError):  # a full disk refuses once more what it has refused
+            with suppress(
+                OSError
+            ):  # a write that failed was reported; on a full disk it fails again
                 if file is not None:
                     file.close()
         self._story = self._history = None
@@ -359,7 +361,7 @@ class RunDirectory:
 
 
 def _rounds_in(story: Path) -> int:
-    """Count the rounds that a story has come to; a line that was cut off says nothing."""
+    """Count the rounds in a story; a truncated line is skipped."""
     rounds = 0
     for line in story.read_text(encoding="utf-8", errors="replace").splitlines():
         if '"RoundEnded"' in line:
@@ -369,7 +371,7 @@ def _rounds_in(story: Path) -> int:
 
 
 def json_safe(value: Any) -> Any:
-    """Copy a value with NumPy scalars made plain and non-finite floats made None."""
+    """Convert NumPy values to plain ones and non-finite floats to None."""
     if isinstance(value, Mapping):
         return {str(key): json_safe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

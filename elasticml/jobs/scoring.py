@@ -1,4 +1,4 @@
-"""What scores models of a job: a reader of data, and what every kind of model answers of them."""
+"""The interface of scorers, the reader of their data, and the metrics that scorers share."""
 
 from __future__ import annotations
 
@@ -20,36 +20,35 @@ from elasticml.data.source import Source, read_block, resolve_chunk_bytes
 from elasticml.errors import DataError
 
 F64 = NDArray[np.float64]
-#: Data up to this size are kept between passes.
+#: Data up to this size stay in memory between passes.
 KEPT_BYTES_MAX = 2**28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What one model is worth on one data set."""
+    """Objective and metrics of one model on one data set."""
 
     #: Mean loss plus penalty: ``sum_i s_i loss_i / sum_i s_i + l2/2 ||w||^2``.
     objective: float
     #: accuracy, auroc, auprc, logloss in classification; rmse, r2 in regression. AUROC and AUPRC
-    #: only where rankings were asked for, log loss only for the logistic loss, each only where it
-    #: is defined.
+    #: for test data only, log loss for the logistic loss only, each only if it is defined.
     metrics: Mapping[str, float]
 
 
 class Scorer(Protocol):
-    """Scores models of one kind of algorithm on data that a reader reads."""
+    """Scores models of one kind on the data of a reader."""
 
     def training(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        """Score models on the training data: exact objective, no rankings."""
+        """Score models on the training data: exact objective, no ranking metrics."""
         ...
 
     def test(self, reader: Reader, models: Sequence[Arrays]) -> list[Score]:
-        """Score models on data that were not trained on, with rankings where there are any."""
+        """Score models on test data, with ranking metrics if the model has them."""
         ...
 
 
 def ranking(is_positive: NDArray[np.bool_], margins: F64, weights: F64 | None) -> dict[str, float]:
-    """Rank examples by their margins, (n,) each; nothing where only one class is there."""
+    """Return AUROC and AUPRC of margins (n,) for labels (n,); {} if there is only one class."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     if is_positive.all() or not is_positive.any():
@@ -60,39 +59,44 @@ def ranking(is_positive: NDArray[np.bool_], margins: F64, weights: F64 | None) -
     }
 
 
-def rows_differ(found: int | str, wanted: int | None) -> DataError:
-    """Make the error for test rows that a network does not take."""
+def rows_differ(length: int | str, expected: int | None) -> DataError:
+    """Return the error for test rows whose length is not that of a network's input."""
     return DataError(
-        f"rows have {found} columns, wanted {wanted} as the training data have; name data of the "
-        "same shape"
+        f"rows have {length} columns, wanted {expected} as the training data have; name data of "
+        "the same shape"
     )
 
 
-def check_pictures(test: Source, wanted: Callable[[], tuple[int, ...] | None]) -> None:
-    """Refuse test pictures of another shape: as many pixels, which mean something else.
+def check_pictures(test: Source, training_shape: Callable[[], tuple[int, ...] | None]) -> None:
+    """Reject test images of another shape, even with as many pixels: they mean something else.
 
     Parameters
     ----------
-    wanted : callable
-        Returns the shape of the training data's pictures, None where they have none; asked only
-        where the test data are pictures.
+    training_shape : callable
+        Returns the shape of the training images, None if there are none; called only if the test
+        data are images.
 
     Raises
     ------
     ConfigError, DataError
-        Also when a file cannot be read.
+        When the shapes differ, or a file cannot be read.
     """
-    found = picture_shape(test)
-    shape = None if found is None else wanted()
-    if found is not None and shape is not None and len(shape) == len(found) and shape != found:
+    test_shape = picture_shape(test)
+    shape = None if test_shape is None else training_shape()
+    if (
+        test_shape is not None
+        and shape is not None
+        and len(shape) == len(test_shape)
+        and shape != test_shape
+    ):
         raise DataError(
-            f"pictures have shape {list(found)}, wanted {list(shape)} as in training; name "
+            f"pictures have shape {list(test_shape)}, wanted {list(shape)} as in training; name "
             "pictures of the same shape, or set size and mode alike for both"
         )
 
 
 class Reader:
-    """Reads a source again and again, block after block, some blocks ahead."""
+    """Reads a source block by block, repeatedly, with read-ahead."""
 
     def __init__(
         self,
@@ -113,11 +117,11 @@ class Reader:
 
     @property
     def n_threads(self) -> int:
-        """Threads that read."""
+        """Number of reading threads."""
         return self._n_ahead
 
     def batches(self, pool: ThreadPoolExecutor) -> Iterator[list[Chunk]]:
-        """Yield the chunks of one block after the other, in order."""
+        """Yield the chunks of each block, in order."""
         if self._kept:
             yield from self._kept
             return
@@ -144,11 +148,11 @@ class Reader:
         return chunks
 
     def notes(self) -> tuple[str, ...]:
-        """Say what the blocks' summaries have to say, counts added up."""
+        """Return the notes of all blocks, with their counts added up."""
         return tuple(text.format(count) for text, count in self.counts().items() if count)
 
     def counts(self) -> Mapping[str, int]:
-        """Add up what was counted in the blocks read so far, by the sentence about it."""
+        """Return the counts of the blocks read so far, added up, by note template."""
         counts: dict[str, int] = {}
         for summary in self._summaries.values():
             for text, count in summary.counts.items():

@@ -1,4 +1,4 @@
-"""A job in a virtual world, followed like one on a cluster."""
+"""A simulated job with the interface of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from elasticml.sim.run import Simulation
 
 
 class SimulatedJob:
-    """Runs a job in a virtual world while its story is asked for.
+    """Simulates a job while its story is iterated.
 
     Parameters
     ----------
     record : mapping
-        The job record; its ``simulate`` section describes the world.
+        The job record; its ``simulate`` section has the options of the simulation.
     source, test : Source, optional
-        The data trained on, and the test data.
+        The training data and the test data.
 
     Raises
     ------
     ConfigError, DataError
-        When record, world or data are wrong.
+        When record, options or data are invalid.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class SimulatedJob:
         self._simulation = Simulation(record, source)
 
     def batches(self, since: int = 0) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Let the world live on, and yield its story as it grows, from a record on; virtual times.
+        """Advance the simulation and yield its story in batches, from a record number.
 
         Raises
         ------
         JobFailedError
-            When the job stands still: everybody is gone and nobody is to come.
+            When the job cannot make progress: all members are lost and none will return.
         """
         return self._simulation.run(since)
 
     def outcome(self) -> Outcome:
-        """Return what the job has come to so far."""
+        """Return the job's results so far."""
         result = self._simulation.result()
         return Outcome(
             state=result.state,
@@ -58,5 +58,5 @@ class SimulatedJob:
         )
 
     def cancel(self) -> None:
-        """End the job now; what it has reached stays as its result."""
+        """Cancel the job; its partial results remain available."""
         self._simulation.cancel()

@@ -1,4 +1,4 @@
-"""How an application stands, by what YARN says, and its end on demand."""
+"""Query YARN for the status of an application, and end it on request."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from elasticml.jobs.submission import CANCEL_KEY, Verdict, read_verdict
 if TYPE_CHECKING:
     import skein
 
-#: Seconds between two looks at an application that is to end.
+#: Seconds between two polls of an application that is ending.
 LOOK_S = 1.0
-#: Seconds that a job has to end by itself when it is told to, its report included.
+#: Seconds for a job to end after a cancel request, including its report.
 CANCEL_S_MAX = 120.0
-#: The same where no scheduler is running, whose driver could end it: the next one may come yet.
+#: The same if no scheduler is running whose driver could end it; the next one may still start.
 UNHEARD_S_MAX = 20.0
-#: Seconds that a job has to end its application by itself once it has written how it ended: it is
-#: about to. One that is done clears its checkpoints away before.
+#: Seconds for a driver to end its application after it has written the verdict. A successful one
+#: first removes its checkpoints.
 SETTLE_S_MAX, SETTLE_DONE_S_MAX = 10.0, 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How YARN says that an application stands."""
+    """The status of an application, as reported by YARN."""
 
     #: SUBMITTED, ACCEPTED, RUNNING, FINISHED, FAILED, KILLED and the like.
     state: str
-    #: UNDEFINED until it is over, then SUCCEEDED, FAILED or KILLED.
+    #: UNDEFINED until it has ended, then SUCCEEDED, FAILED or KILLED.
     final_status: str
     queue: str
     user: str
@@ -42,7 +42,7 @@ class Standing:
     containers: int
     vcores: int
     memory_mib: int
-    #: Its page at the resource manager.
+    #: Its web page at the resource manager.
     url: str
 
     @property
@@ -57,18 +57,18 @@ def _asking(application_id: str) -> Iterator[None]:
         yield
     except (import_skein().exceptions.SkeinError, ValueError, KeyError) as error:
         raise SubmissionError(
-            f"YARN does not tell of {application_id}: {one_line(error)}; check the id, and "
+            f"YARN reports no status of {application_id}: {one_line(error)}; check the id, and run "
             "elasticml doctor --yarn"
         ) from error
 
 
 def standing(client: skein.Client, application_id: str) -> Standing:
-    """Ask YARN how an application stands.
+    """Query YARN for the status of an application.
 
     Raises
     ------
     SubmissionError
-        When it does not know it, or cannot be reached.
+        When YARN does not know it, or cannot be reached.
     """
     with _asking(application_id):
         report = client.application_report(application_id)
@@ -88,12 +88,12 @@ def standing(client: skein.Client, application_id: str) -> Standing:
 
 
 def cancel(client: skein.Client, application_id: str, place: str | None) -> None:
-    """End a job: by its driver, so that what it has reached is kept; then, or else, by YARN.
+    """Cancel a job through its driver, which keeps the partial results; else kill the application.
 
     Parameters
     ----------
     place : str or None
-        Where its run is, as far as that is known.
+        Path or URL of its run, if known.
 
     Raises
     ------
@@ -116,8 +116,8 @@ def cancel(client: skein.Client, application_id: str, place: str | None) -> None
         settle_s = 0.0
         if verdict is not None:
             settle_s = SETTLE_DONE_S_MAX if verdict.state == "done" else SETTLE_S_MAX
-        # Without the agent skein's master leaves the queue only for a job that is done; after every
-        # other end YARN would start it again, until there are no attempts left.
+        # Without the agent, skein's application master unregisters only after a successful job;
+        # after every other end YARN starts it again until no attempts are left.
         if until(is_over, wait_s=settle_s, every_s=LOOK_S):
             return
     kill(client, application_id)
@@ -130,16 +130,16 @@ def _verdict(place: str | None) -> Verdict | None:
 
 
 def _ask_to_end(client: skein.Client, application_id: str) -> bool:
-    """Ask the driver to end the job; return whether there is a scheduler in which it may live."""
+    """Ask the driver to end the job; return whether a scheduler, its process, is running."""
     try:
         with client.connect(application_id, wait=False) as application:
             application.kv[CANCEL_KEY] = b"1"
             return bool(application.get_containers(services=[SCHEDULER], states=["RUNNING"]))
     except (import_skein().ConnectionError, import_skein().ApplicationNotRunningError):
-        return False  # its master is between two attempts, or has just ended
+        return False  # the application master is between two attempts, or has just ended
 
 
 def kill(client: skein.Client, application_id: str) -> None:
-    """Have YARN end an application at once."""
+    """Kill an application."""
     with _asking(application_id):
         client.kill_application(application_id)

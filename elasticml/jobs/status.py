@@ -1,4 +1,4 @@
-"""How a job stands, folded from its story record by record."""
+"""A job's status, updated from its story record by record."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """How a job stands."""
+    """A job's status."""
 
     job: str
     name: str = ""
     #: loading, running, done, failed or cancelled.
     state: str = "loading"
-    #: Rounds that have ended.
+    #: Number of ended rounds.
     round: int = 0
     rounds_max: int | None = None
     seconds_max: float | None = None
-    #: Epochs at the beginning of the last round, of algorithms that count them, and at the end.
+    #: Epochs at the start of the last round, and the limit, for algorithms that count them.
     epoch: float | None = None
     epochs_max: int | None = None
-    #: Seconds since the job began, at the last record.
+    #: Seconds from the start of the job to the last record.
     seconds: float = 0.0
-    #: Seconds at the end of the first round, from which the pace is reckoned.
+    #: Seconds at the end of the first round, from which the pace is computed.
     first_round_s: float | None = None
     objective: float | None = None
     objective_kind: str = "exact"
     #: The last certified gap.
     gap: float | None = None
-    #: Examples were absent when it was taken: the gap is at most that.
+    #: The gap is only an upper bound, since examples were absent.
     gap_is_bound: bool = False
-    #: The first certified gap, and the one at which the job stops.
+    #: The first certified gap, and the gap at which the job stops.
     gap_first: float | None = None
     gap_target: float | None = None
     members: int = 0
@@ -46,12 +46,12 @@ class JobStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has ended, well or not."""
+        """Whether the job has ended, successfully or not."""
         return self.state in ("done", "failed", "cancelled")
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the job's round, epoch or time limit at its pace; None if unknown."""
+        """Estimated seconds until the first of the round, epoch and time limits, if known."""
         ends = []
         if self.seconds_max is not None:
             ends.append(self.seconds_max - self.seconds)
@@ -64,16 +64,16 @@ class JobStatus:
 
     @property
     def gap_share(self) -> float | None:
-        """How much of the way to the target gap is done, 0 to 1, by its logarithm."""
+        """Progress towards the target gap on a logarithmic scale, 0 to 1; None if unknown."""
         if not (self.gap_target and self.gap_first and self.gap):
             return None
         if self.gap <= self.gap_target or self.gap_first <= self.gap_target:
             return 1.0
-        way = math.log(self.gap_first / self.gap_target)
-        return min(1.0, max(0.0, math.log(self.gap_first / self.gap) / way))
+        log_ratio = math.log(self.gap_first / self.gap_target)
+        return min(1.0, max(0.0, math.log(self.gap_first / self.gap) / log_ratio))
 
     def after(self, record: Mapping[str, Any]) -> JobStatus:
-        """Return the status after one more record of the story."""
+        """Return the status after another record of the story."""
         now = replace(self, seconds=max(self.seconds, float(record.get("t") or 0.0)))
         match record.get("event"):
             case "JobStarted":

@@ -1,4 +1,4 @@
-"""What a client hands to the driver of a submitted job, and what the driver leaves for it."""
+"""The files between a client and the driver of a submitted job: submission, attempt and verdict."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from elasticml.terms import VERSION
 SUBMISSION_FILE = "elasticml-job.json"
 #: The key in the application's store that asks the driver to end the job.
 CANCEL_KEY = "elasticml.cancel"
-#: Attempts in a row that may end without a new checkpoint.
+#: Consecutive attempts that may end without a new checkpoint.
 FUTILE_ATTEMPTS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A job for a cluster, complete: what its driver needs to know."""
+    """Everything that the driver of a submitted job needs."""
 
-    #: The job record; it says where checkpoints go, too.
+    #: The job record, including the path of the checkpoints.
     record: Mapping[str, Any]
     #: The ``cluster`` section, for ``job.yaml``.
     cluster: Mapping[str, Any]
-    #: Where the run directory goes.
+    #: Destination of the run directory.
     place: str
-    #: Workers to begin with, and the fewest where no more are granted for a while.
+    #: Initial number of workers, and the least if no more are granted for a while.
     workers: int
     workers_min: int
     evaluates: bool = True
     package: str = VERSION
 
     def to_json(self) -> bytes:
-        """Write it as a file."""
+        """Serialize to JSON."""
         return json.dumps(asdict(self)).encode()
 
 
 def read_submission(content: bytes) -> Submission:
-    """Read what :meth:`Submission.to_json` wrote.
+    """Parse the output of :meth:`Submission.to_json`.
 
     Raises
     ------
@@ -60,36 +60,36 @@ def read_submission(content: bytes) -> Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a submitted job has ended, as its driver says."""
+    """How a submitted job ended, as its driver reports."""
 
     #: done, failed or cancelled.
     state: str
-    #: In one line.
+    #: One line.
     reason: str
     error: Mapping[str, Any] | None = None
 
     @classmethod
     def of_error(cls, error: ElasticmlError) -> Verdict:
-        """Say that a job has failed, and why."""
+        """Return the verdict for a job that failed with an error."""
         return cls(state="failed", reason=error.message, error=error_to_dict(error))
 
     def to_error(self) -> ElasticmlError | None:
-        """Return what made the job fail; None where nothing did."""
+        """Return the error that made the job fail; None if it did not fail."""
         return None if self.error is None else error_from_dict(dict(self.error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One life of a job's driver, as it stands beside the run; the last written is in charge."""
+    """One attempt of a job's driver, stored beside the run; the last one written is in charge."""
 
     number: int
-    #: The YARN container that it lives in.
+    #: Its YARN container.
     container: str = ""
-    #: Round of the checkpoint that it began with.
+    #: Round of the checkpoint from which it resumed.
     round: int | None = None
-    #: How many attempts in a row ended by their own fault and without a new checkpoint.
+    #: Consecutive attempts that ended by their own fault and without a new checkpoint.
     futile: int = 0
-    #: A word that no other attempt has.
+    #: Unique to this attempt.
     token: str = ""
 
     def after(self, *, container: str, round: int | None, token: str, is_ours: bool) -> Attempt:
@@ -98,12 +98,12 @@ class Attempt:
         Parameters
         ----------
         round : int or None
-            Of the last checkpoint.
+            Round of the last checkpoint.
         is_ours : bool
-            Whether this one ended by its own fault, and was not taken away.
+            Whether this attempt ended by its own fault, and was not pre-empted.
         """
-        got_on = round is not None and (self.round is None or round > self.round)
-        futile = 0 if got_on else self.futile + int(is_ours)
+        made_progress = round is not None and (self.round is None or round > self.round)
+        futile = 0 if made_progress else self.futile + int(is_ours)
         return Attempt(
             number=self.number + 1, container=container, round=round, futile=futile, token=token
         )
@@ -113,35 +113,35 @@ FIRST = Attempt(number=0)
 
 
 def write_verdict(place: str, verdict: Verdict) -> None:
-    """Write how a job has ended beside its run.
+    """Write a job's verdict beside its run.
 
     Raises
     ------
     ConfigError
-        When the place cannot be written.
+        When it cannot be written.
     """
     _write(place, "verdict.json", asdict(verdict))
 
 
 def read_verdict(place: str) -> Verdict | None:
-    """Read how a job has ended; None while it runs.
+    """Read a job's verdict; None while it runs.
 
     Raises
     ------
     ConfigError
-        When the place cannot be read.
+        When it cannot be read.
     """
     fields = _read(place, "verdict.json")
     return None if fields is None else Verdict(**fields)
 
 
 def write_attempt(place: str, attempt: Attempt) -> None:
-    """Write who drives the job from now on."""
+    """Write the attempt that drives the job from now on."""
     _write(place, "attempt.json", asdict(attempt))
 
 
 def read_attempt(place: str) -> Attempt:
-    """Read who drives the job; attempt 0 where nobody has yet."""
+    """Read the attempt that drives the job; attempt 0 if there is none yet."""
     fields = _read(place, "attempt.json")
     return FIRST if fields is None else Attempt(**fields)
 
@@ -153,7 +153,7 @@ def _write(place: str, name: str, fields: Mapping[str, Any]) -> None:
 
 def _read(place: str, name: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(places.read_bytes(places.join(place, DRIVER_DIRECTORY, name)))
+        fields = json.loads(places.read_bytes(places.join(place, DRIVER_DIRECTORY, name)))
     except FileNotFoundError:
         return None
-    return dict(found)
+    return dict(fields)

@@ -1,4 +1,4 @@
-"""How far a job is, as one number that a resource manager shows."""
+"""Report a job's progress to YARN as a fraction in [0, 1]."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from elasticml.jobs.status import JobStatus
 
-#: Seconds between two tellings, and the least difference that is worth one.
+#: Seconds between two reports, and the least change that is reported.
 TELL_S = 1.0
 STEP_MIN = 0.01
 
 
 class ToldProgress:
-    """Tells how much of a job is done while it is followed; a watcher.
+    """A watcher that reports a job's progress.
 
     Parameters
     ----------
     tell : callable (float)
-        Is told the share, 0 to 1; it never falls.
+        Receives the fraction, in [0, 1]; it never decreases.
     clock : callable
-        Seconds, monotonic.
+        Monotonic time in seconds.
     """
 
     def __init__(
@@ -30,24 +30,24 @@ class ToldProgress:
         self._tell = tell
         self._clock = clock
         self._status = JobStatus(job="")
-        self._told = -STEP_MIN  # that nothing is done is told, too
-        self._told_s: float | None = None
+        self._reported = -STEP_MIN  # so that 0 is reported as well
+        self._reported_s: float | None = None
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Take note of further records, and tell how far the job is."""
+        """Process new records and report the progress."""
         for record in records:
             self._status = self._status.after(record)
         share = share_done(self._status)
         now_s = self._clock()
-        if self._told_s is not None and now_s - self._told_s < TELL_S and share < 1:
+        if self._reported_s is not None and now_s - self._reported_s < TELL_S and share < 1:
             return
-        if share >= self._told + STEP_MIN:
-            self._told, self._told_s = share, now_s
+        if share >= self._reported + STEP_MIN:
+            self._reported, self._reported_s = share, now_s
             self._tell(share)
 
 
 def share_done(status: JobStatus) -> float:
-    """Return how much of a job is done, 0 to 1: by the limit that is nearest."""
+    """Return a job's progress in [0, 1], by the stop rule that is closest to ending it."""
     if status.is_over:
         return 1.0
     shares = [0.0]

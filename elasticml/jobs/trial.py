@@ -1,4 +1,4 @@
-"""What of a job's data can be tried before anything starts."""
+"""Preflight checks of a job's data, before anything starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticml.errors import ConfigError, DataError, blaming
 from elasticml.jobs.algorithms import AnyAlgorithm, ImportedAlgorithm, LocalSGD, PrimalCoCoA
 from elasticml.jobs.scoring import check_pictures, rows_differ
 
-#: A first block is read where it is no larger than this.
+#: Largest first block that is read.
 TRIED_BYTES_MAX: Final = 2**24
 
 _T = TypeVar("_T")
@@ -28,46 +28,46 @@ def try_data(
     *,
     reads: bool = True,
 ) -> None:
-    """List the blocks of all data; of the test data, which no member reads, try the first.
+    """List the blocks of all data and read the first test block, which no member will read.
 
     Parameters
     ----------
     reads : bool
-        Whether small blocks may be read, and the training data must be seen from here at all.
+        Whether small blocks may be read, and the training data must be accessible from here.
 
     Raises
     ------
     ConfigError, DataError
-        When a file is missing, empty, or not what it was said to be; when a network's test rows
-        have another length than it takes, or are pictures of another shape; when data are by rows
-        that are wanted by columns, or by columns.
+        When a file is missing, empty, or not in the declared format; when test rows do not have
+        the length, or test images the shape, of a network's input; when the data are partitioned
+        by rows and the algorithm needs columns, or the reverse.
     """
-    for path, some in (("data", data), ("data.test", test)):
-        if some is not None:
-            _check_orientation(algorithm, some, path)
+    for path, source in (("data", data), ("data.test", test)):
+        if source is not None:
+            _check_orientation(algorithm, source, path)
     if reads:
         data.blocks()
     if test is None:
         return
     with blaming("data.test"):
         n_columns = _columns_of(test, cache, reads)
-        # Linear models take what is wider, with a note, and narrower.
+        # Linear models accept narrower rows, and wider ones with a note.
         if n_columns is None or not isinstance(algorithm, LocalSGD):
             return
         shape = algorithm.shape
-        wanted = math.prod(shape) if shape is not None else _trained_columns(data, reads)
-        if wanted not in (None, n_columns):
-            raise rows_differ(n_columns, wanted)
-        check_pictures(test, lambda: _seen(lambda: picture_shape(data), reads) or shape)
+        n_inputs = math.prod(shape) if shape is not None else _training_columns(data, reads)
+        if n_inputs not in (None, n_columns):
+            raise rows_differ(n_columns, n_inputs)
+        check_pictures(test, lambda: _if_accessible(lambda: picture_shape(data), reads) or shape)
 
 
 def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None:
     if isinstance(algorithm, ImportedAlgorithm):
         return
-    spec, wanted = data.spec(), isinstance(algorithm, PrimalCoCoA)
-    if is_by_columns(spec) == wanted:
+    spec, needs_columns = data.spec(), isinstance(algorithm, PrimalCoCoA)
+    if is_by_columns(spec) == needs_columns:
         return
-    if wanted:
+    if needs_columns:
         raise ConfigError(
             f"{path}: format {spec.get('format')} is by rows, and primal_cocoa works on columns; "
             "read the data into arrays and give it em.from_arrays(X, y, by='columns')",
@@ -80,24 +80,24 @@ def _check_orientation(algorithm: AnyAlgorithm, data: Source, path: str) -> None
     )
 
 
-def _trained_columns(data: Source, reads: bool) -> int | None:
-    return _seen(lambda: _columns_of(data, False, reads), reads)
+def _training_columns(data: Source, reads: bool) -> int | None:
+    return _if_accessible(lambda: _columns_of(data, False, reads), reads)
 
 
-def _seen(look: Callable[[], _T], must: bool) -> _T | None:
-    """Look at the training data; None where they cannot be seen from here and need not be."""
+def _if_accessible(read: Callable[[], _T], required: bool) -> _T | None:
+    """Read from the training data; None if that fails and the data need not be accessible here."""
     try:
-        return look()
+        return read()
     except (ConfigError, DataError):
-        if must:
+        if required:
             raise
         return None
 
 
 def _columns_of(source: Source, cache: Setting, reads: bool) -> int | None:
-    """Read the first block and return its columns; None where that is too much, or not possible.
+    """Return the columns of the first block; None if it is too large or cannot be read yet.
 
-    Categories need the training data's vocabulary, which is not known yet.
+    Categories need the vocabulary of the training data, which does not exist yet.
     """
     first = source.blocks()[0]
     if not reads or first.nbytes > TRIED_BYTES_MAX or source.needs_survey:

@@ -1,4 +1,4 @@
-"""The model that a job starts from: a result's, one's own, or the file that a run has left."""
+"""Load a job's initial model: from a result, a mapping of arrays, or a run's ``model.npz``."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ _WANTED = (
     "wanted a result's model, a mapping with coef and intercept (of K-Means: centres, counts; of a "
     "network: its arrays by name), or the path of a model.npz"
 )
-#: What a network's file holds beside its arrays.
-_BESIDE = "classes"
+#: The entry of a network's file that is not one of its arrays.
+_CLASSES = "classes"
 
 
 def warm_start_of(given: WarmStart | None, algorithm: AnyAlgorithm) -> dict[str, Any] | None:
-    """Read the model to start from, as the ``algorithm`` section of a record has it.
+    """Load the initial model for the ``algorithm`` section of a job record.
 
     Returns
     -------
     dict of list of float, or None
-        ``coef`` of all columns, and ``intercept``; of K-Means ``centres`` by row, and ``counts``
-        where there are any; of a network all its arrays.
+        ``coef`` of all columns, and ``intercept``; for K-Means ``centres`` by row, and ``counts``
+        if there are any; for a network all its arrays.
 
     Raises
     ------
     ConfigError
-        When it is none, or the algorithm cannot start from one.
+        When it is not a model, or the algorithm cannot start from one.
     """
     if given is None:
         return None
     if not isinstance(algorithm, CoCoA | AsyncSGD | LocalSGD | PrimalCoCoA):
         raise ConfigError(
-            f"warm_start: algorithm {algorithm.name} starts from a model of its own; use algorithm "
-            "cocoa, primal_cocoa, async_sgd or local_sgd, or leave warm_start out",
+            f"warm_start: algorithm {algorithm.name} does not support it; use algorithm cocoa, "
+            "primal_cocoa, async_sgd or local_sgd, or leave warm_start out",
             path="warm_start",
         )
     if isinstance(algorithm, LocalSGD):
-        named = {name: values for name, values in _arrays(given).items() if name != _BESIDE}
+        named = {name: values for name, values in _arrays(given).items() if name != _CLASSES}
         if not named:
             raise ConfigError(
                 f"warm_start: no arrays in what was given; {_WANTED}", path="warm_start"
@@ -71,9 +71,9 @@ def _numbers(name: str, values: Any) -> NDArray[np.float64]:
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
-        # Tensors of types that NumPy has not, that need gradients, or that lie on a device.
+        # Tensors whose types NumPy lacks, that require gradients, or that are on a device.
         raise ConfigError(
-            f"warm_start: {name} is no array of numbers that NumPy can read; of a tensor give "
+            f"warm_start: {name} is not an array of numbers that NumPy can read; for a tensor give "
             "tensor.detach().double().cpu()",
             path="warm_start",
         ) from None
@@ -103,7 +103,7 @@ def _arrays(given: WarmStart) -> Mapping[str, Any]:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
     except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        # What numpy says of other files is advice to have it unpickle them.
+        # NumPy's own message for other files suggests unpickling them.
         why = str(error.strerror) if isinstance(error, OSError) and error.strerror else "no model"
         why = "does not exist" if isinstance(error, FileNotFoundError) else why
         raise ConfigError(f"warm_start: {path}: {why}; {_WANTED}", path="warm_start") from None

@@ -1,4 +1,4 @@
-"""What the scheduler answers a client, turned back into arrays, facts and exceptions."""
+"""Decode the scheduler's RPC replies into arrays, dataset statistics and exceptions."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Arrays = dict[str, NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a job has reached, as the scheduler keeps it."""
+    """A job's results so far, as the scheduler stores them."""
 
     state: str
     #: The model's arrays; empty before the first round.
     arrays: Arrays
-    #: Models at the beginning of rounds, where the job asked for them.
+    #: Models at the start of the rounds that the job evaluates.
     snapshots: dict[int, Arrays]
     history: list[dict[str, Any]]
     summary: dict[str, Any]
     facts: DataFacts | None
-    #: What made the job fail.
+    #: The error that made the job fail.
     error: Mapping[str, Any] | None
 
 
 def checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer; raise the error that it holds instead of one."""
+    """Return a reply, or raise the error that it holds."""
     error = answer.get("error")
     if error is not None and "state" not in answer:
         raise error_from_dict(dict(error))
@@ -40,7 +40,7 @@ def checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_outcome(answer: Mapping[str, Any]) -> Outcome:
-    """Read the answer to ``em_result``; arrays are float64 and own their memory."""
+    """Decode the reply to ``em_result``; arrays are float64 and own their memory."""
     facts = answer.get("facts")
     return Outcome(
         state=answer["state"],

@@ -1,8 +1,8 @@
-"""The driver of a submitted job: what runs in the container of the application's scheduler.
+"""The driver of a submitted job; it runs in the container of the application's scheduler.
 
-It starts the job on the scheduler of its own process, keeps the run directory beside itself and a
+It starts the job on the scheduler of its own process, keeps the run directory on local disk and a
 copy of it where the client wants it, and ends the application. When its container or the
-application master dies, the next attempt goes on from the last checkpoint.
+application master dies, the next attempt resumes from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ if TYPE_CHECKING:
     import skein
     from distributed import Scheduler
 
-#: Seconds that a job waits for all its workers where it may begin with fewer, and when it resumes.
+#: Seconds to wait for all workers if the job may start with fewer, and if it resumes.
 PATIENCE_S, PATIENCE_RESUMED_S = 60.0, 30.0
 LOOK_S = 0.1
-#: How often what needs the run's place is tried, and the pause in between.
+#: Attempts at operations on the run's destination, and the pause between them.
 TRIES_MAX, TRY_PAUSE_S = 20, 3.0
 T = TypeVar("T")
 
-#: How YARN calls the end of a job.
+#: YARN's final status for each state of a job.
 _FINAL = {"done": "SUCCEEDED", "failed": "FAILED", "cancelled": "KILLED"}
 
 
 class Superseded(ElasticmlError):
-    """Another attempt drives the job; this one must leave it alone."""
+    """Another attempt drives the job; this one must not touch it."""
 
 
 class Cancelled(ElasticmlError):
-    """Somebody has ended the job while this attempt had not begun with it."""
+    """The job was cancelled before this attempt started it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """With what an attempt begins."""
+    """How an attempt starts."""
 
     attempt: Attempt
-    #: Where the checkpoint is to go on from; None where there is none.
+    #: Path of the checkpoints to resume from; None if there are none.
     resume: str | None
 
 
@@ -88,11 +88,11 @@ class YarnJob:
     ----------
     submission : Submission
     scheduler : Scheduler
-        Of this process.
+        The scheduler of this process.
     app : skein.ApplicationClient
-        The application that this process belongs to.
+        The application of this process.
     folder : Path
-        Where the run directory is made, on this machine.
+        Local parent directory of the run directory.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class YarnJob:
         self._scheduler = scheduler
         self._app = app
         self._path = folder / "run"
-        #: Set when the application's store asks for the job's end.
+        #: Set when the client has asked to cancel, through the application's key-value store.
         self._is_cancelled = threading.Event()
 
     async def run(self) -> None:
-        """Run the job, write how it ended, and end the application."""
+        """Run the job, write its verdict, and end the application."""
         place = self._submission.place
-        threading.Thread(target=self._heed, name="em-heed", daemon=True).start()
+        threading.Thread(target=self._wait_for_cancel, name="em-heed", daemon=True).start()
         try:
             verdict = await asyncio.to_thread(_trying, lambda: read_verdict(place))
             if verdict is None:
@@ -124,7 +124,7 @@ class YarnJob:
         except ElasticmlError as error:
             verdict = Verdict.of_error(self._explained(error))
         except Exception as error:
-            # Whatever it is, every further attempt would end like this one.
+            # A bug: every further attempt would fail in the same way.
             traceback.print_exc()
             text = " ".join(f"{type(error).__name__}: {error}".split())
             verdict = Verdict.of_error(JobFailedError(f"internal error: {text}; see the logs"))
@@ -136,7 +136,7 @@ class YarnJob:
         record = dict(submission.record)
         source = source_from_spec(record["data"])
         test = None if record.get("test") is None else source_from_spec(record["test"])
-        # Of a first attempt nobody has read them yet: what is wrong is said at once.
+        # On the first attempt unreadable data are an error of the job, so do not retry.
         tries = TRIES_MAX if begun.attempt.number > 1 else 1
         await asyncio.to_thread(_trying, lambda: check_readable(source), tries)
         members = await self._workers(begun.resume is not None)
@@ -146,45 +146,45 @@ class YarnJob:
             start = min(record["members"]["start"], members)
             record["members"] = {**record["members"], "start": start}
         job = await start_in_process(self._scheduler, record, source, test)
-        threading.Thread(target=self._pass_on, args=(job,), name="em-end", daemon=True).start()
+        threading.Thread(target=self._cancel_job, args=(job,), name="em-end", daemon=True).start()
         result = await asyncio.to_thread(self._follow, job, begun.attempt)
         states = [record["state"] for record in result.story if record["event"] == "JobEnded"]
         rounds, why = result.summary.get("rounds"), result.summary.get("stopped_by")
         return Verdict(state=(states or ["done"])[-1], reason=f"{rounds} rounds ({why})")
 
     def _begin(self) -> Beginning:
-        """Take the job over from the attempt before.
+        """Take the job over from the previous attempt.
 
         Raises
         ------
         JobFailedError
-            When attempt after attempt has come to nothing.
+            When too many attempts in a row made no progress.
         """
         place = self._submission.place
         before = read_attempt(place)
-        kept = (self._submission.record.get("checkpoint") or {}).get("path")
-        found = None if kept is None else read_checkpoint(kept)
+        path = (self._submission.record.get("checkpoint") or {}).get("path")
+        checkpoint = None if path is None else read_checkpoint(path)
         attempt = before.after(
             container=os.environ.get("CONTAINER_ID", ""),
-            round=None if found is None else found.round,
+            round=None if checkpoint is None else checkpoint.round,
             token=secrets.token_hex(8),
             is_ours=before.number > 0 and not self._was_taken_away(before.container),
         )
         if attempt.futile >= FUTILE_ATTEMPTS_MAX:
             raise JobFailedError(
-                f"the driver has ended {attempt.futile} times in a row without getting any "
-                "further; see the logs of its containers"
+                f"the driver has failed {attempt.futile} times in a row without progress; see the "
+                "logs of its containers"
             )
         write_attempt(place, attempt)
-        return Beginning(attempt=attempt, resume=None if found is None else kept)
+        return Beginning(attempt=attempt, resume=None if checkpoint is None else path)
 
     def _resumed(self, resume: str) -> dict[str, Any]:
-        """Return what a job record says of a job that goes on."""
+        """Return the fields of the job record for a resumed job."""
         status = _trying(lambda: status_at(self._submission.place))
         return {"resume": resume, "reached": {"round": status.round, "seconds": status.seconds}}
 
     def _was_taken_away(self, container: str) -> bool:
-        """Tell whether the container of an attempt before this one was pre-empted."""
+        """Return whether the container of an earlier attempt was pre-empted."""
         model = import_skein()
         with suppress(model.exceptions.SkeinError, ValueError):
             ended = self._app.get_containers(services=["dask.scheduler"], states=["FAILED"])
@@ -195,28 +195,28 @@ class YarnJob:
         return False
 
     async def _workers(self, resumes: bool) -> int:
-        """Wait for the workers; return how many there are when the job is to begin.
+        """Wait for the workers and return their number.
 
         Raises
         ------
         Cancelled
-            When nobody wants the job any more.
+            When the job is cancelled meanwhile.
         """
-        wanted = self._submission.workers
+        requested = self._submission.workers
         least = 1 if resumes else self._submission.workers_min
         patience_s = PATIENCE_RESUMED_S if resumes else PATIENCE_S
         began_s = time.monotonic()
         while True:
             present = len(self._scheduler.workers)
             if self._is_cancelled.is_set():
-                raise Cancelled(f"waiting for its workers ({present} of {wanted} were there)")
+                raise Cancelled(f"waiting for its workers ({present} of {requested} were there)")
             is_patient = time.monotonic() - began_s < patience_s
-            if present >= wanted or (present >= least and not is_patient):
+            if present >= requested or (present >= least and not is_patient):
                 return present
             await asyncio.sleep(LOOK_S)
 
     def _follow(self, job: InProcessJob, attempt: Attempt) -> Result:
-        """Follow the job to its end; its run directory is copied while it grows."""
+        """Follow the job to its end, and synchronize its run directory meanwhile."""
         place = self._submission.place
         superseded = threading.Event()
 
@@ -242,24 +242,24 @@ class YarnJob:
         with suppress(import_skein().exceptions.SkeinError):
             self._app.set_progress(share)
 
-    def _heed(self) -> None:
-        """Take note when the application's store asks for the job's end."""
+    def _wait_for_cancel(self) -> None:
+        """Wait for a cancel request in the application's key-value store."""
         with suppress(import_skein().exceptions.SkeinError):
             self._app.kv.wait(CANCEL_KEY)
             self._is_cancelled.set()
 
-    def _pass_on(self, job: InProcessJob) -> None:
-        """Cancel the job that has begun when its end is asked for."""
+    def _cancel_job(self, job: InProcessJob) -> None:
+        """Cancel the running job on request."""
         self._is_cancelled.wait()
         with suppress(ElasticmlError):
             job.cancel()
 
     def _end(self, verdict: Verdict) -> None:
-        """Write how the job has ended, clear away what only another attempt would need, and go."""
+        """Write the verdict, remove checkpoints that are no longer needed, end the application."""
         place = self._submission.place
         try:
             _trying(lambda: write_verdict(place, verdict))
-            _trying(lambda: self._sum_up(verdict))
+            _trying(lambda: self._write_summary(verdict))
             if verdict.state == "done":
                 forget_checkpoints(self._submission.record)
         except ConfigError as error:
@@ -270,8 +270,8 @@ class YarnJob:
             text += f"; the run is in {place}"
         end_for_good(self._app, _FINAL[verdict.state], text)
 
-    def _sum_up(self, verdict: Verdict) -> None:
-        """Write how far a run has come whose attempts have all ended before they said so."""
+    def _write_summary(self, verdict: Verdict) -> None:
+        """Write a summary from the story if every attempt died before it wrote one."""
         place = self._submission.place
         if exists(join(place, "summary.json")) or not exists(join(place, "story.jsonl")):
             return
@@ -285,18 +285,18 @@ class YarnJob:
         write_whole(join(place, "summary.json"), (json.dumps(summary, indent=2) + "\n").encode())
 
     def _explained(self, error: ElasticmlError) -> ElasticmlError:
-        """Name the run's directory as others see it."""
+        """Replace the local run directory in the message by the destination that clients see."""
         message = error.message.replace(str(self._path), self._submission.place)
         return type(error)(message, **error.fields)
 
 
 def check_readable(source: Source) -> None:
-    """Prove that this node has the data, so that an error comes before the job.
+    """Check that this node can read the data, so that an error comes before the job.
 
     Raises
     ------
     ConfigError, DataError
-        When they are not here, or no good.
+        When the data are not accessible here, or invalid.
     """
     try:
         source.blocks()

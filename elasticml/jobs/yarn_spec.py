@@ -1,4 +1,4 @@
-"""The YARN application of a submitted job: dask-yarn's, with the job's driver in its scheduler."""
+"""The YARN application of a submitted job: dask-yarn's, with the driver in the scheduler."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ if TYPE_CHECKING:
 
 #: The module that runs in the scheduler's container.
 DRIVER_MODULE = "elasticml.jobs.yarn_job"
-#: Attempts of the application master; the cluster's own limit holds besides.
+#: Attempts of the application master; the cluster may have a lower limit.
 MASTER_ATTEMPTS_MAX = 10
-#: Restarts of the scheduler's container, whatever ended it.
+#: Restarts of the scheduler's container, whatever the reason.
 SCHEDULER_RESTARTS_MAX = 10
 
 _SERVICE = re.compile(rf"-m(\s+){re.escape(specs.SERVICE_MODULE)}\s+scheduler\b")
 
 
 def default_environment() -> str:
-    """Name the interpreter of this process: right where nodes share the file system."""
+    """Return this process's interpreter, which suits nodes that share the file system."""
     return f"python://{sys.executable}"
 
 
 def make_spec(cluster: YarnContainers, name: str) -> skein.ApplicationSpec:
-    """Make the specification of the application that a job's ``cluster`` section asks for.
+    """Create the application specification for a job's ``cluster`` section.
 
     Parameters
     ----------
     cluster : YarnContainers
         Its ``environment`` is where the containers find Python.
     name : str
-        The job's.
+        The job's name.
 
     Raises
     ------
     ConfigError
-        When something in it is wrong.
+        When a setting is invalid.
     """
     import dask
 
-    import_dask_yarn()  # brings its configuration
-    written = cluster.specification
-    if written is None and cluster.environment is None and not cluster.pack:
-        written = dask.config.get("yarn.specification", None)
-    spec = _written(cluster, written) if written else _made(cluster)
+    import_dask_yarn()  # loads its configuration
+    specification = cluster.specification
+    if specification is None and cluster.environment is None and not cluster.pack:
+        specification = dask.config.get("yarn.specification", None)
+    spec = _from_specification(cluster, specification) if specification else _generated(cluster)
     if specs.SCHEDULER not in spec.services:
         raise ConfigError(
-            f"specification: has no service {specs.SCHEDULER}, in which the job's driver lives; "
+            f"specification: has no service {specs.SCHEDULER}, in which the job's driver runs; "
             "add one, or leave specification out"
         )
-    spec.name = cluster.name or (spec.name if written else name)
+    spec.name = cluster.name or (spec.name if specification else name)
     spec.queue = cluster.queue or spec.queue
     spec.user = cluster.user or spec.user
     spec.tags = spec.tags if cluster.tags is None else set(cluster.tags)
@@ -76,7 +76,7 @@ def make_spec(cluster: YarnContainers, name: str) -> skein.ApplicationSpec:
 
 
 def _set_limits(spec: skein.ApplicationSpec, cluster: YarnContainers) -> None:
-    """Tell the scheduler's container how many workers there may be."""
+    """Pass the limits on the number of workers to the scheduler's container."""
     service = spec.services[specs.SCHEDULER]
     limits = {WORKERS_MAX_VARIABLE: str(cluster.workers_max or worker_count(spec))}
     if cluster.workers_min is not None:
@@ -84,7 +84,7 @@ def _set_limits(spec: skein.ApplicationSpec, cluster: YarnContainers) -> None:
     service.env = {**service.env, **limits}
 
 
-def _made(cluster: YarnContainers) -> skein.ApplicationSpec:
+def _generated(cluster: YarnContainers) -> skein.ApplicationSpec:
     import dask
 
     configured = dask.config.get("yarn.environment", None)
@@ -100,20 +100,20 @@ def _made(cluster: YarnContainers) -> skein.ApplicationSpec:
     )
 
 
-def _written(cluster: YarnContainers, written: object) -> skein.ApplicationSpec:
-    """Read a specification and change what the job's file says in another way."""
+def _from_specification(cluster: YarnContainers, specification: object) -> skein.ApplicationSpec:
+    """Read a specification and apply the overrides of the job file."""
     from elasticml.terms import parse_size
 
-    spec = specs.rewrite(specs.read_specification(written))
-    for asked, service in (
+    spec = specs.rewrite(specs.read_specification(specification))
+    for section, service in (
         (cluster, spec.services[specs.WORKER]),
         (cluster.scheduler, spec.services.get(specs.SCHEDULER)),
     ):
         if service is not None:
             memory = service.resources.memory
-            if asked.memory is not None:
-                memory = -(-parse_size(asked.memory) // 2**20)
-            vcores = asked.vcores or service.resources.vcores
+            if section.memory is not None:
+                memory = -(-parse_size(section.memory) // 2**20)
+            vcores = section.vcores or service.resources.vcores
             service.resources = import_skein().Resources(
                 memory=memory, vcores=vcores, gpus=service.resources.gpus
             )
@@ -123,22 +123,22 @@ def _written(cluster: YarnContainers, written: object) -> skein.ApplicationSpec:
 
 
 def worker_bytes(spec: skein.ApplicationSpec) -> int:
-    """Memory of a worker's container."""
+    """Return the memory of a worker's container."""
     return int(spec.services[specs.WORKER].resources.memory) * 2**20
 
 
 def worker_count(spec: skein.ApplicationSpec) -> int:
-    """Count the worker containers that the application begins with."""
+    """Return the initial number of worker containers."""
     return int(spec.services[specs.WORKER].instances)
 
 
 def with_driver(spec: skein.ApplicationSpec, submission: Path) -> skein.ApplicationSpec:
-    """Return a copy whose scheduler drives the job that a file describes, and may begin again.
+    """Return a copy whose scheduler runs the driver of a submission, with restarts.
 
     Raises
     ------
     ConfigError
-        When the scheduler's script starts something else.
+        When the scheduler's script does not start dask-yarn's scheduler.
     """
     spec = copy.deepcopy(spec)
     service = spec.services[specs.SCHEDULER]
@@ -146,7 +146,7 @@ def with_driver(spec: skein.ApplicationSpec, submission: Path) -> skein.Applicat
     if not count:
         raise ConfigError(
             f"specification: the script of {specs.SCHEDULER} does not call dask-yarn services "
-            "scheduler, which would be replaced by the job's driver; let it"
+            "scheduler, which the job's driver replaces; add that call"
         )
     file = import_skein().File(source=submission.absolute().as_uri())
     service.files = {**service.files, SUBMISSION_FILE: file}

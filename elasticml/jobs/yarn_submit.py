@@ -1,4 +1,4 @@
-"""Submit a job to a Hadoop cluster; what can be wrong with it is found before anything starts."""
+"""Submit a job to a Hadoop cluster, after checking everything that can be checked beforehand."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-#: Where packed environments are kept, below a user's home directory.
+#: Directory of packed environments, below a user's home directory.
 ENVIRONMENTS = (".elasticml", "environments")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """An application that the cluster could run, and where its run will be."""
+    """A checked application specification, and the destination of its run."""
 
     name: str
     cluster: YarnContainers
@@ -56,31 +56,32 @@ class Plan:
 
     @property
     def workers(self) -> int:
-        """Worker containers to begin with."""
+        """Initial number of worker containers."""
         return worker_count(self.spec)
 
     @property
     def worker_bytes(self) -> int:
-        """Memory of each of them."""
+        """Memory of each worker container."""
         return worker_bytes(self.spec)
 
 
 def plan_submission(cluster: YarnContainers, name: str, now: datetime) -> Plan:
-    """Check a ``cluster`` section against the cluster; nothing is left behind.
+    """Check a ``cluster`` section against the cluster, without leaving anything behind.
 
     Parameters
     ----------
     name : str
-        The job's.
+        The job's name.
     now : datetime
-        For the name of the run's directory, where none is given.
+        For the default name of the run directory.
 
     Raises
     ------
     ConfigError
-        When the configuration, the environment or the place of the result is wrong.
+        When the configuration, the environment or the destination of the result is invalid.
     SubmissionError
-        When the resource manager does not answer, the queue is unknown, or could never grant it.
+        When the resource manager does not reply, the queue is unknown, or could never grant the
+        containers.
     """
     conf = require_conf(os.environ)
     keytab = cluster.keytab
@@ -103,24 +104,24 @@ def plan_submission(cluster: YarnContainers, name: str, now: datetime) -> Plan:
 
 
 def _needed(ask: specs.ContainerAsk, cluster: YarnContainers) -> int:
-    """Count the containers of a kind without which the job does not begin."""
+    """Return how many containers of a kind the job needs to start."""
     if ask.service == specs.WORKER and cluster.workers_min is not None:
         return min(ask.instances, cluster.workers_min)
     return ask.instances
 
 
 def check_sources(source: Source, test: Source | None) -> None:
-    """Prove that the data can be read away from this process.
+    """Check that other processes can read the data.
 
     Raises
     ------
     ConfigError
-        When they are in its memory.
+        When they are in the memory of this process.
     """
     for key, given in (("data", source), ("data.test", test)):
         if getattr(given, "is_in_memory", False):
             raise ConfigError(
-                f"{key}: arrays in memory stay behind when the client goes; write them to a file "
+                f"{key}: arrays in memory are lost when the client exits; write them to a file "
                 "on hdfs:// or on a path that all nodes share, and name that",
                 path=key,
             )
@@ -141,9 +142,9 @@ def submit_plan(
     Raises
     ------
     ConfigError
-        When the place of its run cannot be written any more, or another job has it by now.
+        When the destination of its run cannot be written any more, or another job has claimed it.
     SubmissionError
-        When YARN refuses it.
+        When YARN rejects it.
     """
     cluster = plan.cluster
     submission = Submission(
@@ -154,14 +155,14 @@ def submit_plan(
         workers_min=cluster.workers_min or plan.workers,
         evaluates=evaluates,
     )
-    # What YARN has accepted runs: nothing may go wrong any more, not even with the folder.
+    # Once YARN has accepted the job it runs, so nothing may fail after that, not even cleanup.
     with tempfile.TemporaryDirectory(
         prefix="elasticml-submit-", ignore_cleanup_errors=True
     ) as folder:
         file = Path(folder) / SUBMISSION_FILE
         file.write_bytes(submission.to_json())
         spec = with_driver(plan.spec, file)
-        # Containers get tokens for these, where the cluster wants Kerberos.
+        # Containers get delegation tokens for these if the cluster uses Kerberos.
         spec.file_systems = sorted({*(spec.file_systems or ()), *file_systems_of(submission)})
         with _claimed(plan):
             return Application(id=submit(client, spec), name=plan.name, place=plan.place)
@@ -169,18 +170,18 @@ def submit_plan(
 
 @contextmanager
 def _claimed(plan: Plan) -> Iterator[None]:
-    """Keep others off the place of a run whose driver may have to wait long for its container.
+    """Claim the destination of a run, whose driver may wait long for its container.
 
-    Only on a cluster's own file system, where containers are the same user as the client; on a
-    shared path their directories are better their own.
+    Only on a cluster's file system, where containers run as the same user as the client; on a
+    shared path the directories should be created by the containers' user.
 
-    A claim on what was refused is given up. One that an interrupt came between is kept: YARN may
-    have accepted the application all the same.
+    The claim is removed if the submission fails. After an interrupt it is kept, since YARN may have
+    accepted the application nevertheless.
 
     Raises
     ------
     ConfigError
-        When another job has come first while this one was packed and sent.
+        When another job has claimed the destination meanwhile.
     """
     check_vacant(plan.place)
     if not places.is_url(plan.place):
@@ -198,7 +199,7 @@ def _claimed(plan: Plan) -> Iterator[None]:
 
 
 def _give_up(place: str, claim: str, content: bytes) -> None:
-    """Remove a claim and the directories made for it, and nothing that is another job's."""
+    """Remove a claim and the directories created for it, unless they belong to another job."""
     if places.read_bytes(claim) == content:
         places.remove(claim)
         places.remove_empty(places.join(place, DRIVER_DIRECTORY))
@@ -206,7 +207,7 @@ def _give_up(place: str, claim: str, content: bytes) -> None:
 
 
 def file_systems_of(submission: Submission) -> set[str]:
-    """Name the HDFS on which a job's data, its checkpoints and its run are."""
+    """Return the HDFS file systems of a job's data, checkpoints and run."""
     record = submission.record
     sections = (record["data"], record.get("test") or {}, record.get("checkpoint") or {})
     named = (str(section.get(key, "")) for section in sections for key in ("path", "labels"))
@@ -216,17 +217,17 @@ def file_systems_of(submission: Submission) -> set[str]:
 
 
 def packed(plan: Plan, say: Say) -> Plan:
-    """Have this process's environment where containers find it, where the job wants that.
+    """Pack and upload this process's environment if the job asks for it.
 
     Parameters
     ----------
     say : callable
-        Is told, in a line each, what takes long.
+        Receives a line for each slow step.
 
     Returns
     -------
     Plan
-        Whose specification names the archive.
+        The plan, with the archive in its specification.
 
     Raises
     ------

@@ -26,7 +26,7 @@ def data():
         ({"holders": 3}, "holders: got 3, wanted auto, 1 or 2"),
         (
             {"warm_start": {"coef": [1.0]}},
-            "algorithm batch_gradient starts from a model of its own",
+            "algorithm batch_gradient does not support it",
         ),
         ({"chunk_size": "a lot"}, "data.chunk_size: got 'a lot', wanted 'auto' or a size"),
         ({"chunk_size": 0}, "data.chunk_size: got 0"),

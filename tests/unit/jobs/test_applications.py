@@ -62,7 +62,7 @@ def test_a_run_has_a_place_of_its_own(tmp_path, monkeypatch):
     check_result(first)
     write_verdict(first, Verdict(state="done", reason=""))
     assert default_result(LOCAL, "a job", now) == f"{first}-2"
-    with pytest.raises(ConfigError, match="holds something already; name another place"):
+    with pytest.raises(ConfigError, match="is not empty; name another directory"):
         check_result(first)
 
 

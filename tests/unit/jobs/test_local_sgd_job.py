@@ -119,5 +119,5 @@ def test_a_network_starts_from_a_model_a_file_or_a_module_s_state(tmp_path):
     with pytest.raises(em.ConfigError, match="warm_start: bias is not finite"):
         record(warm_start={"bias": [np.nan]})
     for strange in (["a"], module.bias.detach().bfloat16(), module.bias):
-        with pytest.raises(em.ConfigError, match="warm_start: bias is no array of numbers"):
+        with pytest.raises(em.ConfigError, match="warm_start: bias is not an array of numbers"):
             record(warm_start={"bias": strange})

@@ -116,7 +116,7 @@ def test_a_directory_that_holds_a_run_is_left_alone(tmp_path):
 def test_a_file_of_somebody_elses_is_not_written_over(tmp_path, name):
     # `run job.yaml --out .` wrote over the job file, and removed it when the data were wrong.
     (tmp_path / name).write_text("mine")
-    with pytest.raises(ConfigError, match=f"holds {name}, which a run would write over; give"):
+    with pytest.raises(ConfigError, match=f"holds {name}, which a run would overwrite; give"):
         RunDirectory(tmp_path).open(JOB)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 

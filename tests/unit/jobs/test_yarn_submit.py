@@ -58,7 +58,7 @@ def test_the_place_of_a_run_that_waits_for_containers_is_nobody_elses(plan):
     check_result(plan.place)
     application = submit_plan(Accepting(), plan, RECORD, evaluates=True)
     assert application == Application(id=APPLICATION, name="job", place=plan.place)
-    with pytest.raises(ConfigError, match="holds something already; name another place"):
+    with pytest.raises(ConfigError, match="is not empty; name another directory"):
         check_result(plan.place)
 
 
@@ -73,7 +73,7 @@ def test_a_place_that_was_taken_while_the_job_was_packed_is_left_alone(plan):
     check_result(plan.place)
     other = places.join(plan.place, "story.jsonl")
     places.write_whole(other, b"another job's")
-    with pytest.raises(ConfigError, match="holds something already; name another place"):
+    with pytest.raises(ConfigError, match="is not empty; name another directory"):
         submit_plan(Refusing(), plan, RECORD, evaluates=True)
     assert places.names(plan.place) == ["story.jsonl"]
 
@@ -83,7 +83,7 @@ def test_a_shared_path_that_was_taken_meanwhile_is_left_alone(plan, tmp_path):
     check_result(shared.place)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "story.jsonl").write_text("another job's")
-    with pytest.raises(ConfigError, match="holds something already; name another place"):
+    with pytest.raises(ConfigError, match="is not empty; name another directory"):
         submit_plan(Accepting(), shared, RECORD, evaluates=True)
 
 
