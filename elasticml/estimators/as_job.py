@@ -1,4 +1,4 @@
-"""A fit as an elastic job; loads what jobs need, which takes longer than most fits."""
+"""Run a fit as an elastic job; importing what jobs need takes longer than most fits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def run_job(
     rounds: int,
     warm_start: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Have a cluster's members train a model, in so many rounds at most.
+    """Train a model as a job on a cluster, in at most ``rounds`` rounds.
 
     Raises
     ------
     JobFailedError
-        When the job fails, or ends before there is a model.
+        When the job fails, or ends without a model.
     """
     job = Job(
         algorithm,

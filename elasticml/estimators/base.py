@@ -1,4 +1,4 @@
-"""What estimators of linear models have in common: checked arrays in, predictions out."""
+"""Base classes of linear estimators: validation of inputs, and prediction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F64 = NDArray[np.float64]
 
 
 class LinearEstimator(BaseEstimator):
-    """Has ``coef_`` and ``intercept_``; takes dense and sparse rows."""
+    """An estimator with ``coef_`` and ``intercept_``, for dense and sparse rows."""
 
     coef_: NDArray[Any]
     intercept_: Any
@@ -27,7 +27,7 @@ class LinearEstimator(BaseEstimator):
     def _checked(
         self, X: Any, y: Any, sample_weight: Any, **rules: Any
     ) -> tuple[Any, Any, F64 | None]:
-        """Check parameters, rows, targets and weights; weights are None where all are one."""
+        """Validate parameters, rows, targets and weights; weights are None if all are one."""
         self._validate_params()
         X, y, sample_weight = taken(X, y, sample_weight, client=getattr(self, "client", None))
         X, y = validate_data(self, X, y, **rules)
@@ -39,8 +39,8 @@ class LinearEstimator(BaseEstimator):
         X = validate_data(
             self, X, accept_sparse=["csr", "csc"], dtype=[np.float64, np.float32], reset=False
         )
-        found: NDArray[Any] = safe_sparse_dot(X, self.coef_.T, dense_output=True)
-        margins: NDArray[Any] = found + self.intercept_
+        products: NDArray[Any] = safe_sparse_dot(X, self.coef_.T, dense_output=True)
+        margins: NDArray[Any] = products + self.intercept_
         return margins
 
     def __sklearn_tags__(self) -> Any:
@@ -50,17 +50,17 @@ class LinearEstimator(BaseEstimator):
 
 
 class LinearClassifier(ClassifierMixin, LinearEstimator):
-    """Classifies by the sign of a margin, or by the largest of one margin a class."""
+    """A classifier by the sign of the margin, or by the largest of one margin per class."""
 
     classes_: NDArray[Any]
 
     def _codes(self, y: Any) -> NDArray[np.int64]:
-        """Keep the classes; return each row's place among them, (n_samples,)."""
-        found = classes_and_codes(y) if y.dtype.kind in "biuf" else None
-        # Two whole numbers are classes; what else are is asked of scikit-learn, which sorts rows.
-        if found is None or found[0].size != 2 or (found[0] % 1 != 0).any():
+        """Set ``classes_`` and return the class index of each row, (n_samples,)."""
+        encoded = classes_and_codes(y) if y.dtype.kind in "biuf" else None
+        # Two integers are classes. scikit-learn checks other labels, for which it sorts the rows.
+        if encoded is None or encoded[0].size != 2 or (encoded[0] % 1 != 0).any():
             check_classification_targets(y)
-        self.classes_, codes = found or classes_and_codes(y)
+        self.classes_, codes = encoded or classes_and_codes(y)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{type(self).__name__} needs at least 2 classes, but the data contain only one "
@@ -69,53 +69,53 @@ class LinearClassifier(ClassifierMixin, LinearEstimator):
         return codes
 
     def _weights_of_classes(self, given: Any, y: Any, weights: F64 | None) -> F64:
-        """Return each class's weight, (n_classes,)."""
+        """Return the weight of each class, (n_classes,)."""
         if given is None:
             return np.ones(len(self.classes_))
-        found = compute_class_weight(given, classes=self.classes_, y=y, sample_weight=weights)
-        for label, weight in zip(self.classes_, found, strict=True):
+        of_class = compute_class_weight(given, classes=self.classes_, y=y, sample_weight=weights)
+        for label, weight in zip(self.classes_, of_class, strict=True):
             if not 0.0 <= weight < np.inf:
                 raise ValueError(
                     f"class_weight: got {weight} for class {label!r}, wanted a finite number not "
                     "below 0"
                 )
-        return np.asarray(found, np.float64)
+        return np.asarray(of_class, np.float64)
 
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """Return the margins; shape (n_samples,) with two classes, else (n_samples, n_classes)."""
+        """Return the margins: (n_samples,) for two classes, else (n_samples, n_classes)."""
         margins = self._margins(X)
         return margins.ravel() if margins.shape[1] == 1 else margins
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the label of each row; shape (n_samples,)."""
         margins = self.decision_function(X)
-        places = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
-        labels: NDArray[Any] = self.classes_[places]
+        codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[codes]
         return labels
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the weighted share of rows whose label is predicted; takes what ``fit`` takes."""
+        """Return the weighted accuracy; accepts the same inputs as ``fit``."""
         X, y, sample_weight = taken(X, y, sample_weight, n_columns=self.n_features_in_)
         return float(super().score(X, y, sample_weight))
 
 
 class LinearRegressor(RegressorMixin, LinearEstimator):
-    """Predicts the margin."""
+    """A regressor that predicts the margin."""
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the prediction for each row; shape (n_samples,) or (n_samples, n_targets)."""
         return self._margins(X)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the coefficient of determination; takes what ``fit`` takes."""
+        """Return the coefficient of determination; accepts the same inputs as ``fit``."""
         X, y, sample_weight = taken(X, y, sample_weight, n_columns=self.n_features_in_)
         return float(super().score(X, y, sample_weight))
 
 
 def classes_and_codes(y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the sorted labels (n_classes,), and the place of each row's in them (n,).
+    """Return the sorted labels (n_classes,), and the class index of each row (n,).
 
-    As ``np.unique(y, return_inverse=True)``, without sorting the rows of two classes.
+    Equals ``np.unique(y, return_inverse=True)``, but does not sort the rows of two classes.
     """
     if y.dtype.kind in "biuf" and y.size:
         is_first = y == y[0]
@@ -128,7 +128,7 @@ def classes_and_codes(y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def weights_of(sample_weight: ArrayLike | None, X: Any) -> F64 | None:
-    """Check sample weights; None where all are one."""
+    """Validate sample weights; None if none are given."""
     if sample_weight is None:
         return None
     checked = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)

@@ -1,4 +1,4 @@
-"""A sparse linear model for an estimator, as an elastic job whose members own columns."""
+"""Fit a sparse linear model as an elastic job on column-partitioned data."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A model, and how good it is; in units of the mean over examples."""
+    """A model with its duality gap, in units of the mean over examples."""
 
     #: (d,)
     w: F64
     intercept: float
     gap: float
     rounds: int
-    #: The gap was small enough, or nothing but rounding was left of it.
+    #: The gap reached the tolerance or the level of rounding errors.
     converged: bool
 
 
@@ -38,21 +38,21 @@ def fit_as_job(
     penalty: PrimalCoCoA,
     rounds: int,
 ) -> Found:
-    """Have a cluster's members fit a model.
+    """Fit a model as a job on a cluster.
 
     Parameters
     ----------
     X : ndarray or sparse (n, d)
     y : ndarray (n,)
-        Of two classes -1 and +1.
+        -1 and +1 for two classes.
     weights : ndarray (n,), optional
-        None where all are one.
+        None if all are one.
     start : ndarray (d,), optional
-        Coefficients to begin with.
+        Initial coefficients.
     penalty : PrimalCoCoA
-        With the gap that is wanted as its ``tolerance``.
+        Its ``tolerance`` is the gap to reach.
     rounds : int
-        At most.
+        The most rounds.
 
     Raises
     ------

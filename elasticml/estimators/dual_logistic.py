@@ -1,4 +1,4 @@
-"""Logistic regression by steps on dual variables: where rows are many, and how it is done."""
+"""Logistic regression by dual coordinate ascent: when it pays, and the fit."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from elasticml.estimators.rows import Table
 
 F64 = NDArray[np.float64]
 
-#: Stored values from which passes over the rows pay, each of which improves the model, unlike the
-#: products of a Newton step.
+#: Least number of stored values: then passes over the rows, each of which improves the model, pay
+#: more than the matrix products of Newton steps.
 VALUES_MIN: Final = 8_000_000
-#: Largest mean of ``C s |x|^2``: with a penalty that is weaker still, passes grow in number.
+#: Largest mean of ``C s |x|^2``; with a weaker penalty the number of passes grows.
 STRENGTH_MAX: Final = 64.0
-#: Passes after which Newton steps go on from where they ended.
+#: The most passes; afterwards Newton steps continue from the model.
 PASSES_MAX: Final = 30
-#: Least tolerance: below, Newton's last steps are worth more.
+#: Least tolerance; below it, Newton's quadratic convergence is faster.
 TOL_MIN: Final = 1e-7
-#: Rows that the mean is taken of.
+#: Rows in the sample for the mean.
 _SAMPLE: Final = 4096
 
 
 def pays(X: Any, weights: F64 | None, C: float) -> bool:
-    """Tell whether passes over these rows are expected to be faster than Newton steps.
+    """Return whether dual passes over these rows are expected to be faster than Newton steps.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def pays(X: Any, weights: F64 | None, C: float) -> bool:
 def fit(
     X: Any, targets: F64, weights: F64 | None, pool: Parallel, *, C: float, tol: float, passes: int
 ) -> Solution:
-    """Fit without an intercept, in this process, in at most ``PASSES_MAX`` passes.
+    """Fit in this process, without an intercept, in at most ``PASSES_MAX`` passes.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def fit(
     targets : ndarray (n,)
         -1 and +1.
     passes : int
-        At most, too.
+        A further limit of the passes.
     """
     problem = Problem(
         loss="logistic",

@@ -1,4 +1,4 @@
-"""The lasso and the elastic net with scikit-learn's contract."""
+"""The lasso and the elastic net with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ F64 = NDArray[np.float64]
 
 
 class ElasticNet(LinearRegressor):
-    """Linear regression with an L1 and an L2 penalty, by coordinate descent on columns.
+    """Linear regression with an L1 and an L2 penalty, by coordinate descent.
 
     Minimises ``1/(2 S) sum_i s_i (y_i - w.x_i - b)^2 + alpha l1_ratio |w|_1
-    + alpha (1 - l1_ratio) / 2 |w|^2`` with ``S = sum_i s_i`` and a free intercept b, with gap-safe
-    screening: in this process on working sets of columns, or as a job whose members own columns.
+    + alpha (1 - l1_ratio) / 2 |w|^2`` with ``S = sum_i s_i`` and an unpenalised intercept b, with
+    gap-safe screening: in this process on working sets of columns, or as a job on
+    column-partitioned data.
 
     Parameters
     ----------
@@ -35,28 +36,28 @@ class ElasticNet(LinearRegressor):
         1 is the lasso.
     fit_intercept : bool
     max_iter : int
-        Sweeps over working sets of columns at most; of a job rounds.
+        The most sweeps over working sets of columns; for a job, the most rounds.
     tol : float
-        A fit ends when its duality gap is at most ``tol`` times the weighted mean of the centred
-        targets' squares.
+        A fit ends when its duality gap is at most ``tol`` times the weighted mean square of the
+        centred targets.
     warm_start : bool
-        Begin with the last fit's coefficients; with ``positive`` negative ones begin at 0.
+        Start from the last fit's coefficients; with ``positive``, negative ones start at 0.
     positive : bool
-        Coefficients must not be negative.
+        Restrict coefficients to nonnegative values.
     client : distributed.Client or address, optional
-        Fits as an elastic job on this cluster; by default see ``solver_path_``.
+        Fit as an elastic job on this cluster; for the default see ``solver_path_``.
 
     Attributes
     ----------
-    coef_ : ndarray (n_features,), of several targets (n_targets, n_features)
+    coef_ : ndarray (n_features,), or (n_targets, n_features) for several targets
     intercept_ : float or ndarray (n_targets,)
     dual_gap_ : float or ndarray (n_targets,)
-        Certified: the objective is at most this above the least possible one.
+        A certified bound of the suboptimality of the objective.
     n_iter_ : int or list of int
-        Sweeps; of a job rounds.
+        Sweeps; for a job, rounds.
     solver_path_ : "in-process" or "job"
-        Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else, and with ``alpha`` 0, this process.
+        How it was fitted: as a job if ``client`` is given, or if there is a default client and at
+        least 50 million stored values; otherwise, and with ``alpha`` 0, in this process.
     n_features_in_ : int
     """
 
@@ -98,15 +99,15 @@ class ElasticNet(LinearRegressor):
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
             See :func:`elasticml.estimators.inputs.taken`.
-        y : array_like (n_samples,) or (n_samples, n_targets), optional where X has it
+        y : array_like (n_samples,) or (n_samples, n_targets), optional if X contains it
             Targets are fitted one by one.
         sample_weight : array_like (n_samples,), optional
-            Not negative.
+            Nonnegative.
 
         Raises
         ------
         ValueError
-            When a parameter, the targets or the weights are not as they should be.
+            When a parameter, the targets or the weights are invalid.
         """
         X, y, weights = self._checked(
             X,
@@ -118,36 +119,36 @@ class ElasticNet(LinearRegressor):
             y_numeric=True,
         )
         targets = np.asarray(y, np.float64)
-        former = self._former(targets, X.shape[1])
-        found = []
+        starts = self._starts(targets, X.shape[1])
+        fits = []
         if self.alpha == 0.0 and self.client is not None:
             warn_fitted_here(f"{type(self).__name__} with alpha=0, which has no certificate,")
-        place = client_for(self.client, stored_values(X)) if self.alpha > 0.0 else nullcontext()
-        with place as client:
+        choice = client_for(self.client, stored_values(X)) if self.alpha > 0.0 else nullcontext()
+        with choice as client:
             fits_here = client is None
             self.solver_path_ = "in-process" if fits_here else "job"
             for k, target in enumerate(targets.reshape(len(targets), -1).T):
-                given = (X, np.ascontiguousarray(target), weights, former[k])
-                found.append(self._fit_one(*given) if fits_here else self._as_job(*given, client))
-        self.coef_ = np.stack([fitted.w for fitted, _ in found])
-        self.intercept_ = np.array([intercept for _, intercept in found])
-        self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in found])
-        self.n_iter_: Any = [fitted.sweeps for fitted, _ in found]
-        if len(found) == 1:
+                given = (X, np.ascontiguousarray(target), weights, starts[k])
+                fits.append(self._fit_one(*given) if fits_here else self._as_job(*given, client))
+        self.coef_ = np.stack([fitted.w for fitted, _ in fits])
+        self.intercept_ = np.array([intercept for _, intercept in fits])
+        self.dual_gap_: Any = np.array([fitted.gap for fitted, _ in fits])
+        self.n_iter_: Any = [fitted.sweeps for fitted, _ in fits]
+        if len(fits) == 1:
             self.coef_, self.n_iter_ = self.coef_[0], self.n_iter_[0]
             self.dual_gap_ = float(self.dual_gap_[0])
         if targets.ndim == 1:
             self.intercept_ = float(self.intercept_[0])
         return self
 
-    def _former(self, targets: F64, d: int) -> list[F64 | None]:
-        """Return the coefficients to start from, one array a target."""
+    def _starts(self, targets: F64, d: int) -> list[F64 | None]:
+        """Return the initial coefficients, one array per target."""
         n_targets = 1 if targets.ndim == 1 else targets.shape[1]
-        known = np.atleast_2d(getattr(self, "coef_", np.empty((0, 0))))
-        if not self.warm_start or known.shape != (n_targets, d):
+        coef = np.atleast_2d(getattr(self, "coef_", np.empty((0, 0))))
+        if not self.warm_start or coef.shape != (n_targets, d):
             return [None] * n_targets
-        # A model that was fitted without the restriction may be outside of it.
-        return list(np.maximum(known, 0.0) if self.positive else known)
+        # The last fit may have been without the restriction to nonnegative coefficients.
+        return list(np.maximum(coef, 0.0) if self.positive else coef)
 
     def _fit_one(
         self, X: Any, y: F64, weights: F64 | None, start: F64 | None
@@ -156,12 +157,12 @@ class ElasticNet(LinearRegressor):
         solver = ElasticNetSolver(matrix, start, by_products=takes_products(matrix, 1))
         a1, a2 = self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio)
         penalty = Penalty(a1=a1 * matrix.total, a2=a2 * matrix.total, positive=self.positive)
-        wanted = self.tol * matrix.yy
-        fitted = solver.solve(penalty, wanted, self.max_iter)
+        tolerance = self.tol * matrix.yy
+        fitted = solver.solve(penalty, tolerance, self.max_iter)
         if self.alpha == 0.0:
-            warn_without_penalty(fitted.gap / matrix.total, wanted / matrix.total)
+            warn_without_penalty(fitted.gap / matrix.total, tolerance / matrix.total)
         else:
-            warn_of_gap(fitted.gap / matrix.total, wanted / matrix.total, fitted.sweeps)
+            warn_of_gap(fitted.gap / matrix.total, tolerance / matrix.total, fitted.sweeps)
         mean = Fitted(
             w=fitted.w,
             gap=fitted.gap / matrix.total,
@@ -173,13 +174,13 @@ class ElasticNet(LinearRegressor):
     def _as_job(
         self, X: Any, y: F64, weights: F64 | None, start: F64 | None, client: Any
     ) -> tuple[Fitted, float]:
-        # Loads what jobs need, which takes longer than most fits.
+        # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.estimators.column_job import fit_as_job
         from elasticml.jobs.algorithms import PrimalCoCoA
 
         mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
-        wanted = self.tol * float(np.average((y - mean) ** 2, weights=weights))
-        found = fit_as_job(
+        tolerance = self.tol * float(np.average((y - mean) ** 2, weights=weights))
+        fit = fit_as_job(
             X,
             y,
             weights,
@@ -190,14 +191,14 @@ class ElasticNet(LinearRegressor):
                 l2=self.alpha * (1.0 - self.l1_ratio),
                 intercept=self.fit_intercept,
                 positive=self.positive,
-                tolerance=wanted,
+                tolerance=tolerance,
             ),
             rounds=self.max_iter,
         )
-        if not found.converged:
-            warn_of_gap(found.gap, wanted, found.rounds)
-        fitted = Fitted(w=found.w, gap=found.gap, sweeps=found.rounds, screened=0)
-        return fitted, found.intercept
+        if not fit.converged:
+            warn_of_gap(fit.gap, tolerance, fit.rounds)
+        fitted = Fitted(w=fit.w, gap=fit.gap, sweeps=fit.rounds, screened=0)
+        return fitted, fit.intercept
 
     @property
     def sparse_coef_(self) -> Any:
@@ -244,9 +245,9 @@ class Lasso(ElasticNet):
 
 
 def takes_products(matrix: ColumnMatrix, n_penalties: int) -> bool:
-    """Whether inner products of all columns cost less than passes over the rows do.
+    """Whether computing the Gram matrix of all columns costs less than passes over the rows.
 
-    They take as much as ``d / 2`` passes, and a penalty takes some tens of them.
+    The Gram matrix costs ``d / 2`` passes, and a fit for one penalty takes some tens of passes.
     """
     columns = min(1500, 100 if n_penalties < 10 else matrix.d)
     return matrix.d <= min(columns, matrix.n)

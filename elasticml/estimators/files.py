@@ -1,4 +1,4 @@
-"""Rows, labels and weights that an estimator is given by name, read into this process's memory."""
+"""Read rows, labels and weights for an estimator from files and sources into memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TABLES: Final = ("csv", "parquet")
 
 
 def read(X: Any, y: Any, sample_weight: Any, n_columns: int | None) -> tuple[Any, Any, Any]:
-    """Read what is named; see :func:`elasticml.estimators.inputs.taken`."""
+    """Read files and sources; see :func:`elasticml.estimators.inputs.taken`."""
     if hasattr(X, "with_columns"):
         X, labels, weights = _rows(X, n_columns)
     elif not isinstance(X, str | os.PathLike):
@@ -41,7 +41,7 @@ def read(X: Any, y: Any, sample_weight: Any, n_columns: int | None) -> tuple[Any
 
 
 def read_rows(X: Any, n_columns: int | None) -> Any:
-    """Read rows alone; see :func:`elasticml.estimators.inputs.rows_taken`."""
+    """Read rows only; see :func:`elasticml.estimators.inputs.rows_taken`."""
     name = os.fspath(X) if isinstance(X, str | os.PathLike) else ""
     if format_of(name) in _TABLES:
         raise ConfigError(
@@ -61,29 +61,29 @@ def _array(name: str | os.PathLike[str]) -> NDArray[Any]:
         )
     try:
         with open_binary(path) as file:
-            found: NDArray[Any] = np.load(file, allow_pickle=False)
+            array: NDArray[Any] = np.load(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise DataError(f"{path} is no readable .npy file ({error})", path=path) from None
-    return found
+        raise DataError(f"{path} is not a readable .npy file ({error})", path=path) from None
+    return array
 
 
 def _source_named(name: str, y: Any) -> tuple[Source, Any]:
-    """Return a file's source, and what is left of ``y``: nothing where it says the column."""
+    """Return a file's source, and ``y``, which is None if it named the column of labels."""
     path = local_path(name)
     if path is not None and path.is_dir():
         return source_from_spec({"format": "chunks", "path": name}), y
     kind = format_of(name)
     if kind is None:
         raise ConfigError(
-            f"the format of {name} cannot be told by its name (known are {', '.join(ENDS)}, .npy): "
-            "give a source, such as em.read_svmlight(path)",
+            f"the name {name} does not imply a format (known are {', '.join(ENDS)}, .npy): give a "
+            "source, such as em.read_svmlight(path)",
             path=name,
         )
     if kind not in _TABLES:
         return source_from_spec({"format": kind, "path": name}), y
     if y is not None and not isinstance(y, str | int | np.integer):
         raise ConfigError(
-            f"y of {name} is a {type(y).__name__}, wanted the name or place of its column of "
+            f"y of {name} is a {type(y).__name__}, wanted the name or index of its column of "
             "labels",
             path=name,
         )

@@ -1,4 +1,4 @@
-"""A penalised linear model for an estimator: by CoCoA, here or as a job, or by Newton steps."""
+"""Fit a penalised linear model for an estimator: by CoCoA, here or as a job, or by Newton steps."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from elasticml.estimators.rows import Table
 
 F64 = NDArray[np.float64]
 
-#: Not asked of the registry, which loads every algorithm's code.
+#: Not looked up in the registry, which would load the code of every algorithm.
 _COCOA: Final = Algorithm(name="cocoa", trainer=make_trainer, solver=CocoaSolver)
-#: Loss of the zero model in classification; of the squared loss it is half the mean square.
+#: Loss of the zero model in classification; for the squared loss it is half the mean square.
 _AT_ZERO: Final = {"hinge": 1.0, "squared_hinge": 1.0, "logistic": math.log(2.0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """``sum_i s_i loss_i + strength / 2 |w|^2``, with the intercept's column in w.
+    """``sum_i s_i loss_i + strength / 2 |w|^2``, where w includes the intercept's column.
 
-    Where ``is_sparse`` the penalty is ``strength |w|_1``.
+    With ``is_sparse`` the penalty is ``strength |w|_1``.
     """
 
     loss: str
     strength: float
     #: None for no intercept.
     intercept_scaling: float | None
-    #: The gap to reach, as a share of the zero model's objective.
+    #: The gap to reach, relative to the zero model's objective.
     tol: float
     rounds: int
     seed: int
-    #: Newton steps on the model instead of steps on dual variables; not for the hinge loss.
+    #: Newton steps on the model instead of dual coordinate ascent; not for the hinge loss.
     is_primal: bool = False
-    #: Proximal Newton steps on working sets of columns; of a job on each member's columns.
+    #: Proximal Newton steps on working sets of columns; in a job, on each member's columns.
     is_sparse: bool = False
 
     def section(self, total_weight: float, gap: float) -> dict[str, Any]:
-        """Write it as the ``algorithm`` section of a job, in units of the mean."""
+        """Return the ``algorithm`` section of a job, in units of the mean."""
         scaling = self.intercept_scaling
         return {
             "name": "cocoa",
@@ -59,14 +59,14 @@ class Problem:
             "tolerance": gap,
             "gap_every": "target",
             "seed": self.seed,
-            # Sums on a GPU come out otherwise in every run: the same seed is to give the same bits.
+            # On a GPU the order of additions varies, and the same seed must give the same bits.
             "device": "cpu",
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A model, and how good it is; gaps in units of the sum over rows."""
+    """A model with its duality gap; gaps are in units of the sum over rows."""
 
     #: (d,)
     coef: F64
@@ -84,52 +84,52 @@ def solve(
     Parameters
     ----------
     table : Table
-        The rows, and the threads for one problem; what is made of them for one serves the next.
+        The rows, and the threads for one problem; it caches its conversions for further problems.
     targets : ndarray (n,)
         -1 and +1, or values for the squared loss.
     weights : ndarray (n,), optional
-        None where all are one.
+        None if all are one.
     client : distributed.Client or None
-        None: in this process.
+        None: fit in this process.
 
     Raises
     ------
     ValueError
-        When no row has a weight.
+        When all weights are 0.
     JobFailedError
         When the job fails.
     """
     total = float(targets.size if weights is None else weights.sum())
     if total <= 0.0:
         raise ValueError("the weights of all rows are 0, wanted some above 0")
-    wanted = problem.tol * _loss_at_zero(problem.loss, targets, weights, total)
-    section = problem.section(total, wanted)
+    target_gap = problem.tol * _loss_at_zero(problem.loss, targets, weights, total)
+    section = problem.section(total, target_gap)
     if client is not None and problem.is_sparse:
-        return _as_column_job(problem, wanted, table, targets, weights, client)
+        return _as_column_job(problem, target_gap, table, targets, weights, client)
     if client is not None:
         rows = (table.X, targets, weights)
-        return _as_job(problem, section, wanted, rows, client, total)
+        return _as_job(problem, section, target_gap, rows, client, total)
     if problem.is_primal:
-        return _by_newton(problem, wanted, table, targets, weights)
+        return _by_newton(problem, target_gap, table, targets, weights)
     if problem.is_sparse:
-        return _by_columns(problem, wanted * total, table, targets, weights)
-    own = table.cut.relabelled(targets, weights)
+        return _by_columns(problem, target_gap * total, table, targets, weights)
+    data = table.cut.relabelled(targets, weights)
     trained = train_here(
         _COCOA,
         section,
-        own.facts,
-        own.chunks,
+        data.facts,
+        data.chunks,
         rounds=problem.rounds,
         parallel=table.parallel,
     )
     gap = math.nan if trained.model.gap is None else trained.model.gap
-    # Where only rounding is left of the gap, there is nothing to go on for.
-    wanted = max(wanted, gap) if trained.model.converged else wanted
-    return _solution(trained.model.arrays, gap * total, wanted * total, trained.rounds)
+    # If only rounding errors are left of the gap, the fit counts as converged.
+    target_gap = max(target_gap, gap) if trained.model.converged else target_gap
+    return _solution(trained.model.arrays, gap * total, target_gap * total, trained.rounds)
 
 
 def _by_newton(
-    problem: Problem, wanted: float, table: Table, targets: F64, weights: F64 | None
+    problem: Problem, target_gap: float, table: Table, targets: F64, weights: F64 | None
 ) -> Solution:
     total = float(targets.size if weights is None else weights.sum())
     function = LinearFunction(
@@ -141,37 +141,38 @@ def _by_newton(
         intercept_scaling=problem.intercept_scaling,
         is_free=False,
     )
-    found = minimise(function, np.zeros(function.n_model), gap=wanted, steps=problem.rounds)
-    gap, w = max(found.point.gap, 0.0), found.point.w
+    zero = np.zeros(function.n_model)
+    minimum = minimise(function, zero, gap=target_gap, steps=problem.rounds)
+    gap, w = max(minimum.point.gap, 0.0), minimum.point.w
     scaling = problem.intercept_scaling
     return Solution(
         coef=w[: table.blocks.d].copy(),
         intercept=0.0 if scaling is None else scaling * float(w[-1]),
         gap=gap * total,
-        wanted_gap=(max(wanted, gap) if found.converged else wanted) * total,
-        rounds=found.steps,
+        wanted_gap=(max(target_gap, gap) if minimum.converged else target_gap) * total,
+        rounds=minimum.steps,
     )
 
 
 def _by_columns(
-    problem: Problem, wanted: float, table: Table, targets: F64, weights: F64 | None
+    problem: Problem, target_gap: float, table: Table, targets: F64, weights: F64 | None
 ) -> Solution:
     scaling = problem.intercept_scaling
     columns = table.columns(scaling)
     solver = SparseClassifier(columns, targets, weights, loss=problem.loss, intercept=False)
-    found = solver.solve(Penalty(a1=problem.strength, a2=0.0), wanted, problem.rounds)
+    fit = solver.solve(Penalty(a1=problem.strength, a2=0.0), target_gap, problem.rounds)
     d = table.X.shape[1]
     return Solution(
-        coef=found.w[:d],
-        intercept=0.0 if scaling is None else scaling * float(found.w[d]),
-        gap=found.gap,
-        wanted_gap=max(wanted, found.gap) if found.converged else wanted,
-        rounds=found.steps,
+        coef=fit.w[:d],
+        intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
+        gap=fit.gap,
+        wanted_gap=max(target_gap, fit.gap) if fit.converged else target_gap,
+        rounds=fit.steps,
     )
 
 
 def prepare(problem: Problem, table: Table) -> None:
-    """Make of the rows what a problem needs, before several threads ask for it at once."""
+    """Convert the rows for a problem, before several threads request the conversion at once."""
     if problem.is_sparse:
         table.columns(problem.intercept_scaling)
     else:
@@ -181,7 +182,7 @@ def prepare(problem: Problem, table: Table) -> None:
 def _as_job(
     problem: Problem,
     section: dict[str, Any],
-    wanted: float,
+    target_gap: float,
     rows: tuple[Any, F64, F64 | None],
     client: Any,
     total: float,
@@ -193,15 +194,20 @@ def _as_job(
     algorithm = CoCoA(**{key: value for key, value in section.items() if key != "name"})
     result = run_job(algorithm, from_arrays(*rows), client, problem.rounds)
     gap = float(result.summary.get("gap", math.nan))
-    wanted = max(wanted, gap) if result.summary.get("converged") else wanted
+    target_gap = max(target_gap, gap) if result.summary.get("converged") else target_gap
     rounds = int(result.summary.get("rounds", len(result.history)))
-    return _solution(result.arrays, gap * total, wanted * total, rounds)
+    return _solution(result.arrays, gap * total, target_gap * total, rounds)
 
 
 def _as_column_job(
-    problem: Problem, wanted: float, table: Table, targets: F64, weights: F64 | None, client: Any
+    problem: Problem,
+    target_gap: float,
+    table: Table,
+    targets: F64,
+    weights: F64 | None,
+    client: Any,
 ) -> Solution:
-    # Loads what jobs need, which takes longer than most fits.
+    # Imported here: loading what jobs need takes longer than most fits.
     from elasticml.estimators.column_job import fit_as_job
     from elasticml.jobs.algorithms import PrimalCoCoA
 
@@ -210,12 +216,12 @@ def _as_column_job(
     penalty = PrimalCoCoA(
         loss="squared_hinge",
         l1=problem.strength / total,
-        # Its column is one as any other, as in LIBLINEAR.
+        # As in LIBLINEAR, the intercept is an ordinary column.
         intercept=False,
-        tolerance=wanted,
+        tolerance=target_gap,
         seed=problem.seed,
     )
-    found = fit_as_job(
+    fit = fit_as_job(
         table.columns(scaling),
         targets,
         weights,
@@ -225,20 +231,20 @@ def _as_column_job(
         rounds=problem.rounds,
     )
     return Solution(
-        coef=found.w[:d],
-        intercept=0.0 if scaling is None else scaling * float(found.w[d]),
-        gap=found.gap * total,
-        wanted_gap=(max(wanted, found.gap) if found.converged else wanted) * total,
-        rounds=found.rounds,
+        coef=fit.w[:d],
+        intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
+        gap=fit.gap * total,
+        wanted_gap=(max(target_gap, fit.gap) if fit.converged else target_gap) * total,
+        rounds=fit.rounds,
     )
 
 
-def _solution(arrays: Any, gap: float, wanted: float, rounds: int) -> Solution:
+def _solution(arrays: Any, gap: float, target_gap: float, rounds: int) -> Solution:
     return Solution(
         coef=np.array(arrays["coef"][0]),
         intercept=float(arrays["intercept"][0]),
         gap=gap,
-        wanted_gap=wanted,
+        wanted_gap=target_gap,
         rounds=rounds,
     )
 

@@ -1,4 +1,4 @@
-"""What an estimator is given, as arrays: files and sources are read, Dask collections computed."""
+"""Convert an estimator's inputs to arrays: read files and sources, compute Dask collections."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ def taken(
     n_columns: int | None = None,
     client: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """Return rows, targets and weights in this process's memory; what is there already is left.
+    """Return rows, targets and weights in this process's memory; arrays in memory are unchanged.
 
     Parameters
     ----------
     X : array_like, sparse, Dask array or dataframe, path, URL, or source
-        A name's end tells the format, as ``elasticml convert`` has it; a folder is one that it has
-        written; ``.npy`` is an array. A source is what ``em.read_csv`` and its like return.
+        The file name extension determines the format, as for ``elasticml convert``; a folder is
+        the output of ``elasticml convert``; ``.npy`` is an array. Sources are the results of
+        ``em.read_csv`` and the other readers.
     y, sample_weight : array_like, Dask array or series, or path of an ``.npy`` file, optional
-        Of rows that a file holds its labels and weights, where not given. For a CSV or Parquet file
-        ``y`` is the column of the labels, by name or place; by default the last.
+        By default the labels and weights in the file, if X is a file. For a CSV or Parquet file
+        ``y`` is the column of the labels, by name or index; by default the last column.
     n_columns : int, optional
-        That the model has: a file's values in wider ones are dropped.
+        Number of columns of the model; values of a file in further columns are dropped.
     client : distributed.Client, optional
-        Whose cluster computes Dask collections; by default Dask's own choice.
+        The client that computes Dask collections; by default Dask's default scheduler.
 
     Raises
     ------
     ConfigError
-        When a file is missing, or its name does not tell a format.
+        When a file is missing, or its name does not imply a format.
     DataError
-        When what it holds is wrong, or no rows of numbers.
+        When its content is invalid, or is not rows of numbers.
     """
     if any(_is_named(one) for one in (X, y, sample_weight)):
-        # Loads what files need, which takes longer than many fits.
+        # Imported here: loading what files need takes longer than many fits.
         from elasticml.estimators.files import read
 
         X, y, sample_weight = read(X, y, sample_weight, n_columns)
@@ -47,12 +48,12 @@ def taken(
 
 
 def rows_taken(X: Any, *, n_columns: int | None) -> Any:
-    """Return rows alone, as :func:`taken` does; labels and weights that a file holds are left.
+    """Return rows only, like :func:`taken`; labels and weights in a file are ignored.
 
     Raises
     ------
     ConfigError
-        Also where a column of labels would have to be told from the others.
+        Also when the file does not say which column holds the labels.
     """
     if _is_named(X):
         from elasticml.estimators.files import read_rows
@@ -62,15 +63,15 @@ def rows_taken(X: Any, *, n_columns: int | None) -> Any:
 
 
 def _is_named(X: Any) -> bool:
-    """Whether it says where rows are, by a name or as a source, and is not the rows themselves."""
+    """Whether X is a path, a URL or a source instead of rows."""
     return isinstance(X, str | os.PathLike) or (hasattr(X, "blocks") and hasattr(X, "with_columns"))
 
 
 def _computed(given: Sequence[Any], client: Any) -> list[Any]:
-    """Compute what Dask is to compute, all of it in one graph."""
+    """Compute all Dask collections, in one graph."""
     if not any(hasattr(one, "__dask_graph__") for one in given):
         return list(given)
-    # Whoever has a collection has loaded the library.
+    # Dask is loaded already if there is a collection.
     import dask
 
     scheduler = {} if client is None or isinstance(client, str) else {"scheduler": client}

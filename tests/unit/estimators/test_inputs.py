@@ -153,10 +153,10 @@ def test_paths_take_files(folder):
     ("given", "error", "message"),
     [
         (("nowhere.svm",), ConfigError, "nowhere.svm does not exist"),
-        (("rows.text",), ConfigError, "format of .*rows.text cannot be told by its name"),
+        (("rows.text",), ConfigError, "rows.text does not imply a format"),
         (("last.csv", np.zeros(120)), ConfigError, "y of .*last.csv is a ndarray, wanted the name"),
         (("X.npy", "labels"), ConfigError, "wanted an array or the path of an .npy file"),
-        (("broken.npy", np.zeros(3)), DataError, "broken.npy is no readable .npy file"),
+        (("broken.npy", np.zeros(3)), DataError, "broken.npy is not a readable .npy file"),
         (("X.npy",), ValueError, "requires y to be passed"),
         (("header.csv",), DataError, "header.csv holds no examples, wanted at least one"),
         (
