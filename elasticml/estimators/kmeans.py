@@ -1,4 +1,4 @@
-"""K-Means with scikit-learn's contract."""
+"""K-Means with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from elasticml.runtime.execution import parallel
 from elasticml.terms import ChunkId
 
 _CHUNK_BYTES: Final = 2**20
-#: What a start is called here, and there.
+#: scikit-learn's names of initializations, and ours.
 _STARTS: Final[dict[str, starts.How]] = {
     "k-means++": "kmeans++",
     "k-means||": "kmeans||",
@@ -46,27 +46,27 @@ _STARTS: Final[dict[str, starts.How]] = {
 
 
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
-    """K-Means by mini-batches in this process: what one member of an asynchronous SGD job does.
+    """Mini-batch K-Means in this process, as on one member of an asynchronous SGD job.
 
-    Every centre moves to the mean of all examples that it has been given; each example is visited
-    once a pass, in random order. The last passes are Lloyd's.
+    Every centre is the running mean of all examples assigned to it. Each example is visited once
+    per pass, in random order. The last passes are Lloyd's algorithm.
 
     Parameters
     ----------
     n_clusters : int
     init : "k-means++", "k-means||", "random" or array_like (n_clusters, n_features)
-        ``k-means++`` works on 30 rows a cluster.
+        ``k-means++`` uses a sample of 30 rows per cluster.
     batch_size : int, optional
-        Examples of a mini-batch; by default ``max(3 n_clusters, 256)``.
+        Examples per mini-batch; by default ``max(3 n_clusters, 256)``.
     max_iter : int
-        Passes over the data at most.
+        The most passes over the data.
     tol : float
-        No further pass follows one in which the centres' squared way, summed over them, was at most
-        this share of the columns' mean variance.
+        Passes end after one in which the squared shifts of the centres, summed over centres, were
+        at most this share of the columns' mean variance.
     lloyd_iter : int
-        Passes of Lloyd's algorithm at the end.
+        Final passes of Lloyd's algorithm.
     n_jobs : int, optional
-        Threads, of which the result does not depend; one where not given, all with -1. They share
+        Threads; by default one, -1 for all CPUs. The result does not depend on it. Threads share
         passes over all data (k-means||, Lloyd's, labels) and mini-batches of more than 512 rows.
     random_state : int, RandomState or None
 
@@ -74,22 +74,21 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     ----------
     cluster_centers_ : ndarray (n_clusters, n_features)
     counts_ : ndarray (n_clusters,)
-        Mass of examples that has made each centre, over all passes.
+        Weight of the examples assigned to each centre, over all passes.
     labels_ : ndarray (n_samples,), int32
-        Of the data of the last call of ``fit`` or ``partial_fit``.
+        Labels of the data of the last ``fit`` or ``partial_fit``.
     inertia_ : float
-        Their weighted sum of squared distances to the nearest centre.
+        Weighted sum of their squared distances to the nearest centre.
     n_iter_ : int
-        Passes made, without Lloyd's.
+        Number of passes, without Lloyd's.
     n_features_in_ : int
 
     Notes
     -----
-    ``partial_fit`` takes one mini-batch step with all rows that it is given; the first call, which
-    also chooses the centres from them, needs at least ``n_clusters`` rows.
+    ``partial_fit`` takes one mini-batch step with all given rows. The first call also chooses the
+    initial centres and needs at least ``n_clusters`` rows.
 
-    Where the data have fewer different rows than clusters, several centres are the same, and
-    ``fit`` warns of it.
+    If the data have fewer distinct rows than clusters, some centres coincide, and ``fit`` warns.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -132,15 +131,15 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         X : array_like or sparse (n_samples, n_features)
         y : ignored
         sample_weight : array_like (n_samples,), optional
-            Not negative; one each where not given.
+            Nonnegative; by default all are one.
         """
         X, chunks = self._read(X, sample_weight, reset=True)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
             self._fit(X, chunks, InPieces(pool))
-        found = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
-        if found < self.n_clusters:
+        n_distinct = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
+        if n_distinct < self.n_clusters:
             warn(
-                f"Number of distinct clusters ({found}) found smaller than n_clusters "
+                f"Number of distinct clusters ({n_distinct}) found smaller than n_clusters "
                 f"({self.n_clusters}). Possibly due to duplicate points in X."
             )
         return self
@@ -181,7 +180,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         return self
 
     def predict(self, X: Any) -> NDArray[np.int32]:
-        """Return the number of each row's nearest centre; shape (n_samples,)."""
+        """Return the index of each row's nearest centre; shape (n_samples,)."""
         check_is_fitted(self)
         _, chunks = self._read(X, None, reset=False)
         with closing(parallel(n_threads(self.n_jobs))) as pool:
@@ -191,8 +190,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         """Return the distances of rows to all centres; shape (n_samples, n_clusters)."""
         check_is_fitted(self)
         X = self._validated(rows_taken(X, n_columns=self.n_features_in_), reset=False)
-        found: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
-        return found
+        distances: NDArray[Any] = euclidean_distances(X, self.cluster_centers_)
+        return distances
 
     def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the weighted sum of squared distances to the nearest centres."""
@@ -249,13 +248,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             seed=seed,
         )
         try:
-            found: NDArray[np.float64] = ask_here(questions, chunks, threads)["centres"]
+            centres: NDArray[np.float64] = ask_here(questions, chunks, threads)["centres"]
         except DataError:
-            found = self._repeated(X, chunks, seed)
-        return found
+            centres = self._from_distinct_rows(X, chunks, seed)
+        return centres
 
     def _given(self, X: Any) -> NDArray[np.float64]:
-        """Check the centres that are begun with."""
+        """Validate the given initial centres."""
         centres: NDArray[np.float64] = check_array(self.init, dtype=np.float64, copy=True)
         shape = centres.shape
         if shape[0] != self.n_clusters:
@@ -270,8 +269,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             )
         return centres
 
-    def _repeated(self, X: Any, chunks: list[Chunk], seed: int) -> NDArray[np.float64]:
-        """Start among all different rows, each several times where they are too few."""
+    def _from_distinct_rows(self, X: Any, chunks: list[Chunk], seed: int) -> NDArray[np.float64]:
+        """Choose initial centres among the distinct rows; repeat rows if there are too few."""
         weights = np.concatenate(
             [np.ones(c.n_rows) if c.weights is None else c.weights for c in chunks]
         )
@@ -331,9 +330,9 @@ def _chunks(X: Any, weights: NDArray[np.float64] | None) -> list[Chunk]:
 
 
 def _state(centres: Any, counts: NDArray[np.float64] | None = None) -> Arrays:
-    """Make a state; several centres may be the same, as scikit-learn has it."""
-    found = np.array(centres, np.float64, order="C")
-    return {"centres": found, "counts": np.zeros(len(found)) if counts is None else counts.copy()}
+    """Return a solver state; centres may coincide, as in scikit-learn."""
+    values = np.array(centres, np.float64, order="C")
+    return {"centres": values, "counts": np.zeros(len(values)) if counts is None else counts.copy()}
 
 
 def _variances(X: Any) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Logistic regression with scikit-learn's contract."""
+"""Logistic regression with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ F64 = NDArray[np.float64]
 class LogisticRegression(LinearClassifier):
     """Logistic regression, binary or multinomial, with a free intercept and a certified gap.
 
-    Minimises ``(1 - l1_ratio) / 2 |w|^2 + l1_ratio |w|_1 + C sum_i s_i loss_i``, by Newton's method
-    in a trust region, or with an L1 penalty by proximal Newton steps on working sets of columns
-    with gap-safe screening. Two classes without an intercept are fitted by steps on dual variables
-    (CoCoA) where there are at least 8 million stored values, ``C`` times the rows' mean square is
-    at most 64 and ``tol`` at least 1e-7; float32 rows are then taken as they are.
+    Minimises ``(1 - l1_ratio) / 2 |w|^2 + l1_ratio |w|_1 + C sum_i s_i loss_i`` by a trust-region
+    Newton method, or, with an L1 penalty, by proximal Newton steps on working sets of columns with
+    gap-safe screening. Two classes without an intercept are fitted by dual coordinate ascent
+    (CoCoA) if there are at least 8 million stored values, ``C`` times the rows' mean square is at
+    most 64 and ``tol`` is at least 1e-7; float32 rows are then not converted.
 
     Parameters
     ----------
     C : float, above 0
-        May be infinite; then there is no penalty, and no certificate.
+        May be infinite: then there is no penalty and no certificate.
     l1_ratio : float, from 0 to 1
         Share of the L1 penalty.
     tol : float
@@ -55,17 +55,17 @@ class LogisticRegression(LinearClassifier):
     fit_intercept : bool
     class_weight : mapping, "balanced" or None
     max_iter : int
-        Newton steps at most; with an L1 penalty and more than two classes, turns of them; passes
-        over the rows, of which there are 30 at most before Newton steps go on; of a job
-        rounds.
+        The most Newton steps; with an L1 penalty and more than two classes, the most cycles over
+        the classes; for a job, the most rounds. It also limits the passes over the rows, of which
+        there are at most 30 before Newton steps follow.
     warm_start : bool
-        Begin with the last fit's model.
+        Start from the last fit's model.
     n_jobs : int, optional
-        Threads for products with the rows, from 4 million stored values on, and for passes over
-        them, which end elsewhere within the tolerance; without an L1 penalty.
+        Threads for products with at least 4 million stored values, and for passes over the rows,
+        whose result then differs within the tolerance. Not used with an L1 penalty.
     client : distributed.Client or address, optional
-        Fits as an elastic job on this cluster; by default see ``solver_path_``. A warning says
-        where a model cannot be.
+        Fit as an elastic job on this cluster; for the default see ``solver_path_``. A model that
+        cannot be fitted as a job is fitted here, with a warning.
 
     Attributes
     ----------
@@ -73,14 +73,13 @@ class LogisticRegression(LinearClassifier):
     intercept_ : ndarray (1,) or (n_classes,)
     classes_ : ndarray (n_classes,)
     dual_gap_ : float
-        Certified: the objective is at most this above the least possible one. NaN where ``C`` is
-        infinite.
+        A certified bound of the suboptimality of the objective. NaN if ``C`` is infinite.
     n_iter_ : ndarray (1,)
     method_ : "newton", "dual" or "columns"
-        The steps that the model is of: on the model, on dual variables, or on working sets.
+        The method: Newton, dual coordinate ascent, or proximal Newton on working sets of columns.
     solver_path_ : "in-process" or "job"
-        Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else, and with more than two classes, this process.
+        How it was fitted: as a job if ``client`` is given, or if there is a default client and at
+        least 50 million stored values; otherwise, and with more than two classes, in this process.
     n_features_in_ : int
     """
 
@@ -125,19 +124,19 @@ class LogisticRegression(LinearClassifier):
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
             See :func:`elasticml.estimators.inputs.taken`.
-        y : array_like (n_samples,), optional where X has it
-            At least two different labels.
+        y : array_like (n_samples,), optional if X contains it
+            At least two distinct labels.
         sample_weight : array_like (n_samples,), optional
-            Not negative.
+            Nonnegative.
 
         Raises
         ------
         ValueError
-            When a parameter, the labels or the weights are not as they should be.
+            When a parameter, the labels or the weights are invalid.
         """
-        kept = [np.float64, np.float32] if self._may_be_dual() else np.float64
+        dtype = [np.float64, np.float32] if self._may_be_dual() else np.float64
         X, y, weights = self._checked(
-            X, y, sample_weight, accept_sparse="csr", dtype=kept, order="C"
+            X, y, sample_weight, accept_sparse="csr", dtype=dtype, order="C"
         )
         codes = self._codes(y)
         weights = self._weighted(y, codes, weights)
@@ -158,7 +157,7 @@ class LogisticRegression(LinearClassifier):
         return self
 
     def _weighted(self, y: Any, codes: NDArray[np.int64], weights: F64 | None) -> F64 | None:
-        """Return the rows' weights times their classes'."""
+        """Return the sample weights times the class weights."""
         if self.class_weight is not None:
             of_class = self._weights_of_classes(self.class_weight, y, weights)
             weights = of_class[codes] if weights is None else of_class[codes] * weights
@@ -167,7 +166,7 @@ class LogisticRegression(LinearClassifier):
         return weights
 
     def _may_be_dual(self) -> bool:
-        """Tell whether the settings leave steps on dual variables open; rows decide."""
+        """Return whether the settings allow dual coordinate ascent; the rows decide then."""
         is_ridge = self.l1_ratio == 0.0 or not math.isfinite(self.C)
         is_plain = not self.fit_intercept and not self.warm_start and is_ridge
         return is_plain and self.tol >= dual_logistic.TOL_MIN
@@ -177,21 +176,21 @@ class LogisticRegression(LinearClassifier):
             start = self._start(1, X.shape[1])
             is_dual = client is None and self._may_be_dual()
             if is_dual and dual_logistic.pays(X, weights, self.C):
-                given: dict[str, Any] = {"C": self.C, "tol": self.tol, "passes": self.max_iter}
-                found = dual_logistic.fit(X, targets, weights, pool, **given)
-                if found.gap <= found.wanted_gap:
-                    self._keep_dual(found)
+                options: dict[str, Any] = {"C": self.C, "tol": self.tol, "passes": self.max_iter}
+                solution = dual_logistic.fit(X, targets, weights, pool, **options)
+                if solution.gap <= solution.wanted_gap:
+                    self._keep_dual(solution)
                     return
-                start = found.coef
+                start = solution.coef
             self._fit_newton(
                 X.astype(np.float64, copy=False), targets, weights, pool, start, client
             )
 
-    def _keep_dual(self, found: Solution) -> None:
+    def _keep_dual(self, solution: Solution) -> None:
         self.solver_path_, self.method_ = "in-process", "dual"
-        self.coef_, self.intercept_ = found.coef[np.newaxis], np.zeros(1)
-        self.dual_gap_ = self.C * found.gap
-        self.n_iter_ = np.array([found.rounds], np.int32)
+        self.coef_, self.intercept_ = solution.coef[np.newaxis], np.zeros(1)
+        self.dual_gap_ = self.C * solution.gap
+        self.n_iter_ = np.array([solution.rounds], np.int32)
 
     def _fit_newton(
         self,
@@ -213,25 +212,25 @@ class LogisticRegression(LinearClassifier):
             intercept_scaling=1.0 if self.fit_intercept else None,
             is_free=True,
         )
-        wanted = self.tol * math.log(2.0)
+        target_gap = self.tol * math.log(2.0)
         self.solver_path_ = "in-process" if client is None else "job"
         if client is None:
-            found = minimise(function, start, gap=wanted, steps=self.max_iter)
+            minimum = minimise(function, start, gap=target_gap, steps=self.max_iter)
         else:
-            # Loads what jobs need, which takes longer than most fits.
+            # Imported here: loading what jobs need takes longer than most fits.
             from elasticml.estimators.primal_job import train_job
 
-            found = train_job(
+            minimum = train_job(
                 function,
                 (X, targets, weights),
                 client,
                 loss="logistic",
                 l2=1.0 / (self.C * total),
                 intercept=self.fit_intercept,
-                gap=wanted,
+                gap=target_gap,
                 rounds=self.max_iter,
             )
-        self._keep(found, wanted, total, 1, rows.d)
+        self._keep(minimum, target_gap, total, 1, rows.d)
 
     def _fit_softmax(self, rows: RowBlocks, codes: NDArray[np.int64], weights: F64 | None) -> None:
         n_classes = len(self.classes_)
@@ -244,17 +243,17 @@ class LogisticRegression(LinearClassifier):
             l2=1.0 / (self.C * total),
             intercept=self.fit_intercept,
         )
-        wanted = self.tol * math.log(n_classes)
+        target_gap = self.tol * math.log(n_classes)
         start = self._start(n_classes, rows.d)
-        found = minimise(function, start, gap=wanted, steps=self.max_iter)
+        minimum = minimise(function, start, gap=target_gap, steps=self.max_iter)
         self.solver_path_ = "in-process"
-        self._keep(found, wanted, total, n_classes, rows.d)
+        self._keep(minimum, target_gap, total, n_classes, rows.d)
 
     def _fit_sparse(self, X: Any, codes: NDArray[np.int64], weights: F64 | None) -> None:
         n_classes, d = len(self.classes_), X.shape[1]
         a1, a2 = self.l1_ratio / self.C, (1.0 - self.l1_ratio) / self.C
         total = float(X.shape[0] if weights is None else weights.sum())
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "intercept": self.fit_intercept,
             "penalty": Penalty(a1=a1, a2=a2),
             "gap": self.tol * math.log(n_classes) * total,
@@ -265,19 +264,19 @@ class LogisticRegression(LinearClassifier):
             begin = (start[:d], float(start[d:].sum()))
             targets = np.where(codes == 1, 1.0, -1.0)
             with client_for(self.client, stored_values(X)) as client:
-                found = self._fit_two(X, targets, weights, begin, client, given)
+                fit = self._fit_two(X, targets, weights, begin, client, options)
         else:
             W = self._start(n_classes, d).reshape(n_classes, -1)
             starts = (W[:, :d], W[:, d:].sum(axis=1))
             columns = by_columns(X)
-            found = fit_softmax(columns, codes, weights, starts, classes=n_classes, **given)
+            fit = fit_softmax(columns, codes, weights, starts, classes=n_classes, **options)
             self.solver_path_ = "in-process"
         self.method_ = "columns"
-        self.coef_, self.intercept_ = found.W, found.b
-        self.dual_gap_ = self.C * found.gap
-        self.n_iter_ = np.array([found.steps], np.int32)
-        if not found.converged:
-            warn_of_gap(found.gap / total, self.tol * math.log(n_classes), found.steps)
+        self.coef_, self.intercept_ = fit.W, fit.b
+        self.dual_gap_ = self.C * fit.gap
+        self.n_iter_ = np.array([fit.steps], np.int32)
+        if not fit.converged:
+            warn_of_gap(fit.gap / total, self.tol * math.log(n_classes), fit.steps)
 
     def _fit_two(
         self,
@@ -286,18 +285,18 @@ class LogisticRegression(LinearClassifier):
         weights: F64 | None,
         begin: tuple[F64, float],
         client: Any,
-        given: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> Found:
-        """Fit two classes with an L1 penalty, here or as a job whose members own columns."""
+        """Fit two classes with an L1 penalty, here or as a job on column-partitioned data."""
         self.solver_path_ = "in-process" if client is None else "job"
         if client is None:
-            return fit_binary(by_columns(X), targets, weights, begin, loss="logistic", **given)
-        # Loads what jobs need, which takes longer than most fits.
+            return fit_binary(by_columns(X), targets, weights, begin, loss="logistic", **options)
+        # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.estimators.column_job import fit_as_job
         from elasticml.jobs.algorithms import PrimalCoCoA
 
         total = float(targets.size if weights is None else weights.sum())
-        found = fit_as_job(
+        fit = fit_as_job(
             X,
             targets,
             weights,
@@ -305,19 +304,19 @@ class LogisticRegression(LinearClassifier):
             client,
             penalty=PrimalCoCoA(
                 loss="logistic",
-                l1=given["penalty"].a1 / total,
-                l2=given["penalty"].a2 / total,
+                l1=options["penalty"].a1 / total,
+                l2=options["penalty"].a2 / total,
                 intercept=self.fit_intercept,
-                tolerance=given["gap"] / total,
+                tolerance=options["gap"] / total,
             ),
             rounds=self.max_iter,
         )
         return Found(
-            W=found.w[None],
-            b=np.array([found.intercept]),
-            gap=found.gap * total,
-            steps=found.rounds,
-            converged=found.converged,
+            W=fit.w[None],
+            b=np.array([fit.intercept]),
+            gap=fit.gap * total,
+            steps=fit.rounds,
+            converged=fit.converged,
         )
 
     def _start(self, n_models: int, d: int) -> F64:
@@ -328,32 +327,32 @@ class LogisticRegression(LinearClassifier):
                 start[:, d] = self.intercept_
         return start.ravel()
 
-    def _keep(self, found: Any, wanted: float, total: float, n_models: int, d: int) -> None:
+    def _keep(self, minimum: Any, target_gap: float, total: float, n_models: int, d: int) -> None:
         self.method_ = "newton"
-        W = found.point.w.reshape(n_models, d + self.fit_intercept)
+        W = minimum.point.w.reshape(n_models, d + self.fit_intercept)
         self.coef_ = W[:, :d].copy()
         self.intercept_ = W[:, d].copy() if self.fit_intercept else np.zeros(n_models)
         units = self.C * total
-        self.dual_gap_ = max(found.point.gap, 0.0) * units if math.isfinite(units) else math.nan
-        self.n_iter_ = np.array([found.steps], np.int32)
-        if not found.converged:
+        self.dual_gap_ = max(minimum.point.gap, 0.0) * units if math.isfinite(units) else math.nan
+        self.n_iter_ = np.array([minimum.steps], np.int32)
+        if not minimum.converged:
             if math.isfinite(self.C):
-                warn_of_gap(found.point.gap, wanted, found.steps)
+                warn_of_gap(minimum.point.gap, target_gap, minimum.steps)
             else:
-                warn_without_minimum(found.steps)
+                warn_without_minimum(minimum.steps)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each class for each row; shape (n_samples, n_classes)."""
         margins = self.decision_function(X)
         if margins.ndim == 1:
             return np.stack([expit(-margins), expit(margins)], axis=1)
-        found: NDArray[np.float64] = softmax(margins, axis=1)
-        return found
+        probabilities: NDArray[np.float64] = softmax(margins, axis=1)
+        return probabilities
 
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the logarithm of :meth:`predict_proba`, without taking it of 0."""
+        """Return the logarithm of :meth:`predict_proba`, without underflow to log(0)."""
         margins = self.decision_function(X)
         if margins.ndim == 1:
             return np.stack([log_expit(-margins), log_expit(margins)], axis=1)
-        found: NDArray[np.float64] = log_softmax(margins, axis=1)
-        return found
+        logarithms: NDArray[np.float64] = log_softmax(margins, axis=1)
+        return logarithms

@@ -1,4 +1,4 @@
-"""Regularisation paths of the lasso and the elastic net, and their choice by cross-validation."""
+"""Regularisation paths of the lasso and the elastic net, and cross-validation along them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from elasticml.runtime.execution import parallel
 
 F64 = NDArray[np.float64]
 
-#: What a path is asked for.
+#: Constraints on the parameters of a path.
 _PATH_RULES: Final[dict[str, list[Any]]] = {
     "l1_ratio": [Interval(Real, 0, 1, closed="both")],
     "eps": [Interval(Real, 0, None, closed="neither")],
@@ -45,7 +45,7 @@ def enet_path(
     tol: float = 1e-4,
     max_iter: int = 1000,
 ) -> tuple[F64, F64, F64]:
-    """Compute the elastic net's coefficients for one penalty after another, without intercept.
+    """Compute the elastic net along a sequence of penalties, without an intercept.
 
     Parameters
     ----------
@@ -53,14 +53,15 @@ def enet_path(
     y : array_like (n_samples,)
     l1_ratio : float, above 0 and at most 1
     eps : float, in (0, 1)
-        Ratio of the least to the largest penalty of the grid.
+        Ratio of the smallest to the largest penalty of the grid.
     alphas : int or array_like
-        So many penalties, from the least with which all coefficients are 0; or these.
+        The penalties, or their number: then the largest is the smallest one for which all
+        coefficients are 0.
     positive : bool
     tol : float
-        Of each model: see :class:`ElasticNet`.
+        As in :class:`ElasticNet`, for each model.
     max_iter : int
-        Sweeps for each penalty.
+        The most sweeps per penalty.
 
     Returns
     -------
@@ -71,9 +72,9 @@ def enet_path(
     Raises
     ------
     ValueError
-        When the rows, the targets or a setting are not as they should be.
+        When the rows, the targets or a parameter are invalid.
     """
-    asked = {
+    parameters = {
         "l1_ratio": l1_ratio,
         "eps": eps,
         "alphas": alphas,
@@ -81,7 +82,7 @@ def enet_path(
         "tol": tol,
         "positive": positive,
     }
-    validate_parameter_constraints(_PATH_RULES, asked, caller_name="enet_path")
+    validate_parameter_constraints(_PATH_RULES, parameters, caller_name="enet_path")
     X, y, _ = taken(X, y)
     X, y = check_X_y(X, y, accept_sparse="csc", dtype=[np.float64, np.float32], y_numeric=True)
     matrix = ColumnMatrix(X, np.asarray(y, np.float64), None, centred=False)
@@ -89,26 +90,26 @@ def enet_path(
         grid = alpha_grid(matrix, l1_ratio, eps, int(alphas), positive)
     else:
         grid = _given(alphas, "alphas", np.inf)[::-1]
-    found = path_on(matrix, grid, l1_ratio, positive, tol, max_iter)
-    for fitted in found:
-        warn_of_gap(fitted.gap, tol * matrix.yy / matrix.total, fitted.sweeps)
-    return grid, np.stack([one.w for one in found], axis=1), np.array([one.gap for one in found])
+    fits = path_on(matrix, grid, l1_ratio, positive, tol, max_iter)
+    for fit in fits:
+        warn_of_gap(fit.gap, tol * matrix.yy / matrix.total, fit.sweeps)
+    return grid, np.stack([fit.w for fit in fits], axis=1), np.array([fit.gap for fit in fits])
 
 
 def lasso_path(X: Any, y: Any = None, **settings: Any) -> tuple[F64, F64, F64]:
-    """Compute the lasso's coefficients along a path; see :func:`enet_path`, without l1_ratio."""
+    """Compute the lasso along a path; parameters as in :func:`enet_path`, without l1_ratio."""
     return enet_path(X, y, l1_ratio=1.0, **settings)
 
 
 def alpha_grid(
     matrix: ColumnMatrix, l1_ratio: float, eps: float, n_alphas: int, positive: bool
 ) -> F64:
-    """Return penalties from the least that gives a model of zeros down to ``eps`` of it.
+    """Return a geometric grid from the smallest penalty with a zero model down to ``eps`` times it.
 
     Raises
     ------
     ValueError
-        When ``l1_ratio`` is 0: then there is no such penalty.
+        When ``l1_ratio`` is 0: then no such penalty exists.
     """
     if l1_ratio == 0.0:
         raise ValueError("l1_ratio=0 has no grid of alphas of its own: give alphas")
@@ -121,19 +122,19 @@ def alpha_grid(
 
 
 def _given(values: Any, name: str, most: float) -> F64:
-    """Return a setting's numbers, ascending.
+    """Return the numbers of a list-valued parameter, ascending.
 
     Raises
     ------
     ValueError
-        When there are none, or they are not all finite and from 0 to ``most``.
+        When there are none, or one is not finite or outside of 0 to ``most``.
     """
-    found = np.asarray(values, np.float64)
-    is_right = np.isfinite(found) & (found >= 0.0) & (found <= most)
-    if found.ndim != 1 or not found.size or not is_right.all():
+    numbers = np.asarray(values, np.float64)
+    is_valid = np.isfinite(numbers) & (numbers >= 0.0) & (numbers <= most)
+    if numbers.ndim != 1 or not numbers.size or not is_valid.all():
         bounds = "not below 0" if most == np.inf else f"from 0 to {most:g}"
         raise ValueError(f"{name}: got {values!r}, wanted a list of finite numbers {bounds}")
-    return np.sort(found)
+    return np.sort(numbers)
 
 
 def path_on(
@@ -144,24 +145,24 @@ def path_on(
     tol: float,
     max_iter: int,
 ) -> list[Fitted]:
-    """Solve for descending penalties, each from the last one's model; gaps are of the mean."""
+    """Solve for descending penalties, each from the previous model; gaps are those of the mean."""
     solver = ElasticNetSolver(matrix, by_products=takes_products(matrix, len(alphas)))
-    found = []
+    fits = []
     for alpha in alphas * matrix.total:
         penalty = Penalty(a1=alpha * l1_ratio, a2=alpha * (1.0 - l1_ratio), positive=positive)
-        one = solver.solve(penalty, tol * matrix.yy, max_iter)
-        gap = one.gap / matrix.total
-        found.append(Fitted(w=one.w, gap=gap, sweeps=one.sweeps, screened=one.screened))
-    return found
+        fit = solver.solve(penalty, tol * matrix.yy, max_iter)
+        gap = fit.gap / matrix.total
+        fits.append(Fitted(w=fit.w, gap=gap, sweeps=fit.sweeps, screened=fit.screened))
+    return fits
 
 
 class ElasticNetCV(LinearRegressor):
-    """The elastic net whose penalty is chosen by cross-validation along paths.
+    """The elastic net with the penalty chosen by cross-validation along paths.
 
     Parameters
     ----------
     l1_ratio : float or sequence of float
-        Of several the best is chosen.
+        If there are several, the best is chosen.
     eps, alphas
         As in :func:`enet_path`.
     fit_intercept, max_iter, tol, positive
@@ -169,17 +170,17 @@ class ElasticNetCV(LinearRegressor):
     cv : int, splitter or iterable, optional
         By default 5 folds.
     n_jobs : int, optional
-        Threads; each goes along paths of its own.
+        Threads; each computes the paths of one fold at a time.
 
     Attributes
     ----------
     alpha_, l1_ratio_ : float
-        Chosen.
+        The chosen values.
     alphas_ : ndarray (n_alphas,) or (n_l1_ratio, n_alphas)
     mse_path_ : ndarray (n_alphas, n_folds) or (n_l1_ratio, n_alphas, n_folds)
         Weighted mean squared error on each fold.
     coef_, intercept_, dual_gap_, n_iter_, n_features_in_
-        Of the model over all rows, as in :class:`ElasticNet`.
+        For the model fitted to all rows, as in :class:`ElasticNet`.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -214,20 +215,20 @@ class ElasticNetCV(LinearRegressor):
         self.positive = positive
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> ElasticNetCV:
-        """Choose the penalty, and fit all rows with it.
+        """Choose the penalty and fit all rows with it.
 
         Parameters
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
             See :func:`elasticml.estimators.inputs.taken`.
-        y : array_like (n_samples,), optional where X has it
+        y : array_like (n_samples,), optional if X contains it
         sample_weight : array_like (n_samples,), optional
-            Not negative. The mean over the folds of their weighted errors decides.
+            Nonnegative. The criterion is the mean of the folds' weighted errors.
 
         Raises
         ------
         ValueError
-            When a parameter, the targets or the weights are not as they should be.
+            When a parameter, the targets or the weights are invalid.
         """
         X, y, weights = self._checked(
             X,
@@ -241,14 +242,14 @@ class ElasticNetCV(LinearRegressor):
         ratios = np.atleast_1d(np.asarray(self._ratio(), np.float64)).tolist()
         _given(ratios, "l1_ratio", 1.0)
         grids = self._grids(X, y, weights, ratios)
-        # Loads a fifth of scikit-learn, which nothing else needs.
+        # Imported here: it loads a fifth of scikit-learn, which nothing else needs.
         from sklearn.model_selection import check_cv
 
         folds = list(check_cv(self.cv).split(X, y))
         _check_folds(folds, np.ones(len(y)) if weights is None else weights)
         errors = self._errors(X, y, weights, folds, ratios, grids)
         means = errors.mean(axis=1)
-        # The first of equals: the smaller ratio's place in the list, the larger penalty.
+        # Ties go to the ratio that is first in the list, and to the larger penalty.
         i, k = np.unravel_index(int(means.argmin()), means.shape)
         self.mse_path_ = np.squeeze(np.moveaxis(errors, 2, 1))
         self.alpha_, self.l1_ratio_ = float(grids[i][k]), ratios[i]
@@ -287,32 +288,32 @@ class ElasticNetCV(LinearRegressor):
         ratios: list[float],
         grids: list[F64],
     ) -> F64:
-        """Return the error of each ratio, fold and penalty, (n_l1_ratio, n_folds, n_alphas)."""
+        """Return the errors by ratio, fold and penalty, (n_l1_ratio, n_folds, n_alphas)."""
 
         def of_fold(fold: Any) -> list[F64]:
             train, test = fold
             s = None if weights is None else weights[train]
             matrix = _matrix(X[train], y[train], s, self.fit_intercept)
-            found = []
+            errors = []
             for ratio, grid in zip(ratios, grids, strict=True):
                 path = path_on(matrix, grid, ratio, self.positive, self.tol, self.max_iter)
-                W = np.stack([one.w for one in path], axis=1)
-                intercepts = np.array([matrix.intercept(one.w) for one in path])
-                rest = np.asarray(X[test] @ W) + intercepts - y[test][:, None]
-                of_test = None if weights is None else weights[test]
-                found.append(np.average(rest**2, weights=of_test, axis=0))
-            return found
+                W = np.stack([fit.w for fit in path], axis=1)
+                intercepts = np.array([matrix.intercept(fit.w) for fit in path])
+                residuals = np.asarray(X[test] @ W) + intercepts - y[test][:, None]
+                test_weights = None if weights is None else weights[test]
+                errors.append(np.average(residuals**2, weights=test_weights, axis=0))
+            return errors
 
         pool = parallel(n_threads(self.n_jobs))
         try:
-            # found: (folds, ratios, alphas) -> (ratios, folds, alphas)
+            # (folds, ratios, alphas) -> (ratios, folds, alphas)
             return np.swapaxes(np.array(pool.map(of_fold, folds)), 0, 1)
         finally:
             pool.close()
 
 
 class LassoCV(ElasticNetCV):
-    """The lasso whose penalty is chosen by cross-validation: :class:`ElasticNetCV` with ratio 1.
+    """The lasso with cross-validation: :class:`ElasticNetCV` with ``l1_ratio`` 1.
 
     Parameters and attributes are those of :class:`ElasticNetCV`, without ``l1_ratio``.
     """
@@ -354,7 +355,7 @@ def _matrix(X: Any, y: F64, weights: F64 | None, centred: bool) -> ColumnMatrix:
 
 
 def _check_folds(folds: list[Any], weights: F64) -> None:
-    """Refuse a cross-validation of which no error comes."""
+    """Reject a cross-validation without splits, or with a split whose weights are all 0."""
     if not folds:
         raise ValueError("cv has no splits, wanted at least one pair of training and test rows")
     for k, fold in enumerate(folds):

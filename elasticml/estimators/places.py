@@ -1,4 +1,4 @@
-"""Where an estimator is fitted: in this process, or by an elastic job on a cluster's members."""
+"""Choose how an estimator is fitted: with how many threads here, or as an elastic job."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import scipy.sparse
 
 Path = Literal["in-process", "job"]
 
-#: Stored values from which a default client's cluster is asked: below, one thread goes through them
-#: in some 50 ms, and a job's beginning and end cost more than it could save.
+#: Least stored values for which a default client's cluster is used. One thread reads fewer in about
+#: 50 ms, and starting and ending a job costs more than it could save.
 JOB_VALUES_MIN: Final = 50_000_000
 
-#: Stored values from which a second thread pays. A pass over fewer takes some milliseconds, and a
-#: thread that is done may wait for the interpreter's lock for as long.
+#: Least stored values for which a second thread pays in matrix products. A pass over fewer takes a
+#: few milliseconds, and a finished thread may wait that long for the GIL.
 PRODUCT_VALUES_MIN: Final = 4_000_000
-#: The same of steps on dual variables, of which threads that work on copies need more.
+#: The same for dual coordinate ascent: threads with replicated models need more steps.
 STEP_VALUES_MIN: Final = 8_000_000
-#: The same where each thread fits models of its own.
+#: The same if each thread fits separate models.
 MODEL_VALUES_MIN: Final = 250_000
 
 
 def stored_values(X: Any) -> int:
-    """Count the values that a pass over the rows reads."""
+    """Return the number of values that a pass over the rows reads."""
     return int(X.nnz if scipy.sparse.issparse(X) else X.size)
 
 
 def threads_for(n_jobs: int | None, X: Any, least: int) -> int:
-    """Return how many of the threads that ``n_jobs`` stands for pay on these rows.
+    """Return the number of threads to use: those of ``n_jobs``, or one if more do not pay.
 
     Parameters
     ----------
     X : ndarray or sparse (n, d)
     least : int
-        Stored values below which one thread is faster alone.
+        Stored values below which a single thread is faster.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def threads_for(n_jobs: int | None, X: Any, least: int) -> int:
 
 
 def n_threads(n_jobs: int | None) -> int:
-    """Return how many threads ``n_jobs`` stands for: 1 for None, all but some where negative."""
+    """Return the number of threads for ``n_jobs``: 1 for None; negative counts from all CPUs."""
     if n_jobs is None:
         return 1
     if n_jobs == 0:
@@ -58,18 +58,18 @@ def n_threads(n_jobs: int | None) -> int:
 
 @contextmanager
 def client_for(given: Any, n_values: int) -> Iterator[Any]:
-    """Lend the client whose cluster shall fit; None: this process does.
+    """Yield the client of the cluster that fits the model; None to fit in this process.
 
     Parameters
     ----------
     given : distributed.Client, str or None
-        A client or a scheduler's address is used whatever the size. With None the default client
-        is used where there is one and ``n_values`` is at least ``JOB_VALUES_MIN``.
+        A client or a scheduler's address is always used. None selects the default client if there
+        is one and ``n_values`` is at least ``JOB_VALUES_MIN``.
 
     Raises
     ------
     TypeError
-        When something else is given.
+        When it is something else.
     """
     if isinstance(given, str):
         from distributed import Client
@@ -85,7 +85,7 @@ def client_for(given: Any, n_values: int) -> Iterator[Any]:
 
 
 def _default_client(n_values: int) -> Any:
-    # Whoever has a client has loaded its library: nobody else waits for that.
+    # If there is a client, its library is loaded already; otherwise do not load it.
     library = sys.modules.get("distributed")
     if library is None or n_values < JOB_VALUES_MIN:
         return None

@@ -1,4 +1,4 @@
-"""A smooth objective with a free intercept as an elastic job: Newton steps on members."""
+"""Minimise a smooth objective with a free intercept as an elastic job, by Newton steps."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ def train_job(
     gap: float,
     rounds: int,
 ) -> Minimum:
-    """Have members minimise what ``function`` is over these rows, and certify the model here.
+    """Minimise ``function`` over these rows as a job, and certify the model in this process.
 
     Parameters
     ----------
     rows : tuple
         X, targets, and weights or None.
     gap : float
-        Wanted. Members stop by the gradient's norm: the objective is ``l2``-strongly convex in all
-        but the intercept, so that the gap is about ``|g|^2 / (2 l2)``. It may be more, where the
-        intercept is not at its best: then steps in this process go on from the members' model.
+        The gap to reach. The job stops by the norm of the gradient: the objective is
+        ``l2``-strongly convex except in the intercept, so the gap is about ``|g|^2 / (2 l2)``. It
+        is larger if the intercept is not optimal; then Newton steps here continue from the job's
+        model.
     rounds : int
-        At most, of members, and of steps here as many as members left.
+        The most rounds of the job and steps here, together.
 
     Raises
     ------
@@ -47,16 +48,17 @@ def train_job(
         When the job fails.
     """
     X, targets, weights = rows
-    first = float(np.linalg.norm(function.at(np.zeros(function.n_model)).gradient))
-    share = math.sqrt(2.0 * l2 * gap) / first if first > 0.0 and l2 > 0.0 else gap
+    norm_at_zero = float(np.linalg.norm(function.at(np.zeros(function.n_model)).gradient))
+    is_scaled = norm_at_zero > 0.0 and l2 > 0.0
+    tolerance = math.sqrt(2.0 * l2 * gap) / norm_at_zero if is_scaled else gap
     algorithm = BatchGradient(
-        loss=loss, l2=l2, optimizer="tron", intercept=intercept, tolerance=min(share, 1.0)
+        loss=loss, l2=l2, optimizer="tron", intercept=intercept, tolerance=min(tolerance, 1.0)
     )
     result = run_job(algorithm, from_arrays(X, targets, weights), client, rounds)
-    found = [np.ravel(result.arrays["coef"])]
+    model = [np.ravel(result.arrays["coef"])]
     if intercept:
-        found.append(np.ravel(result.arrays["intercept"]))
-    point = function.at(np.concatenate(found))
+        model.append(np.ravel(result.arrays["intercept"]))
+    point = function.at(np.concatenate(model))
     used = int(result.summary.get("rounds", 0))
     if math.isnan(point.gap):
         return Minimum(point=point, steps=used, converged=bool(result.summary.get("converged")))

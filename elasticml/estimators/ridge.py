@@ -1,4 +1,4 @@
-"""Ridge regression with scikit-learn's contract."""
+"""Ridge regression with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from elasticml.estimators.places import client_for, stored_values
 from elasticml.estimators.warn import warn_fitted_here, warn_of_gap
 
 F64 = NDArray[np.float64]
-Way = Literal["auto", "cholesky", "newton"]
+SolverName = Literal["auto", "cholesky", "newton"]
 
-#: Columns or rows up to which ``solver="auto"`` solves the normal equations: 32 MiB.
+#: The most columns or rows for which ``solver="auto"`` solves the normal equations: 32 MiB.
 _EQUATIONS_MAX: Final = 2000
 
 
@@ -40,31 +40,31 @@ class Ridge(LinearRegressor):
     alpha : float, not negative, or array_like (n_targets,)
     fit_intercept : bool
     max_iter : int, optional
-        Newton steps at most, by default 100; each is solved by conjugate gradients.
+        The most Newton steps, by default 100; each is solved by conjugate gradients.
     tol : float
-        Newton steps end when the duality gap is at most ``tol`` times the weighted mean of the
-        centred targets' squares.
+        Newton steps end when the duality gap is at most ``tol`` times the weighted mean square of
+        the centred targets.
     solver : "auto", "cholesky" or "newton"
-        Normal equations of columns or rows, whichever are fewer, exact; or Newton steps; "auto":
-        the first where there are at most 2000 columns or rows.
+        "cholesky": solve the normal equations of columns or rows, whichever are fewer, exactly.
+        "newton": Newton steps. "auto": "cholesky" for at most 2000 columns or rows.
     positive : bool
-        Coefficients must not be negative: coordinate descent, ``max_iter`` sweeps, by default
-        10,000; of a job, rounds.
+        Restrict coefficients to nonnegative values: coordinate descent with at most ``max_iter``
+        sweeps (for a job, rounds), by default 10,000.
     client : distributed.Client or address, optional
-        Fits as an elastic job on this cluster; by default see ``solver_path_``.
+        Fit as an elastic job on this cluster; for the default see ``solver_path_``.
 
     Attributes
     ----------
-    coef_ : ndarray (n_features,), of several targets (n_targets, n_features)
+    coef_ : ndarray (n_features,), or (n_targets, n_features) for several targets
     intercept_ : float or ndarray (n_targets,)
     dual_gap_ : float or ndarray (n_targets,)
-        Certified: the objective is at most this above the least possible one. NaN with alpha 0.
+        A certified bound of the suboptimality of the objective. NaN with alpha 0.
     n_iter_ : ndarray (n_targets,)
-        1 where the normal equations were solved.
+        1 if the normal equations were solved.
     solver_ : "cholesky", "newton" or "coordinate descent"
     solver_path_ : "in-process" or "job"
-        Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else, and with ``positive`` and ``alpha`` 0, this
+        How it was fitted: as a job if ``client`` is given, or if there is a default client and at
+        least 50 million stored values; otherwise, and with ``positive`` and ``alpha`` 0, in this
         process.
     n_features_in_ : int
     """
@@ -87,7 +87,7 @@ class Ridge(LinearRegressor):
         fit_intercept: bool = True,
         max_iter: int | None = None,
         tol: float = 1e-4,
-        solver: Way = "auto",
+        solver: SolverName = "auto",
         positive: bool = False,
         client: Any = None,
     ) -> None:
@@ -106,14 +106,14 @@ class Ridge(LinearRegressor):
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
             See :func:`elasticml.estimators.inputs.taken`.
-        y : array_like (n_samples,) or (n_samples, n_targets), optional where X has it
+        y : array_like (n_samples,) or (n_samples, n_targets), optional if X contains it
         sample_weight : array_like (n_samples,), optional
-            Not negative.
+            Nonnegative.
 
         Raises
         ------
         ValueError
-            When a parameter, the targets or the weights are not as they should be.
+            When a parameter, the targets or the weights are invalid.
         """
         X, y, weights = self._checked(
             X,
@@ -135,12 +135,12 @@ class Ridge(LinearRegressor):
         if not np.all((alphas >= 0.0) & np.isfinite(alphas)):
             raise ValueError(f"alpha: got {self.alpha!r}, wanted finite numbers not below 0")
         alphas = np.broadcast_to(alphas, targets.shape[1])
-        # Without a penalty members that own columns certify nothing.
+        # Without a penalty a job on column-partitioned data has no certificate.
         fits_here = self.positive and not alphas.all()
         if fits_here and self.client is not None:
             warn_fitted_here("Ridge with positive=True and alpha=0, which has no certificate,")
-        place = nullcontext() if fits_here else client_for(self.client, stored_values(X))
-        with place as client:
+        choice = nullcontext() if fits_here else client_for(self.client, stored_values(X))
+        with choice as client:
             self.solver_path_ = "in-process" if client is None else "job"
             self._fit(X, targets, weights, alphas, client)
         if targets.shape[1] == 1:
@@ -156,33 +156,33 @@ class Ridge(LinearRegressor):
             self.solver_ = "newton"
         elif self.solver_ == "auto":
             self.solver_ = "cholesky" if min(n, d) <= _EQUATIONS_MAX else "newton"
-        found = []
+        fits = []
         for target, alpha in zip(np.ascontiguousarray(targets.T), alphas, strict=True):
             if self.positive and client is not None:
-                found.append(self._as_job(X, target, weights, float(alpha), client))
+                fits.append(self._as_job(X, target, weights, float(alpha), client))
             elif self.solver_ == "newton":
-                found.append(self._by_newton(X, target, weights, float(alpha), client))
+                fits.append(self._by_newton(X, target, weights, float(alpha), client))
             else:
-                found.append(
+                fits.append(
                     self._by_rows(X, target, weights, float(alpha))
                     or self._by_columns(X, target, weights, float(alpha))
                 )
-        self.coef_ = np.stack([one[0] for one in found])
-        self.intercept_ = np.array([one[1] for one in found])
-        self.dual_gap_ = np.array([one[2] for one in found])
-        self.n_iter_ = np.array([one[3] for one in found], np.int32)
+        self.coef_ = np.stack([fit[0] for fit in fits])
+        self.intercept_ = np.array([fit[1] for fit in fits])
+        self.dual_gap_ = np.array([fit[2] for fit in fits])
+        self.n_iter_ = np.array([fit[3] for fit in fits], np.int32)
 
     def _by_rows(
         self, X: Any, y: F64, weights: F64 | None, alpha: float
     ) -> tuple[F64, float, float, int] | None:
-        """Solve the normal equations of columns from sparse rows; None where that does not do."""
+        """Solve the normal equations of columns from sparse rows; None if that does not apply."""
         if self.positive or X.shape[0] < X.shape[1]:
             return None
-        found = equations(X, y, weights, centred=self.fit_intercept)
-        if found is None:
+        system = equations(X, y, weights, centred=self.fit_intercept)
+        if system is None:
             return None
-        w = _solution(found.G, found.linear, alpha)
-        intercept = found.y_mean - float(found.means @ w)
+        w = _solution(system.G, system.linear, alpha)
+        intercept = system.y_mean - float(system.means @ w)
         total, function = self._function(X, y, weights, alpha)
         point = function.at(np.append(w, intercept) if self.fit_intercept else w)
         return w, intercept, _gap_of_sum(point.gap, total), 1
@@ -203,20 +203,20 @@ class Ridge(LinearRegressor):
         gap = _gap(matrix, w, penalty)
         if self.positive:
             warn_of_gap(gap, self.tol * matrix.yy, sweeps)
-        # The objective has no half before the squares.
+        # This estimator's objective has no factor 1/2 before the squares.
         return w, matrix.intercept(w), 2.0 * gap if alpha > 0.0 else np.nan, sweeps
 
     def _as_job(
         self, X: Any, y: F64, weights: F64 | None, alpha: float, client: Any
     ) -> tuple[F64, float, float, int]:
-        """Have members that own columns fit coefficients that must not be negative."""
-        # Loads what jobs need, which takes longer than most fits.
+        """Fit nonnegative coefficients as a job on column-partitioned data."""
+        # Imported here: loading what jobs need takes longer than most fits.
         from elasticml.estimators.column_job import fit_as_job
         from elasticml.jobs.algorithms import PrimalCoCoA
 
         total = float(y.size if weights is None else weights.sum())
-        wanted = self._wanted(y, weights)
-        found = fit_as_job(
+        target_gap = self._target_gap(y, weights)
+        fit = fit_as_job(
             X,
             y,
             weights,
@@ -227,24 +227,24 @@ class Ridge(LinearRegressor):
                 l2=alpha / total,
                 intercept=self.fit_intercept,
                 positive=True,
-                tolerance=wanted,
+                tolerance=target_gap,
             ),
             rounds=self.max_iter or 10_000,
         )
-        if not found.converged:
-            warn_of_gap(found.gap, wanted, found.rounds)
-        # The objective has no half before the squares.
-        return found.w, found.intercept, 2.0 * total * found.gap, found.rounds
+        if not fit.converged:
+            warn_of_gap(fit.gap, target_gap, fit.rounds)
+        # This estimator's objective has no factor 1/2 before the squares.
+        return fit.w, fit.intercept, 2.0 * total * fit.gap, fit.rounds
 
-    def _wanted(self, y: F64, weights: F64 | None) -> float:
-        """Return the gap to reach, with a half before the squares' mean."""
+    def _target_gap(self, y: F64, weights: F64 | None) -> float:
+        """Return the gap to reach, in units of half the mean square."""
         mean = float(np.average(y, weights=weights)) if self.fit_intercept else 0.0
         return 0.5 * self.tol * float(np.average((y - mean) ** 2, weights=weights))
 
     def _function(
         self, X: Any, y: F64, weights: F64 | None, alpha: float
     ) -> tuple[float, LinearFunction]:
-        """Return the weights' sum, and half the objective over it."""
+        """Return the sum of the weights, and the objective divided by twice that sum."""
         total = float(y.size if weights is None else weights.sum())
         function = LinearFunction(
             RowBlocks(X, Serial()),
@@ -261,29 +261,31 @@ class Ridge(LinearRegressor):
         self, X: Any, y: F64, weights: F64 | None, alpha: float, client: Any
     ) -> tuple[F64, float, float, int]:
         total, function = self._function(X, y, weights, alpha)
-        wanted = self._wanted(y, weights)
+        target_gap = self._target_gap(y, weights)
         steps = self.max_iter or 100
         if client is None:
-            found: Minimum = minimise(function, np.zeros(function.n_model), gap=wanted, steps=steps)
+            zero = np.zeros(function.n_model)
+            minimum: Minimum = minimise(function, zero, gap=target_gap, steps=steps)
         else:
-            # Loads what jobs need, which takes longer than most fits.
+            # Imported here: loading what jobs need takes longer than most fits.
             from elasticml.estimators.primal_job import train_job
 
-            found = train_job(
+            minimum = train_job(
                 function,
                 (X, y, weights),
                 client,
                 loss="squared",
                 l2=alpha / total,
                 intercept=self.fit_intercept,
-                gap=wanted,
+                gap=target_gap,
                 rounds=steps,
             )
-        if not found.converged:
-            warn_of_gap(found.point.gap, wanted, found.steps)
-        w = found.point.w
+        if not minimum.converged:
+            warn_of_gap(minimum.point.gap, target_gap, minimum.steps)
+        w = minimum.point.w
         intercept = float(w[-1]) if self.fit_intercept else 0.0
-        return w[: X.shape[1]].copy(), intercept, _gap_of_sum(found.point.gap, total), found.steps
+        gap = _gap_of_sum(minimum.point.gap, total)
+        return w[: X.shape[1]].copy(), intercept, gap, minimum.steps
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -292,7 +294,7 @@ class Ridge(LinearRegressor):
 
 
 def _solved(matrix: ColumnMatrix, alpha: float) -> F64:
-    """Solve the normal equations of columns, or of rows where these are fewer."""
+    """Solve the normal equations of columns, or of rows if there are fewer rows."""
     if matrix.n < matrix.d:
         return matrix.correlations(_solution(matrix.row_products(), matrix.y, alpha))
     columns = np.arange(matrix.d)
@@ -300,23 +302,23 @@ def _solved(matrix: ColumnMatrix, alpha: float) -> F64:
 
 
 def _solution(G: F64, linear: F64, alpha: float) -> F64:
-    """Solve ``(G + alpha I) x = linear``; of several solutions, without a penalty, the shortest."""
+    """Solve ``(G + alpha I) x = linear``; if it is singular, return the minimum-norm solution."""
     G[np.diag_indices_from(G)] += alpha
     if alpha > 0.0:
         try:
-            found: F64 = scipy.linalg.solve(G, linear, assume_a="pos")
-            return found
+            x: F64 = scipy.linalg.solve(G, linear, assume_a="pos")
+            return x
         except np.linalg.LinAlgError:
-            pass  # The penalty is below the rounding of G.
-    shortest: F64 = scipy.linalg.lstsq(G, linear)[0]
-    return shortest
+            pass  # The penalty is below the rounding errors of G.
+    min_norm: F64 = scipy.linalg.lstsq(G, linear)[0]
+    return min_norm
 
 
 def _gap_of_sum(gap: float, total: float) -> float:
-    """Return the gap of the sum, which has no half; rounding may leave it below 0; NaN stays."""
+    """Return the gap in units of the sum of squares; at least 0 despite rounding; NaN stays NaN."""
     return 2.0 * total * float(np.maximum(gap, 0.0))
 
 
 def _gap(matrix: ColumnMatrix, w: F64, penalty: Penalty) -> float:
-    """Return the gap over the rows themselves, of half the objective."""
+    """Return the gap, computed from the rows, in units of half the objective."""
     return ElasticNetSolver(matrix, w).gap(penalty)

@@ -1,4 +1,4 @@
-"""An estimator's arrays as the kernels want them: chunks, and the facts of the data set."""
+"""An estimator's rows in the layouts that solvers need: chunks, row blocks and columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elasticml.data.chunk import Chunk
 from elasticml.data.facts import DataFacts, merge_summaries, summarise
 
 F64 = NDArray[np.float64]
-#: About so many chunks, of a size between these: what is told of each costs some microseconds.
+#: Target number of chunks, and the bounds of their size; each chunk costs a few microseconds.
 _CHUNKS: Final = 64
 _CHUNK_BYTES: Final = 2**20
 _CHUNK_BYTES_MAX: Final = 2**24
@@ -28,19 +28,19 @@ _NAME: Final = "memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Rows in chunks, whose labels and weights can be others each time."""
+    """Rows in chunks, whose labels and weights can be replaced."""
 
     chunks: Sequence[Chunk]
     facts: DataFacts
 
     def relabelled(self, labels: F64, weights: F64 | None) -> Cut:
-        """Return the same rows with other labels and weights, and without state; rows are shared.
+        """Return the same rows, shared, with other labels and weights and without state.
 
         Parameters
         ----------
         labels : ndarray (n,)
         weights : ndarray (n,), optional
-            None where all are one.
+            None if all are one.
         """
         chunks, at = [], 0
         for chunk in self.chunks:
@@ -59,23 +59,23 @@ class Cut:
 
 
 def _counts(labels: F64) -> dict[float, int]:
-    """Count labels by their values, ascending."""
-    # Targets of two classes, as they mostly are, need not be sorted.
+    """Return the number of rows of each label, by ascending label."""
+    # Labels -1 and +1, the usual case, need no sorting.
     both = {sign: int(np.count_nonzero(labels == sign)) for sign in (-1.0, 1.0)}
     if sum(both.values()) == labels.size:
         return {sign: count for sign, count in both.items() if count}
-    found, counts = np.unique(labels, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+    values, counts = np.unique(labels, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 class Table:
-    """Rows as an estimator was given them, and what solvers make of them, once.
+    """The rows of an estimator, with cached conversions to the layouts of the solvers.
 
     Parameters
     ----------
     X : ndarray or sparse (n, d), float64 or float32
     parallel : Parallel, optional
-        Whose threads work on one problem; by default the caller's thread alone.
+        Threads for one problem; by default the calling thread alone.
     """
 
     def __init__(self, X: Any, parallel: Parallel | None = None) -> None:
@@ -85,37 +85,37 @@ class Table:
 
     @cached_property
     def cut(self) -> Cut:
-        """In chunks, for kernels."""
+        """The rows in chunks, for CoCoA's kernels."""
         return cut_arrays(self.X)
 
     @cached_property
     def blocks(self) -> RowBlocks:
-        """For products with the whole."""
+        """The rows in blocks, for matrix products."""
         return RowBlocks(self.X, self.parallel)
 
     def columns(self, constant: float | None) -> Any:
-        """By columns, and beside them one of this value: (n, d) or (n, d + 1)."""
+        """The rows in column-major layout, (n, d), with a constant column appended unless None."""
         if constant not in self._columns:
             X = by_columns(self.X)
             if constant is not None:
-                beside = np.full((X.shape[0], 1), constant)
+                extra = np.full((X.shape[0], 1), constant)
                 is_sparse = scipy.sparse.issparse(X)
                 X = (
-                    scipy.sparse.hstack([X, type(X)(beside)], format="csc")
+                    scipy.sparse.hstack([X, type(X)(extra)], format="csc")
                     if is_sparse
-                    else np.asfortranarray(np.hstack([X, beside]))
+                    else np.asfortranarray(np.hstack([X, extra]))
                 )
             self._columns[constant] = X
         return self._columns[constant]
 
 
 def by_columns(X: Any) -> Any:
-    """Return rows as coordinate descent reads them: sparse ones in CSC format."""
+    """Return rows in column-major layout for coordinate descent: CSC if sparse."""
     return X.tocsc() if scipy.sparse.issparse(X) else np.asfortranarray(X)
 
 
 def cut_arrays(X: Any) -> Cut:
-    """Cut rows into chunks that look at them; all labels are 0.
+    """Split rows into chunks that share their memory; all labels are 0.
 
     Parameters
     ----------

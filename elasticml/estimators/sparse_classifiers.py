@@ -1,4 +1,4 @@
-"""Classifiers with an L1 penalty for an estimator: two classes, or several, as one record."""
+"""Fit L1-penalised classifiers with two or more classes; both return the same record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A model, and how good it is; the gap is of the sum of losses and the penalty."""
+    """A model with its duality gap, in units of the sum of losses plus penalty."""
 
     #: (n_models, d)
     W: F64
@@ -48,20 +48,20 @@ def fit_binary(
     targets : ndarray (n,)
         -1 and +1.
     weights : ndarray (n,), optional
-        None where all are one.
+        None if all are one.
     start : tuple of ndarray (d,) and float, optional
-        Coefficients and intercept to begin with.
+        Initial coefficients and intercept.
     """
     solver = SparseClassifier(X, targets, weights, loss=loss, intercept=intercept)
     if start is not None:
         solver.begin(*start)
-    found = solver.solve(penalty, gap, steps)
+    fit = solver.solve(penalty, gap, steps)
     return Found(
-        W=found.w[None],
-        b=np.array([found.b]),
-        gap=found.gap,
-        steps=found.steps,
-        converged=found.converged,
+        W=fit.w[None],
+        b=np.array([fit.b]),
+        gap=fit.gap,
+        steps=fit.steps,
+        converged=fit.converged,
     )
 
 
@@ -77,16 +77,16 @@ def fit_softmax(
     gap: float,
     steps: int,
 ) -> Found:
-    """Fit several classes at once; the parameters are those of :func:`fit_binary`.
+    """Fit a multinomial model; other parameters as in :func:`fit_binary`.
 
     Parameters
     ----------
     codes : ndarray (n,), int
-        Each row's class, from 0 on.
+        The class index of each row.
     start : tuple of ndarray (classes, d) and (classes,), optional
     """
     solver = SparseSoftmax(X, codes, weights, classes=classes, intercept=intercept)
     if start is not None:
         solver.begin(*start)
-    found = solver.solve(penalty, gap, steps)
-    return Found(W=found.W, b=found.b, gap=found.gap, steps=found.turns, converged=found.converged)
+    fit = solver.solve(penalty, gap, steps)
+    return Found(W=fit.W, b=fit.b, gap=fit.gap, steps=fit.turns, converged=fit.converged)

@@ -1,4 +1,4 @@
-"""Linear support vector machines with scikit-learn's contract."""
+"""Linear support vector machines with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ class LinearSVC(LinearClassifier):
     """Linear support vector classifier with a certified duality gap.
 
     Minimises ``|w|^2 / 2 + C sum_i s_i loss(y_i (w.x_i + b))``, or with ``|w|_1`` as the penalty,
-    for each class against the rest; ``w`` has the intercept's column of value ``intercept_scaling``
-    in it, as in LIBLINEAR.
+    for each class against the rest. As in LIBLINEAR, ``w`` includes the intercept, whose column has
+    the value ``intercept_scaling``.
 
     Parameters
     ----------
     penalty : "l2" or "l1"
-        "l1" goes with the squared hinge and ``dual`` False or "auto": proximal Newton steps on
-        working sets of columns with gap-safe screening, or as a job whose members own columns.
+        "l1" requires the squared hinge and ``dual`` False or "auto": proximal Newton steps on
+        working sets of columns with gap-safe screening, or a job on column-partitioned data.
     loss : "squared_hinge" or "hinge"
     dual : bool or "auto"
-        Whether to take steps on dual variables (CoCoA) or Newton steps on the model (squared hinge
-        only, in this process); "auto": Newton steps where they are possible and there are at least
-        as many rows as columns. A job with ``penalty="l2"`` takes steps on dual variables.
+        True: dual coordinate ascent (CoCoA). False: Newton steps on the model (squared hinge only,
+        in this process). "auto": Newton steps if they are possible and there are at least as many
+        rows as columns. A job with ``penalty="l2"`` always uses CoCoA.
     tol : float
         A fit ends when its duality gap is at most ``tol`` times the objective of the zero model.
     C : float, above 0
     fit_intercept : bool
     intercept_scaling : float, above 0
     class_weight : mapping, "balanced" or None
-        With more than two classes a class's weight counts where it is the positive one, as in
-        LIBLINEAR.
+        With more than two classes, the weight of a class applies when it is the positive one, as
+        in LIBLINEAR.
     random_state : int, RandomState or None
-        Of the order of rows.
+        For the order of rows.
     max_iter : int
-        At most: passes over the rows, or Newton steps; of a job rounds.
+        The most passes over the rows or Newton steps; for a job, the most rounds.
     n_jobs : int, optional
-        Threads in this process: with more than two classes for so many of these at a time, which
-        changes no bit; else for passes over the rows, which end elsewhere within the tolerance.
-        One thread is faster alone, and is alone, where there are fewer than 250,000 stored values,
-        with two classes fewer than 8 million, for Newton steps 4 million.
+        Threads in this process. With more than two classes they fit that many classes at a time,
+        with bit-identical results; else they share the passes over the rows, whose result then
+        differs within the tolerance. A single thread is used below 250,000 stored values; with two
+        classes, below 8 million, and for Newton steps below 4 million.
     client : distributed.Client or address, optional
-        Fits as an elastic job on this cluster; by default see ``solver_path_``.
+        Fit as an elastic job on this cluster; for the default see ``solver_path_``.
 
     Attributes
     ----------
@@ -73,12 +73,12 @@ class LinearSVC(LinearClassifier):
     intercept_ : ndarray (1,) or (n_classes,)
     classes_ : ndarray (n_classes,)
     dual_gap_ : float or ndarray (n_classes,)
-        Certified: the objective is at most this above the least possible one.
+        A certified bound of the suboptimality of the objective.
     n_iter_ : int
-        Most passes or steps of any class.
+        The largest number of passes or steps over the classes.
     solver_path_ : "in-process" or "job"
-        Where it was fitted: a job where ``client`` is given, or where there is a default client and
-        at least 50 million stored values; else this process.
+        How it was fitted: as a job if ``client`` is given, or if there is a default client and at
+        least 50 million stored values; otherwise in this process.
     n_features_in_ : int
     """
 
@@ -132,21 +132,21 @@ class LinearSVC(LinearClassifier):
         ----------
         X : array_like or sparse (n_samples, n_features), or a Dask collection, file or source
             See :func:`elasticml.estimators.inputs.taken`.
-        y : array_like (n_samples,), optional where X has it
-            At least two different labels.
+        y : array_like (n_samples,), optional if X contains it
+            At least two distinct labels.
         sample_weight : array_like (n_samples,), optional
-            Not negative.
+            Nonnegative.
 
         Raises
         ------
         ValueError
-            When a parameter, the labels or the weights are not as they should be.
+            When a parameter, the labels or the weights are invalid.
         """
-        # Newton steps want float64; steps on dual variables take values as they are.
+        # Newton steps need float64; dual coordinate ascent also works on float32.
         is_dual = self.penalty == "l2" and (self.loss == "hinge" or self.dual is True)
-        kept = [np.float64, np.float32] if is_dual else np.float64
+        dtype = [np.float64, np.float32] if is_dual else np.float64
         X, y, weights = self._checked(
-            X, y, sample_weight, accept_sparse="csr", dtype=kept, order="C"
+            X, y, sample_weight, accept_sparse="csr", dtype=dtype, order="C"
         )
         codes = self._codes(y)
         of_class = self._weights_of_classes(self.class_weight, y, weights)
@@ -189,21 +189,21 @@ class LinearSVC(LinearClassifier):
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
 
-    def _keep(self, found: list[Solution]) -> None:
-        self.coef_ = np.stack([one.coef for one in found])
-        self.intercept_ = np.array([one.intercept for one in found])
-        # In the units of the sum, as this estimator's objective is.
-        gaps = np.array([self.C * one.gap for one in found])
+    def _keep(self, solutions: list[Solution]) -> None:
+        self.coef_ = np.stack([one.coef for one in solutions])
+        self.intercept_ = np.array([one.intercept for one in solutions])
+        # In units of the sum, like this estimator's objective.
+        gaps = np.array([self.C * one.gap for one in solutions])
         self.dual_gap_ = float(gaps[0]) if len(gaps) == 1 else gaps
-        self.n_iter_ = max(one.rounds for one in found)
-        for one in found:
+        self.n_iter_ = max(one.rounds for one in solutions)
+        for one in solutions:
             warn_of_gap(one.gap, one.wanted_gap, one.rounds)
 
 
 def _against_rest(
     codes: NDArray[np.int64], positive: int, of_class: F64, weights: F64 | None
 ) -> tuple[F64, F64 | None]:
-    """Return a class's targets and the weights of its rows, None where all are one."""
+    """Return the -1/+1 targets of a class and the row weights; weights are None if all are one."""
     is_positive = codes == positive
     rest = of_class[0] if len(of_class) == 2 else 1.0
     targets = np.where(is_positive, 1.0, -1.0)
@@ -221,7 +221,7 @@ def _solve_all(
     client: Any,
     pool: Parallel,
 ) -> list[Solution]:
-    """Solve for each class: several at a time here, or one with all threads; jobs one by one."""
+    """Solve for each class: jobs and single classes serially, else in parallel over classes."""
     if len(positives) == 1 or client is not None:
         table = Table(X, pool)
         return [solve(problem, table, *task(k), client) for k in positives]

@@ -225,7 +225,7 @@ def test_without_a_penalty_the_warning_names_what_to_use(make):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 4)), rng.standard_normal(60)
     model = make(alpha=0.0)
-    with pytest.warns(ConvergenceWarning, match="alpha=0 leaves no penalty.*em.Ridge"):
+    with pytest.warns(ConvergenceWarning, match="alpha=0 means no penalty.*em.Ridge"):
         model.fit(X, y)
     assert 0.0 < model.dual_gap_ < 1.0
     np.testing.assert_allclose(model.coef_, em.Ridge(alpha=0.0).fit(X, y).coef_, atol=1e-4)
