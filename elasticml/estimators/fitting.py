@@ -72,7 +72,7 @@ class Solution:
     coef: F64
     intercept: float
     gap: float
-    wanted_gap: float
+    target_gap: float
     rounds: int
 
 
@@ -149,7 +149,7 @@ def _by_newton(
         coef=w[: table.blocks.d].copy(),
         intercept=0.0 if scaling is None else scaling * float(w[-1]),
         gap=gap * total,
-        wanted_gap=(max(target_gap, gap) if minimum.converged else target_gap) * total,
+        target_gap=(max(target_gap, gap) if minimum.converged else target_gap) * total,
         rounds=minimum.steps,
     )
 
@@ -166,7 +166,7 @@ def _by_columns(
         coef=fit.w[:d],
         intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
         gap=fit.gap,
-        wanted_gap=max(target_gap, fit.gap) if fit.converged else target_gap,
+        target_gap=max(target_gap, fit.gap) if fit.converged else target_gap,
         rounds=fit.steps,
     )
 
@@ -234,7 +234,7 @@ def _as_column_job(
         coef=fit.w[:d],
         intercept=0.0 if scaling is None else scaling * float(fit.w[d]),
         gap=fit.gap * total,
-        wanted_gap=(max(target_gap, fit.gap) if fit.converged else target_gap) * total,
+        target_gap=(max(target_gap, fit.gap) if fit.converged else target_gap) * total,
         rounds=fit.rounds,
     )
 
@@ -244,7 +244,7 @@ def _solution(arrays: Any, gap: float, target_gap: float, rounds: int) -> Soluti
         coef=np.array(arrays["coef"][0]),
         intercept=float(arrays["intercept"][0]),
         gap=gap,
-        wanted_gap=target_gap,
+        target_gap=target_gap,
         rounds=rounds,
     )
 

@@ -178,7 +178,7 @@ class LogisticRegression(LinearClassifier):
             if is_dual and dual_logistic.pays(X, weights, self.C):
                 options: dict[str, Any] = {"C": self.C, "tol": self.tol, "passes": self.max_iter}
                 solution = dual_logistic.fit(X, targets, weights, pool, **options)
-                if solution.gap <= solution.wanted_gap:
+                if solution.gap <= solution.target_gap:
                     self._keep_dual(solution)
                     return
                 start = solution.coef

@@ -197,7 +197,7 @@ class LinearSVC(LinearClassifier):
         self.dual_gap_ = float(gaps[0]) if len(gaps) == 1 else gaps
         self.n_iter_ = max(one.rounds for one in solutions)
         for one in solutions:
-            warn_of_gap(one.gap, one.wanted_gap, one.rounds)
+            warn_of_gap(one.gap, one.target_gap, one.rounds)
 
 
 def _against_rest(
