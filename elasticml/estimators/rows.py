@@ -94,7 +94,7 @@ class Table:
         return RowBlocks(self.X, self.parallel)
 
     def columns(self, constant: float | None) -> Any:
-        """The rows in column-major layout, (n, d), with a constant column appended unless None."""
+        """Return the rows in column-major layout, (n, d), with a constant column unless None."""
         if constant not in self._columns:
             X = by_columns(self.X)
             if constant is not None:
