@@ -236,8 +236,8 @@ def _compare(path: Path, arrays: Arrays, *, is_done: bool) -> bool | None:
             what = f"has shape {here.shape}, the run's {there.shape}"
         else:
             different = np.flatnonzero(here.reshape(-1) != there.reshape(-1))
-            error = float(np.max(np.abs(here - there)))
-            what = f"differs in {different.size} of {here.size} values, by at most {error:.3g}"
+            largest = float(np.max(np.abs(here - there)))
+            what = f"differs in {different.size} of {here.size} values, by at most {largest:.3g}"
         raise JobFailedError(
             f"{path / 'model.npz'} is not the model of the story: every exchange has the run's "
             f"bits, but {name} {what}; the file was changed, or belongs to another run",
