@@ -115,7 +115,7 @@ ONE_BASED = of("data", zero_based=False)
         (GOOD, {**JOB, "faults": [{"round": 1, "losee": 1}]}, "did you mean 'lose'?"),
         (GOOD, {**JOB, "members": {"start": 3}}, "wanted at most cluster.workers, 2"),
         (GOOD, {**JOB, "stop": {"gap": 1e-3}}, "give rounds or seconds"),
-        (GOOD, "data: [", "no YAML"),
+        (GOOD, "data: [", "not YAML"),
         (GOOD, "", "wanted sections"),
     ],
     ids=[
@@ -134,7 +134,7 @@ ONE_BASED = of("data", zero_based=False)
         "unknown fault key",
         "more members than workers",
         "no end",
-        "no YAML",
+        "not YAML",
         "nothing",
     ],
 )
