@@ -1,17 +1,157 @@
-"""Random kills of real worker processes, for tests and for the longer study in tests/bench."""
+"""Random faults of real worker processes, for tests and for ``tests/bench/kills.py``."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
+import signal
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from distributed import Client
 
 import elasticml as em
 from elasticml.errors import ElasticmlError
 from elasticml.jobs.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chances:
+    """What may happen to workers, how often, and until when."""
+
+    #: One of these is drawn for each fault: ``kill``, ``terminate`` or ``notice`` for some workers;
+    #: ``half`` or ``all`` (SIGKILL); ``stop`` (SIGSTOP, with or without SIGCONT); ``scale``.
+    kinds: tuple[str, ...] = ("kill",)
+    #: Least and longest pause between two draws.
+    pause_s: tuple[float, float] = (0.01, 0.25)
+    #: Probabilities of a fault, and of replacing what is missing, at each draw.
+    fault: float = 0.6
+    replace: float = 0.7
+    #: No faults while there are so few workers.
+    spared: int = 2
+    #: Whether a fault may take a full half of the workers; else less than half.
+    takes_half: bool = False
+    #: Afterwards workers only come back.
+    episodes: float = float("inf")
+    seconds: float = float("inf")
+    grace_s: float = 0.5
+
+    def most_of(self, n: int) -> int:
+        """Return how many of n workers one fault may take."""
+        return max(1, n // 2 if self.takes_half else n // 2 - 1)
+
+
+#: Everything that can happen to workers, for eight seconds.
+EVERYTHING = Chances(
+    kinds=("kill", "kill", "kill", "kill", "terminate", "notice", "stop", "scale", "half", "all"),
+    pause_s=(0.02, 0.5),
+    fault=1.0,
+    replace=0.6,
+    spared=0,
+    takes_half=True,
+    seconds=8.0,
+)
+
+
+class Disturber(threading.Thread):
+    """Disturbs workers with the chances of a seed, and starts new ones."""
+
+    def __init__(self, cluster: em.LocalCluster, members: int, seed: int, chances: Chances) -> None:
+        super().__init__(daemon=True)
+        self.cluster = cluster
+        self.members = members
+        self.chances = chances
+        self.rng = random.Random(seed)
+        self.over = threading.Event()
+        #: Faults by kind.
+        self.counts: Counter[str] = Counter()
+        self.killed = 0
+        self.returns = 0
+        #: Examples that are absent now, as the job says. None: missing workers are replaced after
+        #: the last fault, too. A number: only while examples are absent or no worker is left,
+        #: because workers that a policy has given back stay away.
+        self.absent: int | None = None
+        self._stopped: list[int] = []
+
+    @property
+    def episodes(self) -> int:
+        """Times that workers were disturbed, one or several at once."""
+        return self.counts.total()
+
+    def run(self) -> None:
+        """Disturb until it is over."""
+        until_s = time.monotonic() + self.chances.seconds
+        while not self.over.wait(self.rng.uniform(*self.chances.pause_s)):
+            is_early = time.monotonic() < until_s and self.episodes < self.chances.episodes
+            # A worker may be about to go by itself.
+            with contextlib.suppress(ElasticmlError, ProcessLookupError):
+                workers = [w for w in self.cluster.workers() if w.address is not None]
+                draws_fault = is_early and len(workers) > self.chances.spared
+                if draws_fault and self.rng.random() < self.chances.fault:
+                    self.disturb([str(w.address) for w in workers], [w.pid for w in workers])
+                missing = self.members - len(self.cluster.workers())
+                replaces = is_early or self.absent != 0 or missing == self.members
+                if missing > 0 and replaces and self.rng.random() < self.chances.replace:
+                    self.cluster.bring_back(missing)
+                    self.returns += missing
+
+    def disturb(self, addresses: list[str], pids: list[int | None]) -> None:
+        """Draw one fault and do it."""
+        rng, n = self.rng, len(addresses)
+        kind = rng.choice(self.chances.kinds)
+        if kind in ("kill", "terminate", "notice"):
+            victims = rng.sample(addresses, rng.randint(1, self.chances.most_of(n)))
+            self.cluster.lose(victims, kind, self.chances.grace_s)
+            self.killed += len(victims)
+        elif kind in ("half", "all"):
+            victims = addresses if kind == "all" else addresses[: n // 2]
+            self.cluster.lose(victims, "kill", 0.0)
+            self.killed += len(victims)
+        elif kind == "scale":
+            self.cluster.scale(rng.randint(1, self.members + 1))
+        else:
+            pid = rng.choice([p for p in pids if p is not None])
+            os.kill(pid, signal.SIGSTOP)
+            self._stopped.append(pid)
+            if rng.random() < 0.7:
+                threading.Timer(rng.uniform(0.2, 4.0), thaw, [pid]).start()
+        self.counts[kind] += 1
+
+    def stop(self) -> None:
+        """End the faults, and leave no process stopped."""
+        self.over.set()
+        self.join()
+        for pid in self._stopped:
+            thaw(pid)
+
+
+def thaw(pid: int) -> None:
+    """Continue a stopped process if it still exists."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def is_over_in_time(handle: Any, disturber: Disturber, limit_s: float) -> bool:
+    """Run the disturber until the job ends; False if that takes longer than ``limit_s``."""
+    begin_s = time.monotonic()
+    disturber.start()
+    try:
+        while not (status := handle.status()).is_over:
+            if disturber.absent is not None:
+                disturber.absent = status.absent_examples
+            if time.monotonic() - begin_s > limit_s:
+                return False
+            disturber.over.wait(0.05)
+    finally:
+        disturber.stop()
+    return True
+
+
+# --- jobs under random kills ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,50 +206,28 @@ def disturbed(
 ) -> Outcome:
     """Run a job while a thread kills random workers and starts new ones, with the seed's chances.
 
-    After so many ``episodes`` of killing, or ``kill_s`` seconds, workers only come back, so that
-    everybody is there again before the end.
+    After ``episodes`` kills, or ``kill_s`` seconds, workers only come back, so that all are there
+    again before the end.
 
     Raises
     ------
     TimeoutError
         When the job has not ended after ``limit_s``.
     """
-    rng = np.random.default_rng(seed)
     handle = job.start(client)
-    began_s = time.monotonic()
-    over = threading.Event()
-    counts = {"kills": 0, "returns": 0, "episodes": 0}
-
-    def disturb() -> None:
-        while not over.wait(float(rng.uniform(0.01, 0.25))):
-            there = [w.address for w in cluster.workers() if w.address is not None]
-            is_early = time.monotonic() - began_s < kill_s
-            may_kill = counts["episodes"] < episodes and len(there) > 2 and is_early
-            if may_kill and rng.random() < 0.6:
-                n = int(rng.integers(1, max(2, len(there) // 2)))
-                chosen = [str(a) for a in rng.choice(there, size=n, replace=False)]
-                try:
-                    cluster.lose(chosen, "kill", 0.0)
-                except ElasticmlError:  # one of them is about to go by itself
-                    continue
-                counts["kills"] += n
-                counts["episodes"] += 1
-            missing = members - len(cluster.workers())
-            if missing > 0 and rng.random() < 0.7:
-                cluster.bring_back(missing)
-                counts["returns"] += missing
-
-    disturber = threading.Thread(target=disturb, daemon=True)
-    disturber.start()
+    chances = Chances(episodes=episodes, seconds=kill_s)
+    disturber = Disturber(cluster, members, seed, chances)
     try:
-        while handle.status().state in ("loading", "running"):
-            if time.monotonic() - began_s > limit_s:
-                raise TimeoutError(f"seed {seed}: not done after {limit_s} s: {handle.status()}")
-            over.wait(0.05)
+        if not is_over_in_time(handle, disturber, limit_s):
+            raise TimeoutError(f"seed {seed}: not done after {limit_s} s: {handle.status()}")
     finally:
-        over.set()
-        disturber.join()
         missing = members - len(cluster.workers())
         if missing > 0:
             cluster.bring_back(missing)
-    return Outcome(seed=seed, result=handle.result(), **counts)
+    return Outcome(
+        seed=seed,
+        kills=disturber.killed,
+        returns=disturber.returns,
+        episodes=disturber.episodes,
+        result=handle.result(),
+    )

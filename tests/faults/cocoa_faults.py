@@ -22,6 +22,7 @@ from elasticml.data.arrays import ArraySource, from_arrays
 from elasticml.errors import ElasticmlError
 from elasticml.terms import MemberId
 from tests.memory_world import TRANSPORTS, World, carried
+from tests.primal_judge import PrimalJudge
 
 N_ROWS, N_COLUMNS, CHUNK_BYTES, L2 = 240, 6, 768, 1e-2
 #: Rounds pass quickly while a job waits for members.
@@ -30,8 +31,6 @@ KILLS_MAX, PAUSES_MAX, NOTICES_MAX, JOINS_MAX = 12, 2, 3, 16
 #: Turns after which there are no more faults, and turns between the workers that join then.
 TURNS_OF_FAULTS, TURNS_BETWEEN_LATE, TURNS_MAX = 4000, 200, 120_000
 GRACE_S = 2.0
-#: Rounding of two ways to add up the same losses.
-SLACK = 1e-9
 #: What a job says whose data do not fit those that are left.
 FULL = "the chunks on one member take"
 LOSSES = ("hinge", "squared_hinge", "logistic")
@@ -278,62 +277,24 @@ def data() -> ArraySource:
     return from_arrays(*rows())
 
 
-def primal(loss: str, w: NDArray[np.float64]) -> float:
-    """Objective of a model over all rows."""
-    X, y = rows()
-    margins = y * (X @ w)
-    room = np.maximum(1.0 - margins, 0.0)
-    losses = {"hinge": room, "squared_hinge": room**2, "logistic": np.logaddexp(0.0, -margins)}
-    return float(losses[loss].mean() + 0.5 * L2 * w @ w)
-
-
 @cache
-def best(loss: str) -> float:
-    """The least objective, or very little more, by LIBLINEAR."""
-    import warnings
-
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.svm import LinearSVC
-
+def judge() -> PrimalJudge:
+    """Return the judge of these rows."""
     X, y = rows()
-    C = 1.0 / (L2 * N_ROWS)
-    if loss == "logistic":
-        made = LogisticRegression(C=C, fit_intercept=False, solver="newton-cg", tol=1e-12)
-    else:
-        made = LinearSVC(loss=loss, C=C, fit_intercept=False, tol=1e-12, max_iter=10**6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it can do no better than this
-        return primal(loss, made.fit(X, y).coef_[0])
+    return PrimalJudge(X=X, y=y, l2=L2)
 
 
 def judged(world: World, loss: str) -> list[str]:
     """Compare what the job has said of its models with what they are."""
-    wrong = []
-    least = best(loss)
-    state = world.shell.driver.state
-    for row in world.shell.journal.rows:
-        arrays = world.shell.journal.snapshots.get(row["round"])
-        gap, objective = row.get("gap"), row.get("objective")
-        at = f"round {row['round']}"
-        if gap is None or objective is None or arrays is None:
-            continue
-        true = primal(loss, arrays["coef"][0])
-        if gap < 0 or gap < true - least - SLACK:
-            wrong.append(f"{at}: gap {gap} is below {true - least}")
-        if objective - gap > least + SLACK:
-            wrong.append(f"{at}: the dual {objective - gap} is above {least}")
-        if row.get("gap_is_bound"):
-            if objective < true - SLACK:
-                wrong.append(f"{at}: bound {objective} is below {true}")
-        elif abs(objective - true) > SLACK:
-            wrong.append(f"{at}: objective {objective} is not {true}")
-    last, model = world.shell.journal.rows[-1], world.shell.desk.training
+    journal, state = world.shell.journal, world.shell.driver.state
+    wrong = judge().wrong_rows(loss, journal.rows, journal.snapshots)
+    last, model = journal.rows[-1], world.shell.desk.training
     if last.get("gap") is None or last["gap"] > GAP or last.get("gap_is_bound"):
         wrong.append(f"ended at gap {last.get('gap')} in round {last['round']}")
     if model is not None and model.model is not None and model.model.gap is not None:
-        true = primal(loss, np.asarray(model.model.arrays["coef"])[0])
-        if model.model.gap < true - least - SLACK:
-            wrong.append(f"final gap {model.model.gap} is below {true - least}")
+        coef = np.asarray(model.model.arrays["coef"])[0]
+        if judge().is_below(model.model.gap, loss, coef):
+            wrong.append(f"final gap {model.model.gap} is below the distance to the optimum")
     examples = [r for r in world.events("ExchangeEnded")][-1]
     if examples["examples"] + examples["absent_examples"] != N_ROWS:
         wrong.append(f"{examples['examples']} examples at the end")

@@ -1,6 +1,6 @@
 """CoCoA under random faults: it ends at a gap that is true, with every example, or says why not.
 
-``tests/bench/cocoa_random_kills.py`` runs as many seeds as one likes.
+``tests/bench/kills.py cocoa --runs N`` runs more seeds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random kills, pauses, notices and returns: no hang, no double count, nobody lost but by a fault.
 
-``tests/bench/random_kills.py`` runs as many seeds as one likes.
+``tests/bench/kills.py toy --runs N`` runs more seeds.
 """
 
 from __future__ import annotations

@@ -1,0 +1,87 @@
+"""Judge what a CoCoA job reports of its models, with numpy and LIBLINEAR alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+#: Rounding of two ways to add up the same losses.
+SLACK = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrimalJudge:
+    """All rows of a problem, without an intercept, and what follows from them."""
+
+    X: Any
+    y: F64
+    l2: float
+    #: LIBLINEAR's tolerance and epochs for the hinge losses; Newton's tolerance for the logistic.
+    tolerance: float = 1e-12
+    epochs_max: int = 10**6
+    newton_tolerance: float = 1e-12
+    _least: dict[str, float] = field(default_factory=dict)
+
+    def objective(self, loss: str, w: F64) -> float:
+        """Return the objective of a model over all rows."""
+        margins = self.y * (self.X @ w)
+        room = np.maximum(1.0 - margins, 0.0)
+        losses = {"hinge": room, "squared_hinge": room**2, "logistic": np.logaddexp(0.0, -margins)}
+        return float(losses[loss].mean() + 0.5 * self.l2 * w @ w)
+
+    def least(self, loss: str) -> float:
+        """Return the least objective, or very little more, by scikit-learn's solvers."""
+        if loss not in self._least:
+            self._least[loss] = self.objective(loss, self._fitted(loss))
+        return self._least[loss]
+
+    def wrong_rows(
+        self, loss: str, history: Sequence[Mapping[str, Any]], snapshots: Mapping[int, Any]
+    ) -> list[str]:
+        """List the rounds whose reported objective, gap or bound is not true of their model."""
+        wrong = []
+        least = self.least(loss)
+        for row in history:
+            arrays = snapshots.get(row["round"])
+            gap, objective = row.get("gap"), row.get("objective")
+            at = f"round {row['round']}"
+            if gap is None or objective is None or arrays is None:
+                continue
+            true = self.objective(loss, arrays["coef"][0])
+            if gap < 0 or gap < true - least - SLACK:
+                wrong.append(f"{at}: gap {gap} is below {true - least}")
+            if objective - gap > least + SLACK:
+                wrong.append(f"{at}: the dual {objective - gap} is above {least}")
+            if row.get("gap_is_bound"):
+                if objective < true - SLACK:
+                    wrong.append(f"{at}: bound {objective} is below {true}")
+            elif abs(objective - true) > SLACK * max(1.0, true):
+                wrong.append(f"{at}: objective {objective} is not {true}")
+        return wrong
+
+    def is_below(self, gap: float, loss: str, w: F64) -> bool:
+        """Tell whether a gap is smaller than the distance of a model to the least objective."""
+        return gap < self.objective(loss, w) - self.least(loss) - SLACK
+
+    def _fitted(self, loss: str) -> F64:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.svm import LinearSVC
+
+        C = 1.0 / (self.l2 * len(self.y))
+        if loss == "logistic":
+            model = LogisticRegression(
+                C=C, fit_intercept=False, solver="newton-cg", tol=self.newton_tolerance
+            )
+        else:
+            model = LinearSVC(
+                loss=loss, C=C, fit_intercept=False, tol=self.tolerance, max_iter=self.epochs_max
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the solver can do no better than this
+            return model.fit(self.X, self.y).coef_[0]
