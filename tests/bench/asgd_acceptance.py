@@ -11,7 +11,6 @@ where two are compared as a ratio, 0.1 points are allowed besides, since both ma
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from functools import cache
@@ -41,6 +40,7 @@ from elasticml.sim.cards import (
     state_bytes,
 )
 from elasticml.terms import ChunkId
+from tests.bench import harness
 from tests.bench.kmeans_data import birch1, hog
 
 ROWS, EVALUATED, APART = 100_000, 4000, 0.8
@@ -351,7 +351,7 @@ ITEMS = {
 
 def main():
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("items", nargs="*", default=list(ITEMS), help=f"of {', '.join(ITEMS)}")
     parser.add_argument("--seeds", type=int, default=10)
     given = parser.parse_args()

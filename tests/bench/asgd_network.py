@@ -11,8 +11,8 @@ over the critical one, with the seconds an example took while the member was not
 
 from __future__ import annotations
 
-import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from distributed import Client
@@ -21,6 +21,10 @@ import elasticml as em
 from elasticml.data.clusters import synthetic_clusters
 from elasticml.jobs.result import Result
 from elasticml.terms import parse_size
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
 
 CLUSTERS = COLUMNS = 100
 #: A centre's coordinates and its mass.
@@ -62,7 +66,7 @@ def measured(result: Result, members: int, bandwidth: float) -> str:
 
 def main() -> int:
     """Run the study; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--bandwidth", default="8 MB", help="bytes per second of an uplink")
     parser.add_argument("--latency", type=float, default=1e-4, help="seconds")
     parser.add_argument("--members", type=int, default=2)

@@ -31,6 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
+from tests.bench import harness  # noqa: E402
 from tests.bench.linear_peers import OURS, Told, run  # noqa: E402
 from tests.bench.peers.big_sets import ROWS, write_big  # noqa: E402
 from tests.bench.peers.fits import EFFORTS, FINE_TOLERANCES, SERIAL  # noqa: E402
@@ -185,7 +186,7 @@ def _cell(peer: str, told: Told, seconds: float) -> str:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="keeps data and results")
     parser.add_argument("--python", default=sys.executable, help="that has the other peers")
     parser.add_argument("--sets", nargs="+", choices=[*ROWS], default=[*ROWS])

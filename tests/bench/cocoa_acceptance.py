@@ -9,7 +9,6 @@ seeds. Ends with status 1 where an item does not hold.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import sys
@@ -35,6 +34,7 @@ from elasticml.policies.slopes import Point, is_knee  # noqa: E402
 from elasticml.sim.options import Granted, Taken  # noqa: E402
 from elasticml.sim.run import Simulation  # noqa: E402
 from elasticml.sim.study import Curve, Plan, record_of, study, world_of  # noqa: E402
+from tests.bench import harness  # noqa: E402
 
 HINGE: dict[str, Any] = {"name": "cocoa", "loss": "hinge", "l2": 0.01}
 PAPER = {**HINGE, "mode": "paper"}
@@ -392,7 +392,7 @@ ITEMS: dict[str, Callable[[], Iterator[Finding]]] = {
 
 def main() -> int:
     """Measure what the command line names; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--items", nargs="+", default=list(ITEMS), choices=list(ITEMS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
     arguments = parser.parse_args()

@@ -12,7 +12,6 @@ in every round and with a fixed deal. Ends with status 1 where a gap is not reac
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from pathlib import Path
@@ -29,6 +28,10 @@ import elasticml as em
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "papers"))
 from support.cocoa_data import SETS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
 
 F64 = NDArray[np.float64]
 
@@ -62,7 +65,7 @@ def liblinear(loss: str, X: Any, y: F64, l2: float) -> float:
 
 def main() -> int:
     """Run the study; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     names = ["rcv1", "reuters", "ijcnn1", "a9a", "covtype"]
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=names)
     parser.add_argument("--losses", nargs="+", default=["hinge", "logistic"])
@@ -80,8 +83,9 @@ def main() -> int:
     deals: list[tuple[str, list[Any]]] = [("", [])]
     if options.hard:
         deals = [("dealt anew", []), ("fixed", [{"name": "redeal", "share": 0}])]
-    print("| set | loss | K | deal | rounds | seconds | gap | objective | over LIBLINEAR (rel.) |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    harness.head(
+        "set", "loss", "K", "deal", "rounds", "seconds", "gap", "objective", "over LIBLINEAR (rel.)"
+    )
     wrong = 0
     for members in options.members:
         with em.LocalCluster(members) as cluster, Client(cluster) as client:

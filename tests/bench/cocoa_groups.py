@@ -13,7 +13,6 @@ over passes and line searches alone.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import statistics
@@ -40,6 +39,7 @@ from elasticml.data.chunk import csr_chunk  # noqa: E402
 from elasticml.objectives.conjugates import dual_loss_named  # noqa: E402
 from elasticml.runtime.execution import parallel as parallel_of  # noqa: E402
 from elasticml.terms import ChunkId  # noqa: E402
+from tests.bench import harness  # noqa: E402
 
 TARGETS = (1e-3, 1e-5)
 PASSES_MAX, REPEATS = 400, 5
@@ -182,7 +182,7 @@ def timed(data: Data, goal: float, ways: list[tuple[int, int, int, bool]]) -> di
 
 def main() -> None:
     """Print a table for each set and penalty."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument(
         "--sets", nargs="+", default=["reuters", "ijcnn1", "kdd"], help="or kdd_all"
     )

@@ -9,7 +9,8 @@ relative to the objective.
 
 from __future__ import annotations
 
-import argparse
+import sys
+from pathlib import Path
 from typing import Any
 
 from distributed import Client
@@ -17,18 +18,21 @@ from distributed import Client
 import elasticml as em
 from elasticml.data.shapes import synthetic
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
+
 TARGETS = (1e-3, 1e-5)
 
 
 def main() -> None:
     """Run the study."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--rows", type=int, default=2_050_000)
     parser.add_argument("--l2", type=float, default=1e-4)
     options = parser.parse_args()
     data = synthetic("rcv1", options.rows, seed=1, dtype="float32")
-    print("| members | threads each | rounds | s to 1e-3 | s to 1e-5 |")
-    print("|---|---|---|---|---|")
+    harness.head("members", "threads each", "rounds", "s to 1e-3", "s to 1e-5")
     for members, threads in ((1, 1), (1, 2), (2, 1)):
         with em.LocalCluster(members, threads=threads) as cluster, Client(cluster) as client:
             job = em.Job(

@@ -9,14 +9,19 @@ round. The data are generated on the members, in the shape of RCV1.
 
 from __future__ import annotations
 
-import argparse
 import statistics
+import sys
+from pathlib import Path
 from typing import Any
 
 from distributed import Client
 
 import elasticml as em
 from elasticml.data.shapes import synthetic
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
 
 
 def passes(records: list[dict[str, Any]]) -> list[dict[str, float]]:
@@ -36,7 +41,7 @@ def imbalance(rounds: list[dict[str, float]]) -> float:
 
 def main() -> None:
     """Run the study."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--members", type=int, default=2)
     parser.add_argument("--rows", type=int, default=600_000)
     parser.add_argument("--factor", type=float, default=1.5)
@@ -50,8 +55,9 @@ def main() -> None:
         "redeal": [{"name": "redeal"}],
     }
     slow = {0: options.factor}
-    print("| way | rounds 11 on, together | median of them | slowest / mean, round by round |")
-    print("|---|---|---|---|")
+    harness.head(
+        "way", "rounds 11 on, together", "median of them", "slowest / mean, round by round"
+    )
     with em.LocalCluster(options.members, slowdown=slow) as cluster, Client(cluster) as client:
         for way, policies in ways.items():
             job = em.Job(

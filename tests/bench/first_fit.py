@@ -18,6 +18,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
+
 ROOT = Path(__file__).resolve().parents[2]
 
 MODELS = {
@@ -84,8 +88,9 @@ def times(code, repeats):
 def main():
     given = sys.argv[1:]
     repeats = int(given.pop(0)) if given and given[0].isdigit() else 5
-    print("| estimator | import | class | first fit | second fit | loaded by the first fit |")
-    print("|---|---|---|---|---|---|")
+    harness.head(
+        "estimator", "import", "class", "first fit", "second fit", "loaded by the first fit"
+    )
     rows = {"scikit-learn's base": PEER}
     for name, made in MODELS.items():
         cuts = [-1.0, 1.0] if "3 classes" in name else [0.0]

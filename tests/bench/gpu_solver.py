@@ -12,7 +12,7 @@ GPU there is one line that says so.
 
 from __future__ import annotations
 
-import argparse
+import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -27,6 +27,10 @@ from elasticml.algorithms.cocoa.local import LocalSolver
 from elasticml.algorithms.cocoa.tables import Piece
 from elasticml.objectives.conjugates import dual_loss_named
 from elasticml.runtime.execution import parallel as parallel_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
 
 TARGETS = (1e-3, 1e-5)
 #: Seconds after which a solver is given up.
@@ -125,7 +129,7 @@ def shown(tries):
 
 def main():
     """Print the table, or why there is none."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--rows", type=int, default=2_050_000)
     parser.add_argument("--losses", nargs="+", default=["hinge", "logistic"])
     parser.add_argument("--l2", type=float, default=1e-4)

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import elasticml as em
 from elasticml.collective import dask_links
 from elasticml.data.synthetic import synthetic_splice
+from tests.bench import harness
 from tests.bench.namespaces import PORT, address, hosts, serve, serving
 
 WIDTH = 1_000_000
@@ -83,7 +84,7 @@ def one_run(names: list[str], options: argparse.Namespace, fan_out: int, pieces:
 
 def main() -> None:
     """Run the study, or one of its processes."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = harness.parser(__doc__)
     parser.add_argument("--hosts", type=int, default=4, help="with a member each")
     parser.add_argument("--rate", default="1gbit", help="of every host's link, each way")
     parser.add_argument("--fan-outs", type=int, nargs="+", default=[1, 2])

@@ -27,6 +27,7 @@ from support.snapml_rounds import FITTED, observed, stretch  # noqa: E402
 
 import elasticml as em  # noqa: E402
 from elasticml.policies.cost_model import Observed, fit  # noqa: E402
+from tests.bench import harness  # noqa: E402
 from tests.bench.namespaces import PORT, address, hosts, serving  # noqa: E402
 
 
@@ -73,8 +74,9 @@ def study(rate: str, options: argparse.Namespace) -> None:
     base = seen[1].decades / seen[1].seconds
     print(f"link {rate}: c1 {1e3 * model.outer_s:.0f} ms a round, c {1e3 * model.inner_s:.0f} ms a")
     print(f"pass, theta {model.theta:.2f}, rho {model.rho:.3f}")
-    print("| t2 | ms a round | decades a round | decades a second | times t2 = 1 | predicted |")
-    print("|---|---|---|---|---|---|")
+    harness.head(
+        "t2", "ms a round", "decades a round", "decades a second", "times t2 = 1", "predicted"
+    )
     for passes, o in seen.items():
         rate_s = o.decades / o.seconds
         predicted = model.rate(passes) / model.rate(1)
@@ -94,7 +96,7 @@ def study(rate: str, options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Run the study, or one of its processes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--rates", nargs="+", default=["1gbit", "20gbit"], help="of all links")
     parser.add_argument("--members", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)

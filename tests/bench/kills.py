@@ -1,10 +1,11 @@
 """Many runs under faults: does a run hang, fail, lose an example or report something untrue?
 
-    python tests/bench/kills.py ALGORITHM [--real] [--planned] [--runs 20] [--first 0] ...
+    python tests/bench/kills.py [ALGORITHM] [--real] [--planned] [--runs 20] [--first 0] ...
 
 Faults are drawn from the run's seed, or planned by round and phase (``--planned``). Jobs run in
 this process, in the in-memory world of the tests, or on worker processes (``--real``). Where an
-algorithm has one kind of runs only, the switches may be left out.
+algorithm has one kind of runs only, the switches may be left out. Without an algorithm every study
+runs with its defaults.
 
 toy
     A toy job with exact sums in memory; kills, pauses, notices and returns.
@@ -917,20 +918,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def study_of(arguments: list[str] | None = None) -> Study:
-    """Choose a study by the command line."""
+def studies_of(arguments: list[str] | None = None) -> list[Study]:
+    """Choose studies by the command line."""
     parser = harness.parser(__doc__)
-    parser.add_argument("algorithm", choices=list(STUDIES))
+    parser.add_argument("algorithm", nargs="?", choices=list(STUDIES), help="all by default")
     parser.add_argument("--real", action="store_true", help="worker processes")
     parser.add_argument("--planned", action="store_true", help="faults by round and phase")
     for name, how in OPTIONS.items():
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, dest=name, default=argparse.SUPPRESS, **how)
+        parser.add_argument(flag(name), dest=name, default=argparse.SUPPRESS, **how)
     given = vars(parser.parse_args(arguments))
-    kinds = STUDIES[given.pop("algorithm")]
-    is_real, is_planned = given.pop("real"), given.pop("planned")
+    algorithm, is_real, is_planned = (given.pop(key) for key in ("algorithm", "real", "planned"))
+    if algorithm is None:
+        if given or is_real or is_planned:
+            parser.error("options need an algorithm")
+        return [study(argparse.Namespace(**study.defaults)) for study in all_studies()]
+    kinds = STUDIES[algorithm]
     kind = "planned" if is_planned else "real" if is_real else ""
-    if len(kinds) == 1 and not (is_planned and kind not in kinds):
+    if len(kinds) == 1 and (kind in kinds or not is_planned):
         (kind,) = kinds
     if kind not in kinds:
         choices = " or ".join(f"--{each}" if each else "no switch" for each in kinds)
@@ -938,10 +942,25 @@ def study_of(arguments: list[str] | None = None) -> Study:
     study = kinds[kind]
     for name in given:
         if name not in study.defaults:
-            known = ", ".join(f"--{each.replace('_', '-')}" for each in study.defaults)
-            parser.error(f"--{name.replace('_', '-')} means nothing here; there are {known}")
-    return study(argparse.Namespace(**{**study.defaults, **given}))
+            known = ", ".join(map(flag, study.defaults))
+            parser.error(f"{flag(name)} means nothing here; there are {known}")
+    return [study(argparse.Namespace(**{**study.defaults, **given}))]
+
+
+def flag(name: str) -> str:
+    """Return an option's flag."""
+    return f"--{name.replace('_', '-')}"
+
+
+def all_studies() -> list[type[Study]]:
+    """List every study."""
+    return [study for kinds in STUDIES.values() for study in kinds.values()]
+
+
+def main() -> int:
+    """Run the studies one after the other; return the exit code."""
+    return max([kill_loop(study) for study in studies_of()])
 
 
 if __name__ == "__main__":
-    sys.exit(kill_loop(study_of()))
+    sys.exit(main())

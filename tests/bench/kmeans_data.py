@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
+
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("ELASTICML_DATA") or ROOT.parent / "shared" / "data")
+DATA = harness.DATA
 
 
 def hog():

@@ -9,7 +9,6 @@ times, so that nothing else should run; medians over seeds. Inertia is over all 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -28,6 +27,7 @@ from sklearn.cluster import MiniBatchKMeans  # noqa: E402
 from threadpoolctl import threadpool_limits  # noqa: E402
 
 import elasticml as em  # noqa: E402
+from tests.bench import harness  # noqa: E402
 from tests.bench.kmeans_data import birch1, hog  # noqa: E402
 
 K = 100
@@ -83,7 +83,7 @@ def measure(name, X, seeds, n_threads):
 
 def main():
     """Print all tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", nargs="*", default=["hog", "birch1"])
     parser.add_argument("--threads", type=int, nargs="*", default=[1, MOST])

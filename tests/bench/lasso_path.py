@@ -8,7 +8,6 @@ turns, in seconds of the processor with one thread, medians over repeats. Both w
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -25,8 +24,9 @@ from sklearn import linear_model  # noqa: E402
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em  # noqa: E402
+from tests.bench import harness  # noqa: E402
 
-DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))
+DATA = harness.DATA
 
 
 def housing():
@@ -59,7 +59,7 @@ def seconds(function):
 
 def main():
     """Print a line for each data set and tolerance."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("repeats", type=int, nargs="?", default=5)
     repeats = parser.parse_args().repeats
     sets = {

@@ -37,6 +37,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+
+from tests.bench import harness  # noqa: E402
+
 # At the end: a study there is called snapml, as the peer is.
 sys.path.append(str(ROOT / "examples" / "papers"))
 
@@ -225,7 +228,7 @@ def problems(names: list[str], data: Data, l2: float, l1: float) -> list[dict[st
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--sets", nargs="+", default=["reuters", "kdd", "ijcnn1"])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))

@@ -10,7 +10,6 @@ members that hold all bodies; ``scale-in`` takes two of four workers from a job 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
@@ -27,6 +26,10 @@ from distributed import Client, Worker
 
 import elasticml as em
 from elasticml.data.npz import read_npz
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
 
 MIB = 2**20
 #: Examples and columns of a chunk of 1 MiB.
@@ -307,7 +310,7 @@ def _pause(story: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Take the figures and print them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("what", nargs="*", default=["links", "redeal", "scale-in"])
     parser.add_argument("--chunks", type=int, default=256)
     parser.add_argument("--mib", type=int, default=256)

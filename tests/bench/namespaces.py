@@ -6,7 +6,6 @@ the others.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -17,6 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from distributed import Scheduler, Worker
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
 
 PORT = 18786
 
@@ -99,7 +102,7 @@ async def serve(role: str, k: int, threads: int = 1) -> None:
 
 def main() -> None:
     """Be one of the processes."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = harness.parser(__doc__)
     parser.add_argument("--role", choices=["scheduler", "worker"], required=True)
     parser.add_argument("--host", type=int, required=True)
     parser.add_argument("--threads", type=int, default=1)

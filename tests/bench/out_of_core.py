@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +48,10 @@ from elasticml.runtime.budget import Budget
 from elasticml.runtime.chunk_store import ChunkStore
 from elasticml.runtime.execution import parallel
 from elasticml.terms import ExchangeId, parse_size
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
 
 #: Penalty.
 L2 = 1e-4
@@ -181,7 +186,7 @@ class Passes:
 
 def main() -> None:
     """Measure, or make the data."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--make", type=int, metavar="ROWS")
     parser.add_argument("--shape", default="rcv1")

@@ -10,7 +10,6 @@ The page cache is emptied of the files before each exchange, so that the disk is
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -37,6 +36,9 @@ from elasticml.data.source import Source
 from elasticml.terms import ExchangeId
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.bench import harness
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "papers"))
 from support import cocoa_data
 
@@ -117,7 +119,7 @@ def fit(source: ConvertedSource, settings: Mapping[str, Any], gap: float) -> Spe
 
 def main() -> None:
     """Measure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--sets", nargs="+", default=["kdd", "shuffled", "rcv1"])
     parser.add_argument("--gap", type=float, default=1e-4)
     parser.add_argument("--l2", type=float, default=1e-4)

@@ -12,12 +12,12 @@ cached    the chunks of the same blocks from the cache, digests checked
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import random
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -30,9 +30,13 @@ from elasticml.data.files import block_pieces, file_facts
 from elasticml.data.source import read_block
 from elasticml.data.svmlight import read_svmlight
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
+
 MB = 10**6
 CHUNK_BYTES = 2**20
-DATA = Path(os.environ.get("ELASTICML_DATA") or Path(__file__).parents[3] / "shared" / "data")
+DATA = harness.DATA
 
 
 def w8a_repeated(path, nbytes):
@@ -133,7 +137,7 @@ def measure(name, path, rounds, rng):
 
 def main():
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--mb", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()

@@ -12,7 +12,6 @@ a second. Reads and passes are timed in turn; the best of each counts. On a mach
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +30,7 @@ from elasticml.data.chunk import Chunk, csr_chunk, dense_chunk, sequence_chunk
 from elasticml.data.ngrams import codes_of_letters, sequence_layout
 from elasticml.runtime.execution import parallel as pool_of
 from elasticml.terms import ChunkId, ExchangeId
+from tests.bench import harness
 from tests.serial_world import facts_of
 
 MIB = 2**20
@@ -130,9 +130,7 @@ def seconds_of(function: Callable[[], Any], clock: Callable[[], float]) -> float
 
 def main() -> int:
     """Print the table; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__)
     parser.add_argument("--mib", type=int, default=256, help="of each kind; more than the caches")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     kinds = ["csr", "dense64", "dense32", "sequence"]

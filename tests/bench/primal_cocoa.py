@@ -13,7 +13,6 @@ job, which warms them up, is not counted.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from distributed import Client  # noqa: E402
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em  # noqa: E402
+from tests.bench import harness  # noqa: E402
 from tests.bench.lasso_path import housing, protein, wide  # noqa: E402
 from tests.bench.sparse_logistic import labelled  # noqa: E402
 
@@ -97,7 +97,7 @@ def reached(result, gap):
 
 def main():
     """Print a line for each number of members and data set."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("data", nargs="*", default=list(SETS))
     parser.add_argument("--members", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--plain", action="store_true")

@@ -36,6 +36,7 @@ from elasticml.data.arrays import from_arrays  # noqa: E402
 from elasticml.errors import ElasticmlError  # noqa: E402
 from elasticml.sim.options import options_from_section  # noqa: E402
 from elasticml.sim.run import simulate  # noqa: E402
+from tests.bench import harness  # noqa: E402
 
 #: Relative distance from the optimum that counts as reached.
 NEAR = 1e-8
@@ -187,9 +188,7 @@ def settings(problem: Problem, optimizer: str) -> dict[str, Any]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = harness.parser(__doc__)
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=["a9a", "w8a", "ijcnn1"])
     parser.add_argument("--optimizers", nargs="+", default=["lbfgs", "tron"])
     parser.add_argument("--seeds", type=int, default=3, help="disturbed runs of each; 0: none")

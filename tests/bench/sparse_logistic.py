@@ -29,8 +29,9 @@ from sklearn.linear_model import LogisticRegression  # noqa: E402
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import elasticml as em  # noqa: E402
+from tests.bench import harness  # noqa: E402
 
-DATA = Path(os.environ.get("ELASTICML_DATA", "../shared/data"))
+DATA = harness.DATA
 SECONDS_MAX = 4.0
 
 
@@ -103,8 +104,7 @@ def main():
     warnings.simplefilter("ignore")
     given = sys.argv[1:]
     repeats = int(given.pop(0)) if given and given[0].isdigit() else 5
-    print("| data | C | coefficients | solver | s to 1e-3 | s to 1e-6 |")
-    print("|---|---|---|---|---|---|")
+    harness.head("data", "C", "coefficients", "solver", "s to 1e-3", "s to 1e-6")
     for name, (load, C) in SETS.items():
         if given and name not in given:
             continue

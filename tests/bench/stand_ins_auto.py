@@ -31,7 +31,6 @@ Ends with status 1 where a figure is missed.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import elasticml as em
 from elasticml.algorithms.batch_gradient import curvatures
 from elasticml.algorithms.batch_gradient.stand_ins import StandIns
+from tests.bench import harness
 from tests.bench.stand_ins import MEMBERS, PROBLEMS, Rows
 from tests.serial_world import Return, Run, Vanish, World, facts_of
 
@@ -375,7 +375,7 @@ STUDIES = {
 
 def main() -> int:
     """Run what the command line names; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("studies", nargs="*", default=list(STUDIES), choices=[*STUDIES, []])
     parser.add_argument("--data", nargs="*", default=["a9a", "w8a"], choices=["a9a", "w8a"])
     arguments = parser.parse_args()

@@ -12,7 +12,6 @@ were ever absent, and the gap at the end. ``ELASTICML_DATA`` is the folder of th
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -29,6 +28,10 @@ import elasticml as em
 from elasticml.clusters.hadoop.settings import Preemption
 from elasticml.clusters.mini_yarn import MiniYarn
 from elasticml.clusters.tenant import Tenant
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.bench import harness
 
 MEMBERS, TAKEN = 6, 7
 WAIT_S = 180.0
@@ -126,7 +129,7 @@ def one(story: Story, tenant: Tenant, log: Path) -> str:
 
 def main() -> None:
     """Run the study."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--max-wait", type=float, default=5.0)
     parser.add_argument("--algorithm", choices=["cocoa", "batch_gradient"], default="cocoa")
