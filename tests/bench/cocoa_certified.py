@@ -109,10 +109,16 @@ def main() -> int:
                             over = value / best[name, loss] - 1.0
                             bounded = value - best[name, loss] <= gap + 1e-9
                             wrong += not (0 <= gap <= options.gap and bounded)
-                        print(
-                            f"| {name} | {loss} | {members} | {deal} | {summary['rounds']} "
-                            f"| {summary['seconds']:.2f} | {gap:.2e} | {value:.9f} | {over:.1e} |",
-                            flush=True,
+                        harness.row(
+                            name,
+                            loss,
+                            members,
+                            deal,
+                            summary["rounds"],
+                            f"{summary['seconds']:.2f}",
+                            f"{gap:.2e}",
+                            f"{value:.9f}",
+                            f"{over:.1e}",
                         )
     print(f"{wrong} wrong")
     return 1 if wrong else 0

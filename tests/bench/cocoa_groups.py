@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import statistics
 import sys
-import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,25 +157,23 @@ def told(
 
 def timed(data: Data, goal: float, ways: list[tuple[int, int, int, bool]]) -> dict[Any, str]:
     """Return seconds to each target, as medians of runs by turns."""
-    times: dict[Any, list[list[float]]] = {way: [] for way in ways}
-    for repeat in range(REPEATS + 1):
-        for way in ways:
-            member, spent, found = Member(data, *way), 0.0, []
-            for target in TARGETS:
-                while (data.primal(member.v) - goal) / goal > target:
-                    started = time.perf_counter()
-                    member.round()
-                    spent += time.perf_counter() - started
-                    if member.rounds * way[2] >= PASSES_MAX:
-                        spent = np.inf
-                        break
-                found.append(spent)
-            member.close()
-            if repeat:
-                times[way].append(found)
+
+    def run(way: tuple[int, int, int, bool]) -> list[float]:
+        member, spent, seconds = Member(data, *way), 0.0, []
+        for target in TARGETS:
+            while (data.primal(member.v) - goal) / goal > target:
+                spent += harness.timed(member.round)[1]
+                if member.rounds * way[2] >= PASSES_MAX:
+                    spent = np.inf
+                    break
+            seconds.append(spent)
+        member.close()
+        return seconds
+
+    runs = {way: partial(run, way) for way in ways}
     return {
-        way: ", ".join(f"{1e3 * statistics.median(each):.1f}" for each in zip(*seen, strict=True))
-        for way, seen in times.items()
+        way: ", ".join(f"{1e3 * median:.1f}" for median in harness.column_medians(times))
+        for way, times in harness.interleaved(runs, REPEATS, warm_up=1).items()
     }
 
 

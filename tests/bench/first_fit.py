@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -82,7 +81,7 @@ def times(code, repeats):
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
         )
         found.append(json.loads(done.stdout))
-    return [statistics.median(column) for column in zip(*found[1:], strict=True)]
+    return harness.column_medians(found[1:])
 
 
 def main():
@@ -100,7 +99,7 @@ def main():
             continue
         first = times(code, repeats)
         figures = [*first, first[2] - first[3]]
-        print(f"| {name} | {' | '.join(f'{figure:.0f}' for figure in figures)} |", flush=True)
+        harness.row(name, *(f"{figure:.0f}" for figure in figures))
 
 
 if __name__ == "__main__":

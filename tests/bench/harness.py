@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 import time
@@ -76,20 +77,18 @@ def interleaved(
     repeats: int,
     *,
     warm_up: int = 0,
-    limit_s: float = float("inf"),
+    rng: random.Random | None = None,
 ) -> dict[K, list[T]]:
     """Run each way once per turn, and return the figures of each.
 
     Slow changes of the machine's speed then meet all ways alike. ``warm_up`` turns come first and
-    are not kept; no turn begins later than ``limit_s`` seconds after the first.
+    are not kept; ``rng`` draws another order for each turn.
     """
     figures: dict[K, list[T]] = {name: [] for name in ways}
-    begin_s = time.perf_counter()
     for turn in range(warm_up + repeats):
-        if turn > warm_up and time.perf_counter() - begin_s > limit_s:
-            break
-        for name, run in ways.items():
-            figure = run()
+        order = list(ways) if rng is None else rng.sample(list(ways), len(ways))
+        for name in order:
+            figure = ways[name]()
             if turn >= warm_up:
                 figures[name].append(figure)
     return figures

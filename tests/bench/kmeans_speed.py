@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 MOST = 2
@@ -65,9 +64,8 @@ def measure(name, X, seeds, n_threads):
             for way, make in ways(n_threads).items():
                 if way == LLOYD and seed:
                     continue
-                began = time.perf_counter()
-                model = make(seed).fit(X)
-                found[way][0].append(time.perf_counter() - began)
+                model, seconds = harness.timed(lambda make=make, seed=seed: make(seed).fit(X))
+                found[way][0].append(seconds)
                 found[way][1].append(model.inertia_)
     base_s, base = (np.median(some) for some in found[BASE])
     lloyd_s, lloyds = (np.median(some) for some in found[LLOYD])

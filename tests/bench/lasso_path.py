@@ -50,13 +50,6 @@ def wide(n, d):
     return X, X[:, :20] @ rng.standard_normal(20) + 0.1 * rng.standard_normal(n)
 
 
-def seconds(function):
-    """Processor time of one call, and what it returns."""
-    begun = time.process_time()
-    found = function()
-    return time.process_time() - begun, found
-
-
 def main():
     """Print a line for each data set and tolerance."""
     parser = harness.parser(__doc__)
@@ -69,7 +62,8 @@ def main():
         "wide 500 x 5000": wide(500, 5_000),
     }
     warnings.simplefilter("ignore")
-    print("| data | tol | elasticml ms | scikit-learn ms | ratio | supports that differ | gap |")
+    columns = ("data", "tol", "elasticml ms", "scikit-learn ms", "ratio", "supports that differ")
+    harness.head(*columns, "gap")
     for name, (X, y) in sets.items():
         X = np.asfortranarray((X - X.mean(axis=0)) / X.std(axis=0))
         y = y - y.mean()
@@ -81,19 +75,21 @@ def compare(name, X, y, tol, repeats):
     """Print one line."""
     given = {"alphas": 100, "eps": 1e-2, "tol": tol, "max_iter": 10_000}
     em.lasso_path(X, y, **given)
-    ours, theirs = [], []
-    for _ in range(repeats):
-        ours.append(seconds(lambda: em.lasso_path(X, y, **given)))
-        theirs.append(seconds(lambda: linear_model.lasso_path(X, y, **given)))
-    one, other = (1e3 * np.median([s for s, _ in way]) for way in (ours, theirs))
-    _, coefs, gaps = ours[0][1]
-    differ = ((coefs != 0.0) != (theirs[0][1][1] != 0.0)).any(axis=0).sum()
-    gap = gaps.max() / np.mean(y * y)
-    print(
-        f"| {name} | {tol:g} | {one:.1f} | {other:.1f} | {one / other:.2f} | {differ} of 100 | "
-        f"{gap:.1e} |",
-        flush=True,
+    makers = {"ours": em.lasso_path, "theirs": linear_model.lasso_path}
+    runs = harness.interleaved(
+        {
+            name: lambda make=make: harness.timed(lambda: make(X, y, **given), time.process_time)
+            for name, make in makers.items()
+        },
+        repeats,
     )
+    medians = harness.medians({name: [s for _, s in each] for name, each in runs.items()})
+    one, other = (1e3 * medians[name] for name in makers)
+    _, coefs, gaps = runs["ours"][0][0]
+    differ = ((coefs != 0.0) != (runs["theirs"][0][0][1] != 0.0)).any(axis=0).sum()
+    gap = gaps.max() / np.mean(y * y)
+    ratio, support = f"{one / other:.2f}", f"{differ} of 100"
+    harness.row(name, f"{tol:g}", f"{one:.1f}", f"{other:.1f}", ratio, support, f"{gap:.1e}")
 
 
 if __name__ == "__main__":

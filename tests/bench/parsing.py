@@ -16,7 +16,6 @@ import gzip
 import os
 import random
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -99,7 +98,7 @@ def first_reads(path, cache, rounds):
             start = time.process_time()
             read_block(source, 0, CHUNK_BYTES, 1, setting)
             times[name].append(time.process_time() - start)
-    return {name: statistics.median(some) for name, some in times.items()}
+    return harness.medians(times)
 
 
 def timed(function):
@@ -117,14 +116,12 @@ def measure(name, path, rounds, rng):
     for (way, _), call in ways.items():
         if way != "scikit-learn":
             call()  # compiles, and fills the cache
-    times = {key: [] for key in ways}
-    for _ in range(rounds):
-        for key in rng.sample(sorted(ways), len(ways)):
-            times[key].append(timed(ways[key]))
+    timings = {key: lambda call=call: timed(call) for key, call in ways.items()}
+    times = harness.interleaved(timings, rounds, rng=rng)
     print(f"\n{name}: {mb:.0f} MB, medians of {rounds}; load average {os.getloadavg()[0]:.0f}")
     print(f"{'':16}{'threads':>8}{'MB/s a core':>13}{'MB/s':>8}{'x scikit-learn a core':>23}")
-    own = {key: statistics.median(a for a, _ in some) for key, some in times.items()}
-    wall = {key: statistics.median(b for _, b in some) for key, some in times.items()}
+    own = harness.medians({key: [a for a, _ in some] for key, some in times.items()})
+    wall = harness.medians({key: [b for _, b in some] for key, some in times.items()})
     for (way, n_threads), seconds in own.items():
         key = (way, n_threads)
         print(

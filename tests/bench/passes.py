@@ -122,12 +122,6 @@ def passes(chunks: list[Chunk], parallel: Any) -> Iterator[tuple[str, Callable[[
     yield from (("new", new), ("probe", probe), ("step", step), ("hessian", hessian))
 
 
-def seconds_of(function: Callable[[], Any], clock: Callable[[], float]) -> float:
-    started = clock()
-    function()
-    return clock() - started
-
-
 def main() -> int:
     """Print the table; returns the exit code."""
     parser = harness.parser(__doc__)
@@ -152,13 +146,9 @@ def main() -> int:
             def plain(pool=pool, chunks=chunks, words=words, threads=threads):
                 pool.map(lambda part: [read(words[c.id]) for c in part], runs(chunks, threads))
 
-            asked = [("read", plain), *passes(chunks, pool)]
-            times: dict[str, list[float]] = {name: [] for name, _ in asked}
-            for repeat in range(1 + REPEATS):
-                for name, function in asked:
-                    took_s = seconds_of(function, clock)
-                    if repeat:
-                        times[name].append(took_s)
+            ways = {"read": plain, **dict(passes(chunks, pool))}
+            timings = {name: harness.seconds_of(run, clock) for name, run in ways.items()}
+            times = harness.interleaved(timings, REPEATS, warm_up=1)
             read_s = min(times.pop("read"))
             for name, took in times.items():
                 share = read_s / min(took)

@@ -30,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import elasticml as em  # noqa: E402
 from tests.bench import harness  # noqa: E402
 from tests.bench.lasso_path import housing, protein, wide  # noqa: E402
-from tests.bench.sparse_logistic import labelled  # noqa: E402
 
 GAPS = (1e-6, 1e-8)
 ROUNDS = 400
@@ -80,8 +79,8 @@ SETS = {
     "california_housing": lambda: lasso(housing),
     "protein": lambda: lasso(protein),
     "wide 500 x 5000": lambda: lasso(lambda: wide(500, 5_000)),
-    "a9a, logistic": lambda: logistic(lambda: labelled("a9a/a9a.svm.gz"), 0.1),
-    "ijcnn1, logistic": lambda: logistic(lambda: labelled("ijcnn1/ijcnn1.trn.svm.gz"), 1.0),
+    "a9a, logistic": lambda: logistic(lambda: harness.labelled("a9a/a9a.svm.gz"), 0.1),
+    "ijcnn1, logistic": lambda: logistic(lambda: harness.labelled("ijcnn1/ijcnn1.trn.svm.gz"), 1.0),
     "wide 500 x 5000, logistic": lambda: logistic(wide_classes, 0.2),
 }
 

@@ -23,7 +23,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 import scipy.sparse as sp  # noqa: E402
-from sklearn.datasets import load_digits, load_svmlight_file  # noqa: E402
+from sklearn.datasets import load_digits  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -31,17 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import elasticml as em  # noqa: E402
 from tests.bench import harness  # noqa: E402
 
-DATA = harness.DATA
 SECONDS_MAX = 4.0
-
-
-def labelled(path):
-    """Rows of a file; its most frequent label against the others."""
-    X, y = load_svmlight_file(str(DATA / path))
-    values, counts = np.unique(y, return_counts=True)
-    # LIBLINEAR takes 32-bit indices alone.
-    rows = (X.data, X.indices.astype(np.int32), X.indptr.astype(np.int32))
-    return sp.csr_matrix(rows, shape=X.shape), (y == values[counts.argmax()]).astype(int)
 
 
 def digits():
@@ -51,9 +41,9 @@ def digits():
 
 
 SETS = {
-    "a9a": (lambda: labelled("a9a/a9a.svm.gz"), 0.1),
-    "ijcnn1": (lambda: labelled("ijcnn1/ijcnn1.trn.svm.gz"), 1.0),
-    "reuters21578": (lambda: labelled("reuters21578/reuters21578.train.svm.gz"), 10.0),
+    "a9a": (lambda: harness.labelled("a9a/a9a.svm.gz"), 0.1),
+    "ijcnn1": (lambda: harness.labelled("ijcnn1/ijcnn1.trn.svm.gz"), 1.0),
+    "reuters21578": (lambda: harness.labelled("reuters21578/reuters21578.train.svm.gz"), 10.0),
     "digits, 10 classes": (digits, 1.0),
 }
 
@@ -73,9 +63,8 @@ def run(make, X, y, repeats):
     """A fitted model, and the median of the seconds that took."""
     found = []
     for _ in range(repeats):
-        begun = time.process_time()
-        model = make().fit(X, y)
-        found.append(time.process_time() - begun)
+        model, seconds = harness.timed(lambda: make().fit(X, y), time.process_time)
+        found.append(seconds)
         if found[0] > 0.2 * SECONDS_MAX:
             break
     return model, statistics.median(found)
@@ -126,7 +115,7 @@ def main():
                     break
             times = " | ".join(reached.get(wanted, "-") for wanted in (1e-3, 1e-6))
             shown = f"{size} of {best_model.coef_.size}"
-            print(f"| {name} | {C} | {shown} | {who} | {times} |", flush=True)
+            harness.row(name, C, shown, who, times)
 
 
 if __name__ == "__main__":

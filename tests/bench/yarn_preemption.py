@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--max-wait", type=float, default=5.0)
     parser.add_argument("--algorithm", choices=["cocoa", "batch_gradient"], default="cocoa")
     options = parser.parse_args()
-    folder = Path(os.environ.get("ELASTICML_DATA") or Path(__file__).parents[3] / "shared/data")
+    folder = harness.DATA
     data = em.read_svmlight(str((folder / "ijcnn1" / "ijcnn1.trn.svm.gz").resolve()))
     algorithm: Any = (
         em.CoCoA(loss="hinge", l2=1e-2, tolerance=0.0)
