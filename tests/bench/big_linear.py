@@ -155,8 +155,7 @@ def problems(options: argparse.Namespace) -> list[tuple[str, str, int]]:
 def show(kept: Kept, options: argparse.Namespace) -> None:
     """Print the table, and why peers have no figures."""
     print("Seconds of a fit to 1e-3, medians (epochs, or tolerance):\n")
-    print(f"| set | model | threads | {' | '.join(options.peers)} | first / second |")
-    print("|" + "---|" * (4 + len(options.peers)))
+    harness.head("set", "model", "threads", *options.peers, "first / second")
     why = []
     for name, model, threads in problems(options):
         found = kept.get(f"{name} {model}", {}).get(str(threads), {})
@@ -169,7 +168,7 @@ def show(kept: Kept, options: argparse.Namespace) -> None:
             if told.get("why"):
                 why.append(f"{peer}, {name} {model}, {threads}: {told['why']}")
         ratio = medians[0] / medians[1] if len(medians) > 1 else math.nan
-        print(f"| {name} | {model} | {threads} | {' | '.join(cells)} | {ratio:.2f} |")
+        harness.row(name, model, threads, *cells, f"{ratio:.2f}")
     print("\n" + "\n".join(sorted(why)))
 
 

@@ -72,7 +72,7 @@ def main() -> None:
             found = [imbalance([each]) for each in rounds]
             together, median = imbalance(rounds[10:]), statistics.median(found[10:])
             each = " ".join(f"{x:.2f}" for x in found)
-            print(f"| {way} | {together:.3f} | {median:.3f} | {each} |", flush=True)
+            harness.row(way, f"{together:.3f}", f"{median:.3f}", each)
 
 
 if __name__ == "__main__":

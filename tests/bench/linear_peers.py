@@ -301,8 +301,7 @@ def study(folder: Path, options: argparse.Namespace) -> None:
                     compare(task, found, options)
                     keep(results, kept_of({key_of(task, options.python): found}))
     print("Milliseconds of a fit, medians:\n")
-    print(f"| set | model | threads | to | {' | '.join(options.peers)} | first / best other |")
-    print("|" + "---|" * (5 + len(options.peers)), flush=True)
+    harness.head("set", "model", "threads", "to", *options.peers, "first / best other")
     for name, (found, alone) in shown.items():
         # Looked up at the end: one thread may have come after two.
         serial = {peer: told for peer, told in alone.items() if peer in SERIAL}

@@ -332,7 +332,7 @@ def main() -> None:
             sys.exit(f"no figure {what!r}; wanted links, redeal or scale-in")
         print(what, json.dumps(found[what], indent=1))
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1))
+        harness.report(found, options.json)
 
 
 if __name__ == "__main__":

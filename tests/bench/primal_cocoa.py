@@ -102,7 +102,7 @@ def main():
     parser.add_argument("--plain", action="store_true")
     options = parser.parse_args()
     cases = {name: SETS[name]() for name in options.data}
-    print("| data | members | rounds, s to 1e-6 | rounds, s to 1e-8 | off by | support |")
+    harness.head("data", "members", "rounds, s to 1e-6", "rounds, s to 1e-8", "off by", "support")
     for members in options.members:
         with (
             em.LocalCluster(members) as cluster,
@@ -129,10 +129,7 @@ def main():
                 off = float(np.abs(coef - case.best).max() / np.abs(case.best).max())
                 same = np.array_equal(coef != 0.0, case.best != 0.0)
                 support = f"{np.count_nonzero(case.best)}, {'same' if same else 'other'}"
-                print(
-                    f"| {name} | {members} | {cells[0]} | {cells[1]} | {off:.0e} | {support} |",
-                    flush=True,
-                )
+                harness.row(name, members, *cells, f"{off:.0e}", support)
 
 
 if __name__ == "__main__":

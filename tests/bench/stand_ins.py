@@ -12,8 +12,6 @@ AUPRC 0.005 above Stall's and 0.008 above Ignore's. ``stand_ins_auto.py`` has th
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -33,9 +31,10 @@ from elasticml.data.sequences import read_sequences  # noqa: E402
 from elasticml.data.source import load_all  # noqa: E402
 from elasticml.data.svmlight import read_svmlight  # noqa: E402
 from elasticml.terms import ChunkId  # noqa: E402
+from tests.bench import harness  # noqa: E402
 from tests.serial_world import Return, Vanish, World, facts_of  # noqa: E402
 
-DATA = Path(os.environ.get("ELASTICML_DATA") or ROOT.parent / "shared" / "data")
+DATA = harness.DATA
 MEMBERS = 14
 SHOWN = (100, 150, 199, 250, 300)
 CHUNK_ROWS = 2000
@@ -255,7 +254,7 @@ def optimum(problem: Problem, targets: np.ndarray, start: float, bias: bool) -> 
 
 def main() -> int:
     """Run what the command line names; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = harness.parser(__doc__)
     parser.add_argument("problems", nargs="*", default=list(PROBLEMS), choices=[*PROBLEMS, []])
     parser.add_argument("--seeds", type=int, default=1)
     arguments = parser.parse_args()
